@@ -1,0 +1,1 @@
+"""Buckram: replicated, durable logs; a BookKeeper in Python."""

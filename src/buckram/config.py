@@ -1,0 +1,147 @@
+"""Configuration: small frozen dataclasses, units in the names, an unknown key is an error.
+
+Each field's metadata carries its meaning; docs/configuration.md is generated from it. Values come from
+defaults, then a TOML file, then environment variables (BUCKRAM_<SECTION>_<KEY>), then explicit arguments;
+`Sourced` remembers which. Nothing here reads a file: `load` takes the parsed mapping and the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from buckram.errors import ConfigError
+
+C = TypeVar("C")
+KIB, MIB = 1024, 1024 * 1024
+
+
+def _key(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True)
+class NetConfig:
+    """Both ends of the wire."""
+
+    max_frame_bytes: int = _key(5 * MIB, "largest frame, its 4-byte length included; Apache's nettyMaxFrameSizeBytes")
+    connect_timeout_s: float = _key(5.0, "how long a client waits for a connection")
+    request_timeout_s: float = _key(5.0, "how long a client waits for an answer; adds and reads")
+    sweep_interval_s: float = _key(0.5, "how often a connection looks for requests that ran out of time")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """A bookie's files and memory."""
+
+    segment_bytes: int = _key(256 * MIB, "size of one log file")
+    commit_max_bytes: int = _key(4 * MIB, "largest group written with one sync")
+    tail_cache_bytes: int = _key(32 * MIB, "newest log bytes kept in memory, so that tailing readers never touch the disk")
+    ledger_cache_entries: int = _key(20_000, "ledger records kept in memory")
+    reserved_bytes: int = _key(512 * MIB, "free space below which the bookie turns read-only; adds by recovery may use half of it")
+    writable_again_bytes: int = _key(768 * MIB, "free space from which a read-only bookie accepts writes again")
+    compaction_threshold: float = _key(0.5, "a sealed file with a smaller share of live bytes is rewritten")
+    compaction_bytes_per_s: int = _key(64 * MIB, "rewriting speed limit")
+    disk_mode: str = _key("adaptive", "where syncs run: inline, thread, or adaptive (inline while the device is fast)")
+
+
+@dataclass(frozen=True, slots=True)
+class BookieConfig:
+    """One bookie's service."""
+
+    host: str = _key("127.0.0.1", "address to listen on; nothing is authenticated yet, so keep it private")
+    port: int = _key(3181, "TCP port; 0 picks a free one")
+    bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
+    advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens")
+    metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off")
+    connection_buffer_bytes: int = _key(4 * MIB, "answers not yet sent on one connection before its requests are no longer read")
+    total_buffer_bytes: int = _key(96 * MIB, "requests and answers in memory on all connections before the heaviest are no longer read")
+    max_connections: int = _key(2000, "connections accepted at the same time")
+    max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read")
+    max_long_polls: int = _key(10_000, "long polls waiting at the same time")
+    admission_timeout_s: float = _key(30.0, "how long an add waits for the metadata store before it gets an error")
+    collection_interval_s: float = _key(900.0, "pause between two comparisons of the store with the metadata listing")
+    collection_age_s: float = _key(900.0, "a ledger's data goes only after it was absent in two complete listings this far apart")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Clients, writers and readers."""
+
+    max_pending_bytes: int = _key(16 * MIB, "payload bytes of one writer that are not yet acknowledged")
+    max_pending_entries: int = _key(20_000, "entries of one writer that are not yet acknowledged")
+    idle_lac_ms: float = _key(10.0, "after this long without an append a writer publishes its last confirmed entry; 0 is off")
+    speculative_read_ms: float = _key(500.0, "wait before a read is also sent to the next replica")
+    read_ahead_entries: int = _key(2000, "entries a sequential read asks for ahead of its consumer")
+    read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire")
+    quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
+    long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie")
+    wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads")
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """A value in force and where it came from: default, file, environment or argument."""
+
+    section: str
+    key: str
+    value: Any
+    source: str
+    meaning: str
+
+
+SECTIONS: dict[str, type] = {"net": NetConfig, "store": StoreConfig, "bookie": BookieConfig, "client": ClientConfig}
+
+
+def load(
+    section: str,
+    file: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> tuple[Any, list[Sourced]]:
+    """The section's value and the origin of each key. `file` is the whole parsed TOML document."""
+    cls = SECTIONS[section]
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    document = file or {}
+    for name in document:
+        if name not in SECTIONS:
+            raise ConfigError(f"unknown section [{name}]; known: {', '.join(SECTIONS)}")
+    table = document.get(section, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"[{section}] must be a table, not {table!r}")
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"unknown key {name!r} in [{section}]; known: {', '.join(known)}")
+    values: dict[str, Any] = {}
+    sources: list[Sourced] = []
+    for name, f in known.items():
+        variable = f"BUCKRAM_{section}_{name}".upper()
+        if arguments is not None and arguments.get(name) is not None:
+            raw, source = arguments[name], "argument"
+        elif environment is not None and variable in environment:
+            raw, source = environment[variable], f"environment {variable}"
+        elif name in table:
+            raw, source = table[name], "file"
+        else:
+            raw, source = f.default, "default"
+        values[name] = _convert(section, name, f.default, raw)
+        sources.append(Sourced(section, name, values[name], source, f.metadata["meaning"]))
+    return cls(**values), sources
+
+
+def _convert(section: str, name: str, default: Any, raw: Any) -> Any:
+    kind = type(default)
+    try:
+        if kind is str:
+            value: Any = str(raw)
+        elif isinstance(raw, bool):
+            raise ValueError("a number is needed")
+        else:
+            value = kind(raw)
+    except (TypeError, ValueError):
+        raise ConfigError(f"[{section}] {name} = {raw!r}: needs {kind.__name__}, for example {default!r}") from None
+    if kind is not str and value < 0:
+        raise ConfigError(f"[{section}] {name} = {raw!r}: must not be negative")
+    return value

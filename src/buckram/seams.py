@@ -1,0 +1,272 @@
+"""What can be swapped or simulated: network, disk, clock, randomness, metadata, statistics.
+
+Production implementations live in net/, disk/, metadata/; simulated ones in sim/. Code above this
+layer sees these protocols only. Monotonic time is the running event loop's `time()`, so a simulated
+loop gives virtual time; only wall time needs a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from buckram.types import (
+    BookieId, BookieInfo, BookieSet, Buffer, LedgerId, LedgerMetadata, Versioned,
+)
+
+Notify = Callable[[], None]
+T = TypeVar("T")
+
+
+class Network(Protocol):
+    """TCP or its simulation; transports and protocols are asyncio's own."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection; OSError when refused or unreachable. Timeouts belong to the caller."""
+        ...
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> Listener:
+        """Accept connections; port 0 picks one; OSError when the port is in use."""
+        ...
+
+
+class Listener(Protocol):
+    @property
+    def port(self) -> int: ...
+    async def close(self) -> None:
+        """Stop accepting; open connections stay."""
+        ...
+
+
+class File(Protocol):
+    """One open file of a Disk. Offsets and lengths in bytes."""
+
+    name: str
+
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes:
+        """Blocking; short at the end of the file. For start-up, compaction and other work off the hot path."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Buffers to lay down one after another from `offset` on."""
+
+    file: File
+    offset: int
+    buffers: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    file: File
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    total_bytes: int
+    free_bytes: int
+
+
+class Disk(Protocol):
+    """One directory of one device. Names are plain file names.
+
+    `write` takes a batch and calls `done(None)` exactly once when all of it is durable (or merely handed
+    to the operating system with sync=False), or `done(error)`. An inline disk may call `done` before it
+    returns, a thread or simulated one later; callers must not depend on which. Batches submitted one after
+    another become durable in that order or are lost as a suffix only if each is submitted after the one
+    before was done; otherwise any subset of unsynced bytes may survive a crash, also torn.
+    A failed sync is never retried: the caller stops.
+    """
+
+    alignment: int
+    """Offsets and total lengths of a Write to a file opened with direct=True are multiples of this."""
+
+    def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> File:
+        """Open; with create the file must not exist and gets `size` bytes reserved (contents undefined)."""
+        ...
+
+    def names(self) -> list[str]: ...
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new` atomically; durable after sync_names()."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+    def sync_names(self) -> None:
+        """Make creations, renames and removals durable (directory sync). Blocking."""
+        ...
+
+    def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
+        """The blocking form of `write`, for start-up and for jobs that run in `offload`."""
+        ...
+
+    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None: ...
+    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None: ...
+    async def offload(self, job: Callable[[], T]) -> T:
+        """Run a blocking job away from the loop; it may use read, write_now and File.read of this disk only."""
+        ...
+
+    def space(self) -> Space: ...
+    def lock(self) -> None:
+        """Hold the directory for this process; OSError if another process holds it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    def wall_us(self) -> int:
+        """Microseconds since the epoch, UTC. May jump; never used for correctness."""
+        ...
+
+
+class Counter(Protocol):
+    def inc(self, amount: int = 1) -> None: ...
+
+
+class Gauge(Protocol):
+    def set(self, value: float) -> None: ...
+
+
+class Histogram(Protocol):
+    def observe(self, value: float) -> None: ...
+
+
+class Stats(Protocol):
+    """Names carry the unit (`_bytes`, `_seconds`, `_total`); labels are few and bounded."""
+
+    def counter(self, name: str, help: str, **labels: str) -> Counter: ...
+    def gauge(self, name: str, help: str, **labels: str) -> Gauge: ...
+    def histogram(self, name: str, help: str, **labels: str) -> Histogram: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The outside world as one value; production builds it in net/runtime, the simulator in sim/."""
+
+    network: Network
+    clock: Clock
+    rng: random.Random
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    key: str
+    value: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetValue:
+    key: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVersion:
+    key: str
+    version: int
+
+
+KeyOp = Create | SetValue | Delete | CheckVersion
+MAX_VALUE_BYTES = 512 * 1024
+MAX_MULTI_BYTES = 900 * 1024
+
+
+class KeyStore(Protocol):
+    """A session on a tree of versioned keys ("/a/b/c"; parents need not exist).
+
+    Every mutation names the version it expects. Watches fire once, on the loop, after a change or when
+    the session is lost; they may fire without a change. Errors: errors.MetadataError and its children;
+    MetadataUnavailable leaves open whether a mutation happened.
+    """
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int: ...
+    async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
+        """NoSuchKey if absent; the watch is then set too and fires when the key appears."""
+        ...
+
+    async def set(self, key: str, value: bytes, version: int) -> int: ...
+    async def delete(self, key: str, version: int) -> None: ...
+    async def children(
+        self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
+    ) -> list[str]:
+        """Names of direct children in order, those greater than `after`; empty when there are no more."""
+        ...
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        """All or nothing."""
+        ...
+
+
+class MetadataStore(Protocol):
+    """Ledger metadata, registration, cookies, id allocation; `keys` for everything else.
+
+    Mutations are conditional. `MetadataUnavailable` from a mutation means "may or may not have happened".
+    """
+
+    uri: str
+
+    @property
+    def keys(self) -> KeyStore: ...
+    async def instance_id(self) -> str:
+        """The cluster's id (a UUID); made when the cluster was initialised."""
+        ...
+
+    async def allocate_ledger_id(self) -> LedgerId: ...
+    async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
+        """LedgerExists unless the existing record carries the same non-zero creator_token (a lost reply)."""
+        ...
+
+    async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned: ...
+    async def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned: ...
+    async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None: ...
+    async def list_ledgers(self, *, after: LedgerId = -1, limit: int = 1000) -> list[LedgerId]:
+        """Ascending; empty means the end. A failure raises, never looks like the end."""
+        ...
+
+    async def register(self, info: BookieInfo, *, readonly: bool) -> None:
+        """Register (or switch, or refresh) this session's bookie; a live foreign registration is an error."""
+        ...
+
+    async def unregister(self, bookie_id: BookieId) -> None: ...
+    async def bookies(self, watch: Notify | None = None) -> BookieSet: ...
+    async def known_bookies(self) -> list[BookieId]:
+        """Every bookie that has a cookie, alive or not."""
+        ...
+
+    async def read_cookie(self, bookie_id: BookieId) -> KeyValue: ...
+    async def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> int:
+        """Create (version None; KeyExists) or update by version."""
+        ...
+
+    async def delete_cookie(self, bookie_id: BookieId, version: int) -> None: ...
+    def on_session_lost(self, notify: Notify) -> None:
+        """Called on the loop each time ephemeral registrations were lost; register again then."""
+        ...
+
+    async def close(self) -> None: ...
