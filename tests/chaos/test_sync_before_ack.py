@@ -1,0 +1,111 @@
+"""One look at the system calls of a real bookie: no add is answered before the sync that covers it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.chaos.processes import BUCKRAM, BookieProcess, WriterProcess, environment, run
+
+CALL = re.compile(r"^(?P<pid>\d+) +(?P<name>\w+)\((?P<fd>\d+)(?:<(?P<path>[^>]*)>)?(?P<rest>.*)$")
+ACK = bytes.fromhex("00000018" "02010000" "00000000")
+WRITES = {"pwrite64", "pwritev", "pwritev2", "write", "writev"}
+SYNCS = {"fdatasync", "fsync"}
+
+
+@dataclass
+class Ledger:
+    """What one pass over the trace saw."""
+
+    unsynced: set[int] = field(default_factory=set)
+    writes: int = 0
+    syncs: int = 0
+    answers: int = 0
+    early: list[str] = field(default_factory=list)
+
+
+def review(lines: list[str], data: str) -> Ledger:
+    """Walk the trace in order: an add answer may leave only while no write to a log file awaits its sync.
+
+    Calls that did not return yet ("<unfinished ...>") count when they resume.
+    """
+    seen = Ledger()
+    begun: dict[tuple[str, str], str] = {}
+    for line in lines:
+        whole = line
+        if "<unfinished ...>" in line:
+            found = re.match(r"^(\d+) +(\w+)\(", line)
+            if found:
+                begun[found.group(1), found.group(2)] = line.replace("<unfinished ...>", "")
+            continue
+        resumed = re.match(r"^(\d+) +<\.\.\. (\w+) resumed>", line)
+        if resumed:
+            whole = begun.pop((resumed.group(1), resumed.group(2)), "")
+        call = CALL.match(whole)
+        if call is None:
+            continue
+        name, fd, path = call["name"], int(call["fd"]), call["path"] or ""
+        if name in WRITES and path.startswith(data) and "DSYNC" not in whole:
+            seen.unsynced.add(fd)
+            seen.writes += 1
+        elif name in SYNCS:
+            seen.unsynced.discard(fd)
+            seen.syncs += 1
+        elif name in {"sendto", "sendmsg", "write", "writev"} and ("TCP" in path or "socket" in path):
+            count = whole.count(r"\0\0\0\30\2\1\0\0\0\0\0\0")
+            seen.answers += count
+            if count and seen.unsynced:
+                seen.early.append(line[:200])
+    return seen
+
+
+def test_the_review_finds_an_early_answer() -> None:
+    ack = r'"\0\0\0\30\2\1\0\0\0\0\0\0\0\0\0\0\0\0\0\1"'
+    write, sync = "7 pwritev(5</d/log-1>, [...], 1, 0) = 4096", "7 fdatasync(5</d/log-1>) = 0"
+    answer = f"7 sendto(9<TCP:[1->2]>, {ack}, 28, 0, NULL, 0) = 28"
+    assert review([write, sync, answer], "/d").early == []
+    assert review([write, answer, sync], "/d").early
+    begun, resumed = "8 fdatasync(5</d/log-1> <unfinished ...>", "8 <... fdatasync resumed>) = 0"
+    assert review([write, begun, answer, resumed], "/d").early
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_no_add_is_answered_before_the_sync_that_covers_it(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path.resolve().as_posix().lstrip('/')}/metadata.db"
+    servers = [BookieProcess(uri, tmp_path / f"bookie{n}") for n in range(2)]
+    trace = tmp_path / "strace.out"
+    data = tmp_path / "traced"
+    traced = subprocess.Popen(
+        ["strace", "-f", "-y", "-s", "65536", "-o", str(trace),
+         "-e", "trace=pwrite64,pwritev,pwritev2,write,writev,fdatasync,fsync,sendto,sendmsg",
+         *BUCKRAM, "bookie", "run", "--metadata", uri, "--data", str(data), "--port", "0", "--json"],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert traced.stdout is not None
+        assert "id" in json.loads(traced.stdout.readline())
+        for server in servers:
+            server.start()
+        writer = WriterProcess(uri, ["--ensemble", "3/3/3"], lambda n: b"%d" % n)
+        writer.start(tmp_path / "writer.log")
+        writer.wait_acked(3000)
+        writer.finish()
+        run(["ledger", "read", str(writer.ledger)], uri)
+    finally:
+        traced.send_signal(signal.SIGTERM)
+        for server in servers:
+            server.kill()
+        traced.communicate(timeout=60)
+    seen = review(trace.read_text(errors="replace").splitlines(), str(data))
+    print(f"{seen.writes} writes, {seen.syncs} syncs, {seen.answers} add answers", file=sys.stderr)
+    assert seen.answers > 3000, "the trace holds too few answers to say anything"
+    assert seen.syncs > 10
+    assert seen.early == []
