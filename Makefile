@@ -1,0 +1,54 @@
+# Everything goes through .venv, made on first use. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.setup-stamp
+METADATA ?= sqlite
+export METADATA
+# Spark and the JVM complain about these when a shell sets them for something else.
+unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHONHOME PYTHONPATH
+
+.PHONY: help setup run test lint bench soak regenerate check-generated clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
+
+setup: $(STAMP)  ## make .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml scripts/make_venv.py
+	@"$(PYTHON)" scripts/make_venv.py .venv -e '.[dev,spark]' >&2
+	@touch $(STAMP)
+
+run: $(STAMP)  ## the main job: real records of this machine, three bookies, one killed, a Spark report
+	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)"
+
+lint: $(STAMP)  ## ruff, mypy --strict, layers, generated pages
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy --strict
+	@$(BIN)/mypy --strict bench examples scripts
+	@$(BIN)/lint-imports
+	@$(MAKE) check-generated
+
+test: lint  ## lint, types and every test; a fixed share of each long check
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(STAMP)  ## the standard benchmark suite; resumable, cases in .bench/
+	@$(BIN)/python -m bench $(CASES)
+
+soak: $(STAMP)  ## the long checks in full; resumable, state in .soak/
+	@$(BIN)/python scripts/soak.py $(CHECKS)
+
+regenerate: $(STAMP)  ## write the generated files again: protobuf module, API and configuration pages
+	@$(BIN)/python scripts/generate_docs.py
+	@if [ -f scripts/generate_protobuf.py ]; then $(BIN)/python scripts/generate_protobuf.py; fi
+
+check-generated: $(STAMP)
+	@$(BIN)/python scripts/generate_docs.py --check
+
+clean:  ## remove what tests and runs left behind; keeps .venv
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist spark-warehouse .bench .soak
