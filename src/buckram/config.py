@@ -77,6 +77,8 @@ class ClientConfig:
     read_ahead_entries: int = _key(2000, "entries a sequential read asks for ahead of its consumer")
     read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire")
     quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
+    min_racks_per_write_quorum: int = _key(2, "racks each write quorum should span (bookie property buckram.rack)")
+    enforce_min_racks: int = _key(0, "1 refuses placements that span fewer racks, 0 takes the best there is")
     long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie")
     wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads")
 

@@ -1,0 +1,83 @@
+import random
+
+import pytest
+
+from buckram.core.placement import Candidate, RackRule, adheres, choose_ensemble, replace_members
+from buckram.errors import InvalidArgument, NotEnoughBookies
+
+
+def flat(n: int) -> list[Candidate]:
+    return [Candidate(f"b{i}") for i in range(n)]
+
+
+def test_too_few_bookies_names_the_numbers() -> None:
+    with pytest.raises(NotEnoughBookies) as error:
+        choose_ensemble(flat(2), 3, 3, 2, random.Random(0))
+    assert (error.value.needed, error.value.available) == (3, 2)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 2), (3, 2, 3), (3, 3, 0)])
+def test_bad_shapes_are_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        choose_ensemble(flat(5), *shape, random.Random(0))
+
+
+def test_quarantined_bookies_are_taken_only_when_needed() -> None:
+    candidates = [Candidate(f"b{i}", avoid=i < 2) for i in range(5)]
+    for seed in range(20):
+        assert set(choose_ensemble(candidates, 3, 3, 2, random.Random(seed))) == {"b2", "b3", "b4"}
+    assert len(set(choose_ensemble(candidates, 4, 3, 2, random.Random(1)))) == 4
+    assert replace_members(candidates, ["b2", "b3", "b4"], [0], 3, random.Random(1), racks={})[0] in ("b0", "b1")
+
+
+def test_without_racks_every_bookie_is_equally_likely_in_every_position() -> None:
+    counts = dict.fromkeys((f"b{i}" for i in range(6)), 0)
+    rng = random.Random(7)
+    for _ in range(3000):
+        counts[choose_ensemble(flat(6), 3, 3, 2, rng)[0]] += 1
+    assert min(counts.values()) > 380
+
+
+def test_with_a_write_quorum_of_one_racks_do_not_crowd() -> None:
+    candidates = [Candidate(f"b{i}", f"/r{i % 3}") for i in range(6)]
+    seen = {choose_ensemble(candidates, 2, 1, 1, random.Random(seed)) for seed in range(400)}
+    assert len(seen) == 30
+
+
+def test_enforcement_refuses_unknown_racks_and_one_rack() -> None:
+    rule = RackRule(2, enforce=True)
+    with pytest.raises(NotEnoughBookies):
+        choose_ensemble(flat(5), 3, 3, 2, random.Random(0), rule=rule)
+    with pytest.raises(NotEnoughBookies, match="racks"):
+        choose_ensemble([Candidate(f"b{i}", "/one") for i in range(5)], 3, 3, 2, random.Random(0), rule=rule)
+
+
+def test_soft_rule_takes_the_best_there_is() -> None:
+    candidates = [Candidate("a", "/r1"), Candidate("b", "/r1"), Candidate("c", "/r2")]
+    assert len(choose_ensemble(candidates, 3, 2, 2, random.Random(0), rule=RackRule(2))) == 3
+
+
+def test_replacement_never_returns_a_member_or_an_excluded_one() -> None:
+    got = replace_members(flat(5), ["b0", "b1", "b2"], [1], 3, random.Random(3), racks={}, exclude=["b3"])
+    assert got == {1: "b4"}
+
+
+def test_replacement_is_partial_when_there_is_not_enough() -> None:
+    got = replace_members(flat(4), ["b0", "b1", "b2"], [0, 2], 3, random.Random(3), racks={})
+    assert list(got.values()) == ["b3"]
+    assert replace_members(flat(3), ["b0", "b1", "b2"], [0], 3, random.Random(3), racks={}) == {}
+
+
+def test_replacement_keeps_the_racks_apart() -> None:
+    racks = {"a": "/r1", "b": "/r2", "c": "/r1", "d": "/r2"}
+    candidates = [Candidate(b, r) for b, r in racks.items()]
+    for seed in range(20):
+        got = replace_members(candidates, ["a", "b"], [1], 2, random.Random(seed), racks=racks, rule=RackRule(2))
+        assert got == {1: "d"}
+
+
+def test_same_seed_same_choice_whatever_the_order() -> None:
+    candidates = [Candidate(f"b{i}", f"/r{i % 2}") for i in range(8)]
+    first = choose_ensemble(candidates, 5, 3, 2, random.Random(11))
+    assert first == choose_ensemble(candidates[::-1], 5, 3, 2, random.Random(11))
+    assert adheres(first, {c.bookie_id: c.rack or "" for c in candidates}, 3, RackRule(2))
