@@ -1,0 +1,66 @@
+"""A Spark session for one machine, with the settings that Buckram's source is measured with.
+
+`local_session` sets JAVA_HOME and the worker's interpreter before the JVM starts; a session of your own works
+as well, see docs/operations.md for what to set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from buckram.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Sockets in the file system instead of TCP between the JVM and its Python workers.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+FOREIGN_VARIABLES = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+
+
+def local_session(
+    name: str = "buckram", *, cores: int = 2, memory: str = "1g", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start (or get) a session on `cores` cores with the source `buckram` ready; ConfigError without Java 17."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    # Workers otherwise run `python3` from the PATH, which may be another Python without this package.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for variable in FOREIGN_VARIABLES:
+        os.environ.pop(variable, None)
+
+    from pyspark.sql import SparkSession
+
+    # Retries need the second number; without it one lost Python worker ends the job.
+    builder = SparkSession.builder.appName(name).master(f"local[{cores},3]")
+    chosen = {
+        **SETTINGS,
+        "spark.driver.memory": memory,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"buckram-warehouse-{os.getuid()}"),
+        **(settings or {}),
+    }
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
+
+
+def register(session: SparkSession) -> None:
+    """Make `format("buckram")` known to a session that did not discover it."""
+    from buckram.spark.source import BuckramDataSource
+
+    session.dataSource.register(BuckramDataSource)

@@ -1,0 +1,8 @@
+"""Where PySpark looks for data sources: it imports every top-level `pyspark_*` module and takes its DefaultSource.
+
+Imported in every planner and worker process, so it stays light. The source itself is buckram.spark.source.
+"""
+
+from buckram.spark.source import BuckramDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
