@@ -1,0 +1,172 @@
+"""Stored entries and explicit-LAC packets: header, digest, keys. Framing and requests live elsewhere.
+
+Stored entry: i64 ledger, i64 entry, i64 LAC, i64 length, digest (0, 4, 8 or 20 bytes), payload. The digest covers
+everything but itself. `length` is the ledger's payload bytes including this entry. Big-endian throughout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+
+import google_crc32c
+
+from buckram.errors import DigestMismatch, InvalidArgument
+from buckram.types import Buffer, DigestType, Entry, EntryId, LedgerId
+
+ENTRY_HEADER = struct.Struct(">qqqq")
+ENTRY_HEADER_BYTES = 32
+MIN_STORED_BYTES = 24
+"""The least a bookie accepts of an entry: ledger, entry, LAC."""
+_LAC_HEADER = struct.Struct(">qq")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_SIZES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}
+_crc32c: Callable[[int, bytes], int] = google_crc32c.extend
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes that bookies compare; also for the empty password, and the same for every digest type."""
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+def mac_key(password: bytes) -> bytes:
+    """Key of the HMAC-SHA1; never sent."""
+    return hashlib.sha1(b"mac" + password).digest()
+
+
+def _crc32_digest(head: bytes, payload: Buffer) -> bytes:
+    return _U64.pack(zlib.crc32(payload, zlib.crc32(head)))
+
+
+def _crc32c_digest(head: bytes, payload: Buffer) -> bytes:
+    # google_crc32c takes bytes only.
+    return _U32.pack(_crc32c(_crc32c(0, head), payload if type(payload) is bytes else bytes(payload)))
+
+
+def _no_digest(head: bytes, payload: Buffer) -> bytes:
+    return b""
+
+
+def _keyed_hmac_sha1(key: bytes) -> Callable[[bytes, Buffer], bytes]:
+    # Copies of the two keyed states cost half of what hmac.digest costs per entry.
+    padded = key.ljust(64, b"\0")
+    inner = hashlib.sha1(bytes(b ^ 0x36 for b in padded))
+    outer = hashlib.sha1(bytes(b ^ 0x5C for b in padded))
+
+    def compute(head: bytes, payload: Buffer) -> bytes:
+        message = inner.copy()
+        message.update(head)
+        message.update(payload)
+        result = outer.copy()
+        result.update(message.digest())
+        return result.digest()
+
+    return compute
+
+
+class Digest:
+    """Seals and opens entries of ledgers with one digest type and password.
+
+    `size`: digest bytes. `compute(head, payload)`: the digest of head followed by payload. A ledger whose metadata
+    has no password uses b"".
+    """
+
+    __slots__ = ("compute", "kind", "size")
+
+    def __init__(self, kind: DigestType, password: bytes) -> None:
+        self.kind = DigestType(kind)
+        self.size = _SIZES[self.kind]
+        self.compute: Callable[[bytes, Buffer], bytes]
+        if self.kind is DigestType.CRC32C:
+            self.compute = _crc32c_digest
+        elif self.kind is DigestType.CRC32:
+            self.compute = _crc32_digest
+        elif self.kind is DigestType.MAC:
+            self.compute = _keyed_hmac_sha1(mac_key(password))
+        else:
+            self.compute = _no_digest
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of a stored entry that are not payload."""
+        return ENTRY_HEADER_BYTES + self.size
+
+    def seal(self, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId, length: int, payload: Buffer) -> bytes:
+        """The stored form. InvalidArgument when an id or length does not fit 64 bits."""
+        try:
+            head = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length)
+        except struct.error:
+            raise InvalidArgument(
+                f"ledger {ledger_id}, entry {entry_id}, LAC {lac}, length {length}: each must fit a signed 64-bit integer"
+            ) from None
+        return b"".join((head, self.compute(head, payload), payload))
+
+    def open(self, ledger_id: LedgerId, entry_id: EntryId | None, stored: bytes) -> Entry:
+        """Verify and take apart; entry_id None accepts any id (a read of the last entry). DigestMismatch otherwise."""
+        start = ENTRY_HEADER_BYTES + self.size
+        if len(stored) < start:
+            raise DigestMismatch(ledger_id, f"a stored entry of {len(stored)} bytes, at least {start} are needed")
+        head, payload = stored[:ENTRY_HEADER_BYTES], stored[start:]
+        ledger, entry, lac, length = ENTRY_HEADER.unpack(head)
+        if self.compute(head, payload) != stored[ENTRY_HEADER_BYTES:start]:
+            raise DigestMismatch(ledger_id, f"entry {entry_id}: its {self.kind.name} digest does not match its bytes")
+        if ledger != ledger_id or (entry_id is not None and entry != entry_id):
+            raise DigestMismatch(ledger_id, f"entry {entry_id}: got entry {entry} of ledger {ledger} instead")
+        return Entry(ledger, entry, payload, lac, length)
+
+    def open_prefix(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[Entry]:
+        """Verify consecutive entries from `first` on; stops before the first bad one (an empty list: that is `first`)."""
+        entries: list[Entry] = []
+        try:
+            for entry_id, body in enumerate(bodies, first):
+                entries.append(self.open(ledger_id, entry_id, body))
+        except DigestMismatch:
+            pass  # The caller sees it by the shorter list and asks another replica for the rest.
+        return entries
+
+    def open_payloads(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[bytes]:
+        """As open_prefix, but the payloads alone: the fast way to read in bulk."""
+        payloads: list[bytes] = []
+        add = payloads.append
+        size, compute, ids = self.size, self.compute, _LAC_HEADER.pack
+        start = ENTRY_HEADER_BYTES + size
+        for entry_id, body in enumerate(bodies, first):
+            head, payload = body[:ENTRY_HEADER_BYTES], body[start:]
+            if not head.startswith(ids(ledger_id, entry_id)) or len(body) < start:
+                break
+            if size == 4:
+                if _crc32c(_crc32c(0, head), payload) != int.from_bytes(body[32:36], "big"):
+                    break
+            elif compute(head, payload) != body[ENTRY_HEADER_BYTES:start]:
+                break
+            add(payload)
+        return payloads
+
+    def seal_lac(self, ledger_id: LedgerId, lac: EntryId) -> bytes:
+        """The explicit-LAC packet: i64 ledger, i64 LAC, digest over both."""
+        head = _LAC_HEADER.pack(ledger_id, lac)
+        return head + self.compute(head, b"")
+
+    def open_lac(self, ledger_id: LedgerId, packet: bytes) -> EntryId:
+        """The LAC of a packet; DigestMismatch when it is short, changed, or of another ledger."""
+        if len(packet) < 16 + self.size:
+            raise DigestMismatch(ledger_id, f"a LAC packet of {len(packet)} bytes, {16 + self.size} are needed")
+        head = packet[:16]
+        ledger, lac = _LAC_HEADER.unpack(head)
+        if self.compute(head, b"") != packet[16:16 + self.size]:
+            raise DigestMismatch(ledger_id, f"the {self.kind.name} digest of a LAC packet does not match its bytes")
+        if ledger != ledger_id:
+            raise DigestMismatch(ledger_id, f"got a LAC packet of ledger {ledger} instead")
+        return int(lac)
+
+
+def entry_ids(stored: Buffer) -> tuple[LedgerId, EntryId, EntryId]:
+    """Ledger, entry and LAC as the header says, unverified; struct.error below MIN_STORED_BYTES."""
+    ledger, entry, lac = _IDS.unpack_from(stored)
+    return ledger, entry, lac
+
+
+_IDS = struct.Struct(">qqq")

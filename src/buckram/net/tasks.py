@@ -1,0 +1,78 @@
+"""TaskScope: the only way a long-lived object starts tasks. Nothing else lives here.
+
+An object that owns tasks owns one scope and closes it in its own close(); then none of its tasks is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_log = logging.getLogger("buckram.tasks")
+
+
+class TaskScope:
+    """A set of tasks that ends together.
+
+    A task that fails with anything but cancellation is logged and reported once to `on_error`; the others go on.
+    """
+
+    def __init__(self, name: str, on_error: Callable[[BaseException], None] | None = None) -> None:
+        self._name = name
+        self._on_error = on_error
+        # A dict, not a set: cancellation order must be the same in every run of the simulator.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start `coro` now. RuntimeError when the scope is closed already (the coroutine is closed then)."""
+        if self._closed:
+            coro.close()
+            raise RuntimeError(f"{self._name} is closed, {name} cannot start")
+        task = asyncio.get_running_loop().create_task(coro, name=f"{self._name}:{name}")
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        _log.error("task %s failed: %r", task.get_name(), error, exc_info=error)
+        if self._on_error is not None:
+            self._on_error(error)
+
+    def cancel(self) -> None:
+        """Ask every task to stop, without waiting; new tasks may still be spawned."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks and wait until they are gone; idempotent; safe from inside one of them (it is left out)."""
+        self._closed = True
+        current = asyncio.current_task()
+        while rest := [task for task in self._tasks if task is not current]:
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(rest)
+            for task in rest:
+                self._tasks.pop(task, None)
+
+    async def __aenter__(self) -> TaskScope:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
