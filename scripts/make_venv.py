@@ -52,7 +52,8 @@ def fetch_pip(folder: Path) -> Path:
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/pip/"
     with urllib.request.urlopen(index, timeout=60) as answer:
         page = answer.read().decode()
-    links = [html.unescape(x) for x in re.findall(r'href="([^"]+/pip-[0-9.]+-py3-none-any\.whl[^"]*)"', page)]
+    found = re.findall(r'href="([^"]+/pip-[0-9.]+-py3-none-any\.whl[^"]*)"', page)
+    links: list[str] = [html.unescape(link) for link in found]
     if not links:
         raise SystemExit(f"no pip wheel at {index}; install python3-venv or set PYTHON to a Python that has ensurepip")
     newest = max(links, key=lambda link: [int(n) for n in re.findall(r"\d+", link.split("/pip-")[1].split("-py3")[0])])
