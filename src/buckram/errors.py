@@ -11,10 +11,10 @@ import enum
 from typing import ClassVar, NoReturn
 
 __all__ = [
-    "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull",
-    "Code", "ConfigError", "CorruptStore", "DigestMismatch", "DuplicateEntry", "EntryTooLarge", "ForkedClient",
-    "HandleClosed", "InvalidArgument", "InvariantViolation", "KeyExists", "LedgerClosed", "LedgerError",
-    "LedgerExists", "LedgerFenced", "MetadataError", "MetadataUnavailable", "NoSuchEntry", "NoSuchKey",
+    "AlreadyRegistered", "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull",
+    "ClusterNotInitialised", "Code", "ConfigError", "CorruptStore", "DigestMismatch", "DuplicateEntry", "EntryTooLarge", "ForkedClient",
+    "HandleClosed", "InvalidArgument", "InvariantViolation", "KeyExists", "KeyNotEmpty", "LedgerClosed", "LedgerError",
+    "LedgerExists", "LedgerFenced", "MalformedRecord", "MetadataError", "MetadataUnavailable", "NoSuchEntry", "NoSuchKey",
     "NoSuchLedger", "NotEnoughBookies", "ProtocolError", "ReadFailed", "RecoveryFailed", "RequestTimeout",
     "Unauthorized", "UnknownLedgerState", "ValueTooLarge", "VersionConflict", "WriteFailed", "WrongCookie",
     "check", "invariant_failed",
@@ -278,6 +278,39 @@ class KeyExists(MetadataError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: exists already")
         self.key = key
+
+
+class KeyNotEmpty(MetadataError):
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key}: has children; delete those first")
+        self.key = key
+
+
+class MalformedRecord(MetadataError):
+    """Bytes of the metadata store (or a cookie file) that do not parse or break the format's rules."""
+
+
+class ClusterNotInitialised(MetadataError):
+    """Nothing was ever set up at this metadata URI."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(
+            f"no cluster at {uri}: start one with `buckram up`, or prepare it with `buckram cluster init --metadata {uri}`"
+        )
+        self.uri = uri
+
+
+class AlreadyRegistered(MetadataError):
+    """Another live process is registered under this bookie id."""
+
+    retryable = True
+
+    def __init__(self, bookie_id: str, waited_s: float) -> None:
+        super().__init__(
+            f"bookie {bookie_id} is registered by another live process (waited {waited_s:g} s for it to end): "
+            "stop that one or choose another --id"
+        )
+        self.bookie_id = bookie_id
 
 
 class ValueTooLarge(MetadataError):

@@ -162,8 +162,11 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
+    """`owned`: the key is bound to the session that asks."""
+
     value: bytes
     version: int
+    owned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +201,20 @@ MAX_MULTI_BYTES = 900 * 1024
 
 
 class KeyStore(Protocol):
-    """A session on a tree of versioned keys ("/a/b/c"; parents need not exist).
+    """A session on a tree of versioned keys ("/a/b/c"). The rules are those that ZooKeeper can keep, too:
 
-    Every mutation names the version it expects. Watches fire once, on the loop, after a change or when
-    the session is lost; they may fire without a change. Errors: errors.MetadataError and its children;
-    MetadataUnavailable leaves open whether a mutation happened.
+    * A created key has version 0, each set adds one. Every mutation names the version it expects (never -1).
+    * Parents need not exist: they appear as ordinary empty keys. A key with children is not deleted
+      (KeyNotEmpty); an ephemeral key has none. Ephemeral keys vanish when their session ends.
+    * Watches fire once, on the loop, after a change or when the session is lost; they may fire without a
+      change. A function that is set twice on one key fires once. A children watch fires when a direct
+      child appears or goes, not when a value changes; a value watch ignores children.
+    * Errors: errors.MetadataError and its children; MetadataUnavailable leaves open whether a mutation happened.
     """
+
+    async def prepare(self) -> None:
+        """Set the store up for its first use (files, root); idempotent. Others say ClusterNotInitialised until then."""
+        ...
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int: ...
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
@@ -219,7 +230,15 @@ class KeyStore(Protocol):
         ...
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
-        """All or nothing."""
+        """All or nothing, in order, each seeing the ones before; the error is that of the first that fails."""
+        ...
+
+    def on_session_lost(self, notify: Notify) -> None:
+        """Called on the loop each time the session and its ephemeral keys were lost; a new one serves from then on."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemeral keys go, its watches never fire again. Idempotent."""
         ...
 
 
