@@ -1,0 +1,129 @@
+"""Admission: the look at metadata before the first acknowledgement of a normal add for a ledger new to this store.
+
+A store that never saw a ledger cannot know whether it was fenced or deleted while its predecessor was here (F3, M8,
+M10), so metadata decides. Runs wait here in order; what happens to them afterwards is the add path's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import random
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from buckram.bookie.store import Store
+from buckram.core.entry import master_key
+from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
+from buckram.net.tasks import TaskScope
+from buckram.seams import MetadataStore
+from buckram.types import LedgerId, LedgerState
+
+log = logging.getLogger("buckram.bookie")
+CHECKS_AT_ONCE = 32
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+R = TypeVar("R")
+
+
+class Verdict(enum.Enum):
+    ADMITTED = 1
+    FENCED = 2
+    UNKNOWN = 3
+    """The metadata store did not answer in time, or its record is unreadable."""
+    WRONG_KEY = 4
+
+
+class Admission(Generic[R]):
+    """Holds runs of ledgers under check. `release(run, verdict)` gets each of them once, in order, per ledger.
+
+    Bytes are bounded by the connections: a waiting run counts as a request in memory of its connection.
+    """
+
+    def __init__(
+        self, store: Store, metadata: MetadataStore, timeout_s: float, rng: random.Random,
+        release: Callable[[R, Verdict], None],
+    ) -> None:
+        self._store, self._metadata, self._timeout_s, self._rng, self._release = store, metadata, timeout_s, rng, release
+        self._scope = TaskScope("admission")
+        self.waiting: dict[LedgerId, list[R]] = {}
+        """Runs by ledger. As long as a ledger is here, every normal add of it queues behind."""
+        self._keys: dict[LedgerId, bytes] = {}
+        self._queued: list[tuple[LedgerId, float]] = []
+        self._running = 0
+
+    def hold(self, ledger_id: LedgerId, key: bytes, run: R) -> None:
+        """Keep a run until the ledger is decided; the first one starts the check."""
+        runs = self.waiting.get(ledger_id)
+        if runs is not None:
+            runs.append(run)
+            return
+        self.waiting[ledger_id] = [run]
+        self._keys[ledger_id] = key
+        self._queued.append((ledger_id, asyncio.get_running_loop().time() + self._timeout_s))
+        if self._running < CHECKS_AT_ONCE:
+            self._running += 1
+            self._scope.spawn(self._work(), "admission")
+
+    async def close(self) -> None:
+        """Runs that still wait are dropped unanswered: the bookie is stopping."""
+        await self._scope.close()
+        self.waiting.clear()
+
+    async def _work(self) -> None:
+        try:
+            while self._queued:
+                ledger_id, deadline = self._queued.pop(0)
+                verdict, key = await self._decide(ledger_id, deadline)
+                self._conclude(ledger_id, verdict, key)
+        finally:
+            self._running -= 1
+
+    def _conclude(self, ledger_id: LedgerId, verdict: Verdict, key: bytes | None) -> None:
+        """Writes the verdict down and lets the runs go; no await, so a fence that came meanwhile is seen (F4)."""
+        offered = self._keys.pop(ledger_id)
+        record = self._store.ledger(ledger_id)
+        if verdict is not Verdict.UNKNOWN and key is not None and record is None and offered != key:
+            # The first run has a wrong password, so it changes nothing (F14); the others get a check of their own.
+            verdict = Verdict.WRONG_KEY
+        if verdict is Verdict.ADMITTED:
+            if record is None:
+                self._store.put_ledger(ledger_id, offered)
+            else:
+                self._store.admit(ledger_id)
+        elif verdict is Verdict.FENCED:
+            if record is None:
+                self._store.put_ledger(ledger_id, offered if key is None else key)
+            self._store.fence(ledger_id)
+        runs = self.waiting.pop(ledger_id)
+        if verdict is Verdict.WRONG_KEY:
+            self._release(runs[0], verdict)
+            for run in runs[1:]:
+                self._release(run, Verdict.ADMITTED)  # goes through the whole add path again, this check included
+            return
+        for run in runs:
+            self._release(run, verdict)
+
+    async def _decide(self, ledger_id: LedgerId, deadline: float) -> tuple[Verdict, bytes | None]:
+        """The verdict and, where metadata knows the password, the master key."""
+        pause = FIRST_PAUSE_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    try:
+                        metadata = (await self._metadata.read_ledger(ledger_id)).metadata
+                        break
+                    except MetadataUnavailable:
+                        await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                        pause = min(pause * 2, LONGEST_PAUSE_S)
+        except (NoSuchLedger, NoSuchKey):
+            # Tools write to bookies directly. A bookie that lost data may have lost the burial, too: not there.
+            return (Verdict.FENCED if self._store.limbo else Verdict.ADMITTED), None
+        except TimeoutError:
+            log.warning("ledger %d: the metadata store did not answer within %.0f s, its adds get an error", ledger_id, self._timeout_s)
+            return Verdict.UNKNOWN, None
+        except MetadataError as error:
+            log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)
+            return Verdict.UNKNOWN, None
+        key = None if metadata.password is None else master_key(metadata.password)
+        return (Verdict.ADMITTED if metadata.state is LedgerState.OPEN else Verdict.FENCED), key

@@ -1,0 +1,142 @@
+"""Memory bounds of the server: who may go on sending requests, and who has to wait or go.
+
+One Budget for all connections. It counts requests in memory and answers not yet sent, stops reading from the
+heaviest connections and closes peers that do not take their answers. It knows no operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+log = logging.getLogger("buckram.bookie")
+SWEEP_S = 1.0
+STALLED_S = 60.0
+"""A peer that takes none of its answers for so long is closed."""
+STALLED_WHEN_FULL_S = 5.0
+"""The same while the memory of all connections is used up: others wait for what this one holds."""
+REFUSE_READS, REFUSE_ADDS = 1.5, 2.0
+"""Shares of the total limit from which reads, then adds, are answered TOO_MANY_REQUESTS: the last resort."""
+
+
+class Member(Protocol):
+    """One connection as the budget sees it."""
+
+    charged: int
+    paused: bool
+    waiting_since: float
+    waiting_mark: int
+
+    def held(self) -> int:
+        """Bytes of requests in memory and of answers not yet sent."""
+        ...
+
+    def held_requests(self) -> int: ...
+    def progress(self) -> int:
+        """Grows when the peer took bytes or sent some."""
+        ...
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def abort(self, why: str) -> None: ...
+
+
+class Budget:
+    """Limits in bytes: one connection, all connections. Members call `update` when what they hold may have changed."""
+
+    def __init__(self, connection_limit: int, total_limit: int) -> None:
+        self.connection_limit, self.total_limit = connection_limit, total_limit
+        self.total = 0
+        self.highest_total = 0
+        self._members: dict[Member, None] = {}
+        self._paused: dict[Member, None] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def join(self, member: Member) -> None:
+        self._members[member] = None
+
+    def leave(self, member: Member) -> None:
+        self._members.pop(member, None)
+        self._paused.pop(member, None)
+        self.total -= member.charged
+        member.charged = 0
+        self._resume_some()
+
+    @property
+    def refuse_reads(self) -> bool:
+        return self.total > self.total_limit * REFUSE_READS
+
+    @property
+    def refuse_adds(self) -> bool:
+        return self.total > self.total_limit * REFUSE_ADDS
+
+    @property
+    def full(self) -> bool:
+        return self.total > self.total_limit * 3 // 4
+
+    def update(self, member: Member) -> None:
+        """Recount one member; may pause it, or the heaviest one, or let paused ones go on."""
+        if member not in self._members:
+            return
+        held = member.held()
+        self.total += held - member.charged
+        member.charged = held
+        if self.total > self.highest_total:
+            self.highest_total = self.total
+        if held > self.connection_limit:
+            self._pause(member)
+        if self.total > self.total_limit:
+            self._pause_heaviest()
+        elif self._paused:
+            self._resume_some()
+        if self.total > 0 and self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    def _pause(self, member: Member) -> None:
+        if not member.paused:
+            member.pause()
+            self._paused[member] = None
+
+    def _pause_heaviest(self) -> None:
+        heaviest: Member | None = None
+        for member in self._members:
+            if not member.paused and member.charged and (heaviest is None or member.charged > heaviest.charged):
+                heaviest = member
+        if heaviest is not None:
+            self._pause(heaviest)
+
+    def _resume_some(self) -> None:
+        """Low-water marks, so that a connection does not flap between the two states."""
+        if self.total > self.total_limit * 3 // 4:
+            return
+        for member in list(self._paused):
+            if member.charged <= self.connection_limit // 2:
+                del self._paused[member]
+                member.resume()
+
+    def _on_sweep(self) -> None:
+        """Answers leave the transport without a word, so recount; and find peers that stopped taking theirs."""
+        self._sweep = None
+        now = asyncio.get_running_loop().time()
+        for member in list(self._members):
+            if member.charged:
+                self._look_at(member, now)
+        if self.total > 0 and self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)
+
+    def _look_at(self, member: Member, now: float) -> None:
+        self.update(member)
+        mark = member.progress()
+        if mark != member.waiting_mark or member.held_requests() or not member.charged:
+            # A connection with requests in work waits for us, not we for it.
+            member.waiting_mark, member.waiting_since = mark, now
+            return
+        patience = STALLED_WHEN_FULL_S if self.full and member.paused else STALLED_S
+        if now - member.waiting_since >= patience:
+            member.abort(f"holds {member.charged} bytes and took none of its answers for {now - member.waiting_since:.0f} s")

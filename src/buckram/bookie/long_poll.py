@@ -1,0 +1,113 @@
+"""Long polls: who waits at this bookie for the last confirmed entry (LAC) of a ledger to pass a value.
+
+Holds waiters and wakes them; what is then answered is decided in reads.py. A waiter is woken exactly once: by a
+LAC above its mark, by a fence or burial, or by its time. A notification at or below its mark leaves it waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+
+from buckram.seams import Clock
+from buckram.types import EntryId, LedgerId
+
+LONGEST_WAIT_S = 600.0
+
+
+class Woken(enum.Enum):
+    ADVANCED = 1
+    STATE_CHANGED = 2
+    TIMED_OUT = 3
+
+
+class Waiter:
+    """One waiting request. `done(why, advanced_at_ms)`; the time is None unless the LAC advanced."""
+
+    __slots__ = ("above", "done", "ledger_id", "timer")
+
+    def __init__(
+        self, ledger_id: LedgerId, above: EntryId, done: Callable[[Woken, int | None], None]
+    ) -> None:
+        self.ledger_id, self.above, self.done = ledger_id, above, done
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class LongPolls:
+    """`waiting` maps a ledger to its waiters; the add path looks into it once per run."""
+
+    def __init__(self, clock: Clock, limit: int) -> None:
+        self._clock, self._limit = clock, limit
+        self.waiting: dict[LedgerId, dict[Waiter, None]] = {}
+        self.count = 0
+        self._woken: list[tuple[Waiter, Woken, int | None]] = []
+
+    def wait(
+        self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Callable[[Woken, int | None], None]
+    ) -> Waiter | None:
+        """Wait for a LAC greater than `above`; the caller has just seen that it is not. None when too many wait."""
+        if self.count >= self._limit:
+            return None
+        waiter = Waiter(ledger_id, above, done)
+        self.waiting.setdefault(ledger_id, {})[waiter] = None
+        self.count += 1
+        delay = min(max(timeout_s, 0.0), LONGEST_WAIT_S)
+        waiter.timer = asyncio.get_running_loop().call_later(delay, self._timed_out, waiter)
+        return waiter
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Forget a waiter whose connection is gone; it is not called any more."""
+        self._remove(waiter)
+        waiter.done = _nobody
+
+    def lac_advanced(self, ledger_id: LedgerId, lac: EntryId) -> None:
+        waiters = self.waiting.get(ledger_id)
+        if waiters:
+            woken = [waiter for waiter in waiters if lac > waiter.above]
+            if woken:
+                self._wake(woken, Woken.ADVANCED, self._clock.wall_us() // 1000)
+
+    def state_changed(self, ledger_id: LedgerId) -> None:
+        """Fenced or buried: nothing more may come, so nobody is kept waiting."""
+        waiters = self.waiting.get(ledger_id)
+        if waiters:
+            self._wake(list(waiters), Woken.STATE_CHANGED, None)
+
+    def close(self) -> None:
+        for waiters in list(self.waiting.values()):
+            for waiter in list(waiters):
+                self.cancel(waiter)
+
+    def _wake(self, waiters: list[Waiter], why: Woken, at_ms: int | None) -> None:
+        # Not called from here: the add path is in the middle of a chunk. One callback serves all woken in a turn.
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._fire)
+        for waiter in waiters:
+            self._remove(waiter)
+            self._woken.append((waiter, why, at_ms))
+
+    def _fire(self) -> None:
+        woken, self._woken = self._woken, []
+        for waiter, why, at_ms in woken:
+            waiter.done(why, at_ms)
+
+    def _timed_out(self, waiter: Waiter) -> None:
+        self._remove(waiter)
+        waiter.done(Woken.TIMED_OUT, None)
+
+    def _remove(self, waiter: Waiter) -> None:
+        waiters = self.waiting.get(waiter.ledger_id)
+        if waiters is None or waiter not in waiters:
+            return
+        del waiters[waiter]
+        self.count -= 1
+        if not waiters:
+            del self.waiting[waiter.ledger_id]
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+            waiter.timer = None
+
+
+def _nobody(why: Woken, at_ms: int | None) -> None:
+    """Stands in for the callback of a cancelled waiter that was already on its way."""

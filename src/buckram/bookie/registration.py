@@ -1,0 +1,96 @@
+"""Registration of the bookie in the metadata store: writable or read-only, again after a lost session.
+
+The bookie serves whether or not it is registered; this only tells clients where it is. What a registration
+looks like in the store is metadata/'s matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from buckram.errors import MetadataError, MetadataUnavailable
+from buckram.net.tasks import TaskScope
+from buckram.seams import MetadataStore
+from buckram.types import BookieInfo
+
+log = logging.getLogger("buckram.bookie")
+PATIENCE_S = 40.0
+"""How long a start waits for the store, or for the session of a killed predecessor to end (Apache: 10-40 s)."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+
+class Registration:
+    """Keeps one bookie registered. `start` registers and raises what went wrong; afterwards it tries for ever."""
+
+    def __init__(self, metadata: MetadataStore, info: BookieInfo, rng: random.Random) -> None:
+        self._metadata, self._info, self._rng = metadata, info, rng
+        self._scope = TaskScope("registration")
+        self._changed = asyncio.Event()
+        self._readonly = False
+        self._closing = False
+        self.registered = False
+
+    async def start(self, *, readonly: bool) -> None:
+        """Register; MetadataError when that did not work within PATIENCE_S."""
+        self._readonly = readonly
+        self._metadata.on_session_lost(self._session_lost)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                await self._register()
+                break
+            except MetadataError:
+                if loop.time() + pause > deadline:
+                    raise
+            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+        self._scope.spawn(self._follow(), "registration")
+
+    def set_readonly(self, readonly: bool) -> None:
+        """Show the bookie as read-only or writable; takes effect in the background."""
+        if readonly != self._readonly:
+            self._readonly = readonly
+            self._changed.set()
+
+    async def close(self, *, unregister: bool) -> None:
+        """Stop; with `unregister` the registration goes at once instead of with the session."""
+        self._closing = True
+        await self._scope.close()
+        if unregister and self.registered:
+            self.registered = False
+            try:
+                async with asyncio.timeout(5.0):
+                    await self._metadata.unregister(self._info.bookie_id)
+            except (MetadataError, TimeoutError) as error:
+                log.warning("bookie %s: not unregistered, its session will end it: %s", self._info.bookie_id, error)
+
+    def _session_lost(self) -> None:
+        self.registered = False
+        if not self._closing:
+            self._changed.set()
+
+    async def _register(self) -> None:
+        readonly = self._readonly
+        self._changed.clear()
+        await self._metadata.register(self._info, readonly=readonly)
+        if readonly == self._readonly and not self._changed.is_set():
+            self.registered = True
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            pause = FIRST_PAUSE_S
+            while not self._closing:
+                try:
+                    await self._register()
+                    log.info("bookie %s: registered %s", self._info.bookie_id, "read-only" if self._readonly else "writable")
+                    break
+                except MetadataError as error:
+                    level = logging.INFO if isinstance(error, MetadataUnavailable) else logging.WARNING
+                    log.log(level, "bookie %s: not registered, trying again: %s", self._info.bookie_id, error)
+                await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(pause * 2, LONGEST_PAUSE_S)
