@@ -1,0 +1,108 @@
+"""The protobuf wire encoding that the metadata records need: varints and length-delimited fields, by hand.
+
+Written out so that the bytes are ours to decide (field order, fields that are present although zero). The wire
+protocol v3 uses generated classes instead; the text dialect is text_format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_MASK = (1 << 64) - 1
+_MAX_FIELD = (1 << 29) - 1
+
+
+class WireError(ValueError):
+    """Bytes that are not protobuf; callers turn it into the typed error of their record."""
+
+
+def varint(number: int) -> bytes:
+    """Base-128, least group first; a negative int32 or int64 takes ten bytes."""
+    number &= _MASK
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def int_field(field: int, number: int) -> bytes:
+    return varint(field << 3) + varint(number)
+
+
+def bytes_field(field: int, body: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(body)) + body
+
+
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """The unsigned 64-bit number at `offset` and the offset after it."""
+    number = shift = 0
+    while True:
+        if offset >= len(data):
+            raise WireError("the record ends within a number")
+        byte = data[offset]
+        offset += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number & _MASK, offset
+        shift += 7
+        if shift >= 70:
+            raise WireError("a number has more than ten bytes")
+
+
+def signed(number: int) -> int:
+    """A 64-bit pattern as int64."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise WireError(f"{body[:40]!r} is not UTF-8") from None
+
+
+def walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Every field in order: an int64 for varints, bytes for length-delimited ones; the rest is skipped."""
+    offset = 0
+    while offset < len(data):
+        tag, offset = read_varint(data, offset)
+        field, kind = tag >> 3, tag & 7
+        if not 0 < field <= _MAX_FIELD:
+            raise WireError(f"field number {field} is not between 1 and {_MAX_FIELD}")
+        if kind == 0:
+            number, offset = read_varint(data, offset)
+            yield field, signed(number)
+            continue
+        if kind == 2:
+            size, offset = read_varint(data, offset)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise WireError(f"wire type {kind} is not known")
+        if size > len(data) - offset:
+            raise WireError("the record ends within a field")
+        if kind == 2:
+            yield field, bytes(data[offset : offset + size])
+        offset += size
+
+
+class Fields:
+    """The fields of one message. A field with a foreign wire type counts as unknown, as in protobuf."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, data: bytes) -> None:
+        self._found: list[tuple[int, int | bytes]] = list(walk(data))
+
+    def all_bytes(self, field: int) -> list[bytes]:
+        return [value for number, value in self._found if number == field and isinstance(value, bytes)]
+
+    def last_bytes(self, field: int) -> bytes | None:
+        values = self.all_bytes(field)
+        return values[-1] if values else None
+
+    def last_int(self, field: int) -> int | None:
+        values = [value for number, value in self._found if number == field and isinstance(value, int)]
+        return values[-1] if values else None
