@@ -60,7 +60,7 @@ class BookieWatcher:
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
         self._stale = asyncio.Event()
-        self._scope = TaskScope()
+        self._scope = TaskScope("bookies")
         self._read_lock = asyncio.Lock()
 
     async def start(self) -> None:
