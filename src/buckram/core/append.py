@@ -15,12 +15,10 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from buckram.core.adds import ACK_BYTES
 from buckram.core.quorum import Quorum, domains_needed, spans_domains
 from buckram.errors import DuplicateEntry, check, invariant_failed
 from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId
-
-ACK_BYTES = 28
-"""Size of one v2 add answer; a run's expected answers are that many bytes per entry."""
 
 
 class Run:
