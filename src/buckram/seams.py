@@ -252,8 +252,12 @@ class MetadataStore(Protocol):
 
     @property
     def keys(self) -> KeyStore: ...
+    async def initialise(self) -> str:
+        """Set up a new cluster, or find the one that is there; its instance id."""
+        ...
+
     async def instance_id(self) -> str:
-        """The cluster's id (a UUID); made when the cluster was initialised."""
+        """The cluster's id (a UUID); ClusterNotInitialised if nothing was set up here yet."""
         ...
 
     async def allocate_ledger_id(self) -> LedgerId: ...

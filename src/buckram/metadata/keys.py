@@ -1,0 +1,63 @@
+"""The grammar and limits that every key store enforces in the same way, before it does anything.
+
+Paths, sizes and versions are checked here; trees and sessions are memory and sqlite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from buckram.errors import InvalidArgument, ValueTooLarge
+from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES, Create, KeyOp, SetValue
+
+MAX_KEY_BYTES = 1024
+MAX_MULTI_OPS = 10_000
+MAX_PAGE = 10_000
+
+
+def check_key(key: str) -> None:
+    """InvalidArgument unless `key` is "/a/b": no empty, "." or ".." part, no control character, at most 1024 bytes."""
+    parts = key.split("/")
+    if len(parts) < 2 or parts[0] or any(part in ("", ".", "..") for part in parts[1:]):
+        raise InvalidArgument(f"key {key[:200]!r}: must be like /a/b, without empty parts, '.' or '..'")
+    # ZooKeeper refuses these characters, so no store takes them.
+    if not key.isprintable() or any("\ud800" <= c <= "\uf8ff" or c >= "\ufff0" for c in key):
+        raise InvalidArgument(f"key {key[:200]!r}: holds a character that not every store can keep; use printable ones")
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise InvalidArgument(f"key {key[:40]!r}...: {len(key.encode())} bytes, the limit is {MAX_KEY_BYTES}")
+
+
+def check_parent(parent: str, limit: int) -> None:
+    """The same for the arguments of a listing; "/" is a parent too."""
+    if parent != "/":
+        check_key(parent)
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidArgument(f"limit {limit}: ask for 1 to {MAX_PAGE} names at a time and go on after the last")
+
+
+def check_op(op: KeyOp) -> int:
+    """InvalidArgument or ValueTooLarge; gives the bytes that the operation counts for."""
+    check_key(op.key)
+    size = 0
+    if isinstance(op, Create | SetValue):
+        size = len(op.value)
+        if size > MAX_VALUE_BYTES:
+            raise ValueTooLarge(op.key, size, MAX_VALUE_BYTES)
+    if not isinstance(op, Create) and op.version < 0:
+        raise InvalidArgument(f"key {op.key}: version {op.version}: name the version that was read (0 or more)")
+    return size + len(op.key.encode())
+
+
+def check_multi(ops: Sequence[KeyOp]) -> None:
+    """check_op for each and ValueTooLarge for all together: keys and values count."""
+    if len(ops) > MAX_MULTI_OPS:
+        raise InvalidArgument(f"{len(ops)} operations in one multi, the limit is {MAX_MULTI_OPS}")
+    size = sum(check_op(op) for op in ops)
+    if size > MAX_MULTI_BYTES:
+        raise ValueTooLarge(f"multi of {len(ops)} operations", size, MAX_MULTI_BYTES)
+
+
+def split(key: str) -> tuple[str, str]:
+    """(parent, name); the parent of /a is /."""
+    parent, _, name = key.rpartition("/")
+    return parent or "/", name

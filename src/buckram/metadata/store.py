@@ -1,0 +1,302 @@
+"""`TreeStore`: ledgers, registrations, cookies and ids on any KeyStore.
+
+Says which keys there are and which conditions hold for them; the trees themselves are memory and sqlite, record
+bytes are core/metadata_codec, the compare-and-set loop of an operation is the client's. A lost reply
+(MetadataUnavailable) is never hidden here: only the caller knows how to find out what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from dataclasses import replace
+
+from buckram.core.metadata_codec import parse, serialise
+from buckram.core.service_info import check_bookie_id, decode_bookie, encode_bookie, valid_bookie_id
+from buckram.errors import (
+    AlreadyRegistered,
+    ClusterNotInitialised,
+    KeyExists,
+    LedgerExists,
+    MalformedRecord,
+    MetadataUnavailable,
+    NoSuchKey,
+    NoSuchLedger,
+    VersionConflict,
+)
+from buckram.metadata.hub import WatchHub
+from buckram.metadata.layout import Layout
+from buckram.seams import KeyStore, KeyValue, Notify
+from buckram.types import (
+    MAX_LEDGER_ID,
+    BookieId,
+    BookieInfo,
+    BookieSet,
+    LedgerId,
+    LedgerMetadata,
+    Versioned,
+)
+
+_PAGE = 1000
+_MAX_ID_BLOCK = 128
+_MAX_ID_TRIES = 100
+
+
+class TreeStore:
+    """The MetadataStore of one session. Close it to end the session (and `keys` with it).
+
+    `takeover_wait_s`: how long `register` waits for a registration under the same id that is not ours, such as the
+    one of the process before, whose session has not ended yet.
+    """
+
+    def __init__(
+        self,
+        keys: KeyStore,
+        uri: str,
+        rng: random.Random,
+        *,
+        layout: Layout | None = None,
+        takeover_wait_s: float = 10.0,
+    ) -> None:
+        self.uri = uri
+        self._keys = keys
+        self._rng = rng
+        self._layout = layout or Layout()
+        self._takeover_wait_s = takeover_wait_s
+        self._ids = range(0)
+        self._id_block = 1
+        self._id_lock = asyncio.Lock()
+        self._hub = WatchHub(keys)
+
+    @property
+    def keys(self) -> KeyStore:
+        return self._keys
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    async def initialise(self) -> str:
+        """Set up a new cluster or find the one that is there: its instance id (idempotent, also among processes)."""
+        await self._keys.prepare()
+        try:
+            return await self.instance_id()
+        except ClusterNotInitialised:
+            pass
+        chosen = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        try:
+            await self._keys.create(self._layout.instance_id, chosen.encode())
+        except KeyExists:
+            return await self.instance_id()
+        return chosen
+
+    async def instance_id(self) -> str:
+        """The cluster's UUID; ClusterNotInitialised if there is none yet."""
+        try:
+            return (await self._keys.get(self._layout.instance_id)).value.decode("ascii", "replace")
+        except NoSuchKey:
+            raise ClusterNotInitialised(self.uri) from None
+
+    # Ledgers
+
+    async def allocate_ledger_id(self) -> LedgerId:
+        """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
+        async with self._id_lock:
+            if not self._ids:
+                self._ids = await self._take_ids(self._id_block)
+                self._id_block = min(2 * self._id_block, _MAX_ID_BLOCK)
+            ledger_id, self._ids = self._ids[0], self._ids[1:]
+            return ledger_id
+
+    async def _take_ids(self, count: int) -> range:
+        """Move the counter on by `count`. Ids of a process that ends are never given again."""
+        key = self._layout.next_ledger_id
+        for _ in range(_MAX_ID_TRIES):
+            try:
+                counter = await self._keys.get(key)
+                first = _number(key, counter.value)
+                if first + count > MAX_LEDGER_ID:
+                    raise MalformedRecord(f"{key}: {first} leaves no ids below 2^63-1")
+                await self._keys.set(key, b"%d" % (first + count), counter.version)
+            except NoSuchKey:
+                first = 0
+                try:
+                    await self._keys.create(key, b"%d" % count)
+                except KeyExists:
+                    continue
+            except VersionConflict:
+                continue
+            return range(first, first + count)
+        raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes took ids first; try again")
+
+    async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
+        """Create the record. LedgerExists unless the existing one carries the same non-zero creator token.
+
+        The token makes it safe to repeat a creation whose reply was lost: updates erase it, so whoever finds it finds
+        the record as it was created.
+        """
+        key = self._layout.ledger(ledger_id)
+        try:
+            version = await self._keys.create(key, serialise(metadata))
+            return Versioned(metadata, version)
+        except KeyExists:
+            if not metadata.creator_token:
+                raise LedgerExists(ledger_id) from None
+        try:
+            found = await self.read_ledger(ledger_id)
+        except NoSuchLedger:
+            # Created and deleted in between: creating it again would bring a deleted ledger back to life.
+            raise LedgerExists(ledger_id) from None
+        if found.metadata.creator_token != metadata.creator_token:
+            raise LedgerExists(ledger_id)
+        return found
+
+    async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
+        """The record with its version. NoSuchLedger if absent, with the watch set; MalformedRecord if unreadable."""
+        key = self._layout.ledger(ledger_id)
+        try:
+            found = await self._keys.get(key, watch)
+        except NoSuchKey:
+            raise NoSuchLedger(ledger_id) from None
+        try:
+            return Versioned(parse(found.value), found.version)
+        except MalformedRecord as error:
+            raise MalformedRecord(f"ledger {ledger_id}: {error}") from None
+
+    async def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
+        """Replace the record if `version` is current. The creator token becomes 0, as every peer's update does."""
+        metadata = replace(metadata, creator_token=0) if metadata.creator_token else metadata
+        try:
+            written = await self._keys.set(self._layout.ledger(ledger_id), serialise(metadata), version)
+        except NoSuchKey:
+            raise NoSuchLedger(ledger_id) from None
+        return Versioned(metadata, written)
+
+    async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None:
+        try:
+            await self._keys.delete(self._layout.ledger(ledger_id), version)
+        except NoSuchKey:
+            raise NoSuchLedger(ledger_id) from None
+
+    async def list_ledgers(self, *, after: LedgerId = -1, limit: int = _PAGE) -> list[LedgerId]:
+        name = self._layout.ledger_name(after) if after >= 0 else ""
+        while True:
+            names = await self._keys.children(self._layout.ledgers, after=name, limit=limit)
+            found = [ledger_id for ledger_id in map(self._layout.ledger_id, names) if ledger_id is not None]
+            if found or not names:
+                return found
+            name = names[-1]  # a page of foreign names is not the end
+
+    # Bookies
+
+    async def register(self, info: BookieInfo, *, readonly: bool) -> None:
+        """Register, switch between writable and read-only, or refresh. AlreadyRegistered if the id is live elsewhere.
+
+        While it switches a bookie is in both lists, never in none.
+        """
+        value = encode_bookie(info)
+        new, old = (self._layout.registration(info.bookie_id, readonly=side) for side in (readonly, not readonly))
+        for key in (new, old):
+            await self._wait_until_ours(info.bookie_id, key)
+        try:
+            await self._keys.create(new, value, ephemeral=True)
+        except KeyExists:
+            found = await self._get(new)
+            if found is None or not found.owned:
+                raise AlreadyRegistered(info.bookie_id, 0) from None
+            if found.value != value:
+                await self._keys.set(new, value, found.version)
+        await self._delete_ours(old)
+
+    async def _wait_until_ours(self, bookie_id: BookieId, key: str) -> None:
+        """Wait until `key` is absent or ours, for at most takeover_wait_s."""
+        try:
+            async with asyncio.timeout(self._takeover_wait_s):
+                while True:
+                    changed = asyncio.Event()
+                    found = await self._get(key, changed.set)
+                    if found is None or found.owned:
+                        return
+                    await changed.wait()
+        except TimeoutError:
+            raise AlreadyRegistered(bookie_id, self._takeover_wait_s) from None
+
+    async def unregister(self, bookie_id: BookieId) -> None:
+        """Take this session's registration back; one of another session stays."""
+        check_bookie_id(bookie_id)
+        for readonly in (False, True):
+            await self._delete_ours(self._layout.registration(bookie_id, readonly=readonly))
+
+    async def _get(self, key: str, watch: Notify | None = None) -> KeyValue | None:
+        try:
+            return await self._keys.get(key, watch)
+        except NoSuchKey:
+            return None
+
+    async def _delete_ours(self, key: str) -> None:
+        found = await self._get(key)
+        if found is None or not found.owned:
+            return
+        try:
+            await self._keys.delete(key, found.version)
+        except NoSuchKey:
+            return
+
+    async def bookies(self, watch: Notify | None = None) -> BookieSet:
+        """Who is registered now. The watch fires when somebody comes, goes or changes its registration."""
+        if watch is not None:
+            self._hub.subscribe(watch)
+        writable = await self._registered(readonly=False, watched=watch is not None)
+        readonly = await self._registered(readonly=True, watched=watch is not None)
+        return BookieSet(writable, readonly)
+
+    async def _registered(self, *, readonly: bool, watched: bool) -> dict[BookieId, BookieInfo]:
+        parent = self._layout.registrations(readonly=readonly)
+        found: dict[BookieId, BookieInfo] = {}
+        after = ""
+        while True:
+            names = await self._hub.children(parent, after, _PAGE, watched=watched)
+            for name in names:
+                if not valid_bookie_id(name):  # the folder of the read-only ones
+                    continue
+                try:
+                    value = await self._hub.get(self._layout.registration(name, readonly=readonly), watched=watched)
+                except NoSuchKey:
+                    continue
+                found[name] = decode_bookie(name, value.value)
+            if len(names) < _PAGE:
+                return found
+            after = names[-1]
+
+    async def known_bookies(self) -> list[BookieId]:
+        found: list[BookieId] = []
+        after = ""
+        while names := await self._keys.children(self._layout.cookies, after=after, limit=_PAGE):
+            found += [name for name in names if valid_bookie_id(name)]
+            after = names[-1]
+        return found
+
+    async def read_cookie(self, bookie_id: BookieId) -> KeyValue:
+        return await self._keys.get(self._layout.cookie(check_bookie_id(bookie_id)))
+
+    async def write_cookie(self, bookie_id: BookieId, cookie: bytes, version: int | None) -> int:
+        key = self._layout.cookie(check_bookie_id(bookie_id))
+        if version is None:
+            return await self._keys.create(key, cookie)
+        return await self._keys.set(key, cookie, version)
+
+    async def delete_cookie(self, bookie_id: BookieId, version: int) -> None:
+        await self._keys.delete(self._layout.cookie(check_bookie_id(bookie_id)), version)
+
+    def on_session_lost(self, notify: Notify) -> None:
+        self._keys.on_session_lost(notify)
+
+    async def close(self) -> None:
+        await self._keys.close()
+
+
+def _number(key: str, value: bytes) -> int:
+    if not value.isdigit() or len(value) > 19:
+        raise MalformedRecord(f"{key}: {value[:40]!r} is not a number")
+    return int(value)
