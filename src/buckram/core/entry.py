@@ -100,7 +100,7 @@ class Digest:
             head = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length)
         except struct.error:
             raise InvalidArgument(
-                f"ledger {ledger_id}, entry {entry_id}, LAC {lac}, length {length}: each must fit a signed 64-bit integer"
+                f"ledger {ledger_id}, entry {entry_id}, LAC {lac}, length {length}: each must fit a signed i64"
             ) from None
         return b"".join((head, self.compute(head, payload), payload))
 
@@ -118,7 +118,7 @@ class Digest:
         return Entry(ledger, entry, payload, lac, length)
 
     def open_prefix(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[Entry]:
-        """Verify consecutive entries from `first` on; stops before the first bad one (an empty list: that is `first`)."""
+        """Verify consecutive entries from `first` on; stops before the first bad one (empty: that is `first`)."""
         entries: list[Entry] = []
         try:
             for entry_id, body in enumerate(bodies, first):

@@ -52,7 +52,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes counts the whole frame."""
+    """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes: the whole frame."""
 
     ledger_id: LedgerId
     entry_id: EntryId

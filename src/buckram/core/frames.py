@@ -1,0 +1,107 @@
+"""Cutting a byte stream into length-prefixed packets, in linear time and bounded memory. Knows nothing of contents.
+
+Frame: u32 N, then N bytes (the packet). The limit is on N + 4, as in Apache.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from buckram.types import Buffer
+
+PREFIX_BYTES = 4
+_U32 = struct.Struct(">I")
+
+
+class FrameTooLarge(Exception):
+    """A length prefix over the limit: the connection must be closed without an answer."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a frame of {size} bytes, the limit is {limit}")
+        self.size, self.limit = size, limit
+
+
+class ChunkBuffer:
+    """Holds the unfinished frame between chunks.
+
+    `push(chunk)` returns bytes that begin at a frame boundary and hold at least the whole first frame, or b"" while it
+    is incomplete; the caller consumes whole frames and gives the rest back with `keep(buffer, offset)`. Parts
+    of a large frame are joined once, when it is complete, so a frame costs two copies however small its chunks are.
+    """
+
+    __slots__ = ("_have", "_need", "_parts", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held of an unfinished frame; below limit plus one chunk."""
+        return self._have
+
+    def push(self, chunk: bytes) -> bytes:
+        """FrameTooLarge as soon as a length prefix over the limit is there."""
+        if not self._have:
+            return chunk
+        self._parts.append(chunk)
+        self._have += len(chunk)
+        if self._have < self._need:
+            return b""
+        if self._need == PREFIX_BYTES:  # The prefix itself was cut; only now is the frame's size known.
+            self._parts = [b"".join(self._parts)]
+            self._need = self.frame_bytes(self._parts[0], 0)
+            if self._have < self._need:
+                return b""
+        buffer = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._have = 0
+        return buffer
+
+    def keep(self, buffer: bytes, offset: int) -> None:
+        """Keep buffer[offset:], which must not hold a whole frame, for the next push."""
+        rest = len(buffer) - offset
+        if rest <= 0:
+            return
+        self._need = self.frame_bytes(buffer, offset) if rest >= PREFIX_BYTES else PREFIX_BYTES
+        self._parts.append(buffer[offset:] if offset else buffer)
+        self._have = rest
+
+    def frame_bytes(self, buffer: Buffer, offset: int) -> int:
+        """Size of the frame at offset, prefix included; FrameTooLarge over the limit."""
+        size: int = _U32.unpack_from(buffer, offset)[0] + PREFIX_BYTES
+        if size > self.limit:
+            raise FrameTooLarge(size, self.limit)
+        return size
+
+    def next_frame(self, buffer: bytes, offset: int) -> int:
+        """End of the frame at offset, or 0 when it is not complete."""
+        if len(buffer) - offset < PREFIX_BYTES:
+            return 0
+        end = offset + self.frame_bytes(buffer, offset)
+        return end if end <= len(buffer) else 0
+
+
+class FrameSplitter:
+    """Chunks in, whole packets (without their prefix) out. FrameTooLarge ends it."""
+
+    def __init__(self, limit: int) -> None:
+        self._chunks = ChunkBuffer(limit)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        packets: list[bytes] = []
+        chunks = self._chunks
+        buffer = chunks.push(chunk)
+        offset = 0
+        while end := chunks.next_frame(buffer, offset):
+            packets.append(buffer[offset + PREFIX_BYTES:end])
+            offset = end
+        chunks.keep(buffer, offset)
+        return packets
+
+
+def frame(packet: bytes) -> bytes:
+    """The packet with its length before it."""
+    return _U32.pack(len(packet)) + packet
