@@ -1,0 +1,32 @@
+"""What the parts of one client share, as one value. `Client` makes it and closes what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from buckram.client.bookies import BookieWatcher
+from buckram.config import ClientConfig, NetConfig
+from buckram.net.pool import BookiePool
+from buckram.seams import MetadataStore, Runtime
+from buckram.types import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`guard` raises HandleClosed or ForkedClient when the client may not be used (any more)."""
+
+    runtime: Runtime
+    config: ClientConfig
+    net: NetConfig
+    store: MetadataStore
+    bookies: BookieWatcher
+    pool: BookiePool
+    guard: Callable[[], None]
+    no_batch: dict[BookieId, int] = field(default_factory=dict)
+    """How often in a row a bookie hung up on a batch read: peers that do not know it."""
+
+    @property
+    def hedge_s(self) -> float | None:
+        """Wait before a read also goes to the next replica; None: never."""
+        return self.config.speculative_read_ms / 1000 or None
