@@ -1,0 +1,79 @@
+"""Puts the nouns together and runs them. Nouns are imported when used, so that `buckram --help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from buckram.cli.exits import Exit, exit_code_of, line_of
+
+NOUNS = {
+    "up": "buckram.cli.up:up",
+    "bookie": "buckram.cli.bookie:bookie",
+    "ledger": "buckram.cli.ledger:ledger",
+    "metadata": "buckram.cli.metadata:metadata",
+    "cluster": "buckram.cli.cluster:cluster",
+    "bench": "buckram.cli.bench:bench",
+}
+
+
+class Nouns(click.Group):
+    """A group whose commands are imported by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in NOUNS:
+            return None
+        module, _, name = NOUNS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="buckram")
+def app() -> None:
+    """Buckram: replicated, durable logs.
+
+    \b
+    Begin with
+      buckram up                                      three bookies in ./buckram-data
+      seq 5 | buckram ledger write --close            five lines become five entries
+      buckram ledger read 0
+
+    Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, entry or bookie; 4 it may
+    succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 130 interrupted.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """The exit code. Never a traceback, unless BUCKRAM_DEBUG is set."""
+    try:
+        given = None if arguments is None else list(arguments)
+        outcome = app.main(args=given, prog_name="buckram", standalone_mode=False)
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else Exit.OK
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as problem:
+        problem.show()
+        return problem.exit_code
+    except click.Abort:
+        print("stopped", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError as error:
+        # The reader of our output left (`| head`): say nothing, and keep Python from failing at its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_code_of(error)
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get("BUCKRAM_DEBUG"):
+            traceback.print_exc()
+        print(f"buckram: {line_of(error)}", file=sys.stderr)
+        return exit_code_of(error)

@@ -1,0 +1,66 @@
+"""Exit codes, and the one place where an exception becomes a line on standard error."""
+
+from __future__ import annotations
+
+import enum
+import sqlite3
+
+from buckram import errors
+
+
+class Exit(enum.IntEnum):
+    """What a command's exit code means (docs/commands.md)."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    TRY_AGAIN = 4
+    REFUSED = 5
+    INTERNAL = 70
+    INTERRUPTED = 130
+    PIPE = 141
+
+
+_NOT_FOUND = (errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchKey)
+_USAGE = (errors.InvalidArgument, errors.ConfigError)
+_REFUSED = (
+    errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
+    errors.CorruptStore, errors.KeyExists, errors.DuplicateEntry, errors.EntryTooLarge, errors.ValueTooLarge,
+)  # fmt: skip
+
+
+def exit_code_of(error: BaseException) -> Exit:
+    """The exit code for an error that ends a command."""
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return Exit.PIPE
+    if isinstance(error, _USAGE):
+        return Exit.USAGE
+    if isinstance(error, _NOT_FOUND):
+        return Exit.NOT_FOUND
+    if isinstance(error, _REFUSED):
+        return Exit.REFUSED
+    if isinstance(error, errors.InvariantViolation):
+        return Exit.INTERNAL
+    if isinstance(error, errors.BuckramError):
+        return Exit.TRY_AGAIN if error.retryable else Exit.FAILED
+    if isinstance(error, (OSError, TimeoutError, sqlite3.Error)):
+        return Exit.FAILED
+    return Exit.INTERNAL
+
+
+def line_of(error: BaseException) -> str:
+    """One line that a person can act on."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    code = exit_code_of(error)
+    if code is Exit.INTERRUPTED:
+        return "interrupted"
+    if code is Exit.INTERNAL:
+        return f"internal error: {type(error).__name__}: {text} (BUCKRAM_DEBUG=1 shows where; please report it)"
+    if isinstance(error, TimeoutError) and not isinstance(error, errors.BuckramError):
+        return f"no answer in time: {text}"
+    if code is Exit.TRY_AGAIN:
+        return f"{text} (may succeed later)"
+    return text

@@ -1,0 +1,300 @@
+"""`buckram ledger`: create, show, list, read, tail, recover, close, delete, repair. Writing is in ledger_write.py."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+import click
+
+from buckram.cli.ledger_write import write
+from buckram.cli.options import (
+    Quorum,
+    cluster_uri,
+    custom_metadata,
+    json_option,
+    ledger_options,
+    metadata_option,
+    password_option,
+    quorum,
+    run_async,
+    yes_option,
+)  # fmt: skip
+from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, table
+from buckram.types import Entry, LedgerMetadata
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+
+LEDGER = click.IntRange(min=0)
+WINDOW_ENTRIES = 4000
+
+
+@click.group()
+def ledger() -> None:
+    """Create, write, read and manage ledgers."""
+
+
+ledger.add_command(write)
+
+
+def connected(uri: str | None) -> AbstractAsyncContextManager[Client]:
+    """The client of one command."""
+    from buckram.client.client import connect
+
+    return connect(cluster_uri(uri))
+
+
+@ledger.command("create")
+@ledger_options
+@metadata_option
+@json_option
+def create(
+    ensemble: str, write_quorum: int | None, ack_quorum: int | None, digest: str, password: str,
+    meta: tuple[str, ...], uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Create an empty ledger and leave it open.
+
+    \b
+    Example:
+      buckram ledger create --ensemble 3/3/2 --meta owner=me
+    """
+    shape = quorum(ensemble, write_quorum, ack_quorum)
+    made = run_async(_create(uri, shape, digest, password, custom_metadata(meta)))
+    if as_json:
+        emit({"ledger": made})
+    else:
+        print(made)
+
+
+async def _create(uri: str | None, shape: Quorum, digest: str, password: str, meta: dict[str, bytes]) -> int:
+    async with connected(uri) as client:
+        writer = await client.create(ensemble=tuple(shape), digest=digest, password=password, custom_metadata=meta)
+        return writer.ledger_id
+
+
+@ledger.command("show")
+@click.argument("ledger_id", type=LEDGER)
+@metadata_option
+@json_option
+def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
+    """State, quorums, fragments and custom metadata of a ledger.
+
+    \b
+    Example:
+      buckram ledger show 7
+    """
+    _print(ledger_id, run_async(_metadata(uri, ledger_id)), as_json)
+
+
+async def _metadata(uri: str | None, ledger_id: int) -> LedgerMetadata:
+    async with connected(uri) as client:
+        return await client.metadata(ledger_id)
+
+
+def _print(ledger_id: int, metadata: LedgerMetadata, as_json: bool) -> None:
+    if as_json:
+        emit(ledger_json(ledger_id, metadata))
+    else:
+        print_ledger(ledger_id, metadata)
+
+
+@ledger.command("list")
+@click.option("--ids", is_flag=True, help="Only the ids, without reading each record.")
+@metadata_option
+@json_option
+def list_ledgers(ids: bool, uri: str | None, as_json: bool) -> None:
+    """All ledgers, ascending.
+
+    \b
+    Example:
+      buckram ledger list
+    """
+    run_async(_list(uri, ids, as_json))
+
+
+async def _list(uri: str | None, ids: bool, as_json: bool) -> None:
+    async with connected(uri) as client:
+        found = [ledger_id async for ledger_id in client.list()]
+        if ids:
+            if as_json:
+                emit({"ledgers": found})
+            else:
+                print("\n".join(map(str, found)), end="\n" if found else "")
+            return
+        rows = [(ledger_id, await client.metadata(ledger_id)) for ledger_id in found]
+    if as_json:
+        emit({"ledgers": [ledger_json(ledger_id, metadata) for ledger_id, metadata in rows]})
+        return
+    table(
+        ("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"),
+        [
+            (
+                ledger_id, STATES[m.state], "" if m.last_entry is None else m.last_entry,
+                "" if m.length is None else m.length, f"{m.ensemble_size}/{m.write_quorum}/{m.ack_quorum}",
+                len(m.fragments),
+            )
+            for ledger_id, m in rows
+        ],
+    )  # fmt: skip
+
+
+@ledger.command("read")
+@click.argument("ledger_id", type=LEDGER)
+@click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
+@click.option("--last", type=LEDGER, help="Last entry, itself included; default is the last readable one.")
+@click.option("--raw", is_flag=True, help="Payloads one after another, no line ends between them.")
+@password_option
+@metadata_option
+@json_option
+def read(
+    ledger_id: int, first: int, last: int | None, raw: bool, password: str, uri: str | None, as_json: bool
+) -> None:
+    """Print entries, one payload a line. Never fences; an open ledger is read up to its last confirmed entry.
+
+    \b
+    Example:
+      buckram ledger read 7 --first 100 --last 199
+    """
+    run_async(_read(uri, ledger_id, first, last, raw, password, as_json))
+
+
+async def _read(
+    uri: str | None, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
+) -> None:
+    async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
+        end = await reader.read_last_confirmed() if last is None else last
+        while first <= end:
+            window = min(end, first + WINDOW_ENTRIES - 1)
+            _print_entries(await reader.read(first, window), raw, as_json)
+            first = window + 1
+
+
+def _print_entries(entries: Sequence[Entry], raw: bool, as_json: bool) -> None:
+    out = sys.stdout.buffer
+    if as_json:
+        for entry in entries:
+            emit({"entry": entry.entry_id, "payload_base64": base64.b64encode(entry.payload).decode()})
+        return
+    end = b"" if raw else b"\n"
+    out.write(b"".join(entry.payload + end for entry in entries))
+    out.flush()
+
+
+@ledger.command("tail")
+@click.argument("ledger_id", type=LEDGER)
+@click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
+@click.option("--raw", is_flag=True, help="Payloads one after another, no line ends between them.")
+@password_option
+@metadata_option
+@json_option
+def tail(ledger_id: int, first: int, raw: bool, password: str, uri: str | None, as_json: bool) -> None:
+    """Print entries as they become readable, until the ledger is closed.
+
+    \b
+    Example:
+      buckram ledger tail 7
+    """
+    run_async(_tail(uri, ledger_id, first, raw, password, as_json))
+
+
+async def _tail(uri: str | None, ledger_id: int, first: int, raw: bool, password: str, as_json: bool) -> None:
+    async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
+        async for entry in reader.tail(start=first):
+            _print_entries([entry], raw, as_json)
+
+
+
+
+def _recover_command(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    confirm(f"Recover ledger {ledger_id}? A writer that is still alive is fenced: it cannot go on.", yes)
+    _print(ledger_id, run_async(_recover(uri, ledger_id, password)), as_json)
+
+
+async def _recover(uri: str | None, ledger_id: int, password: str) -> LedgerMetadata:
+    async with connected(uri) as client:
+        reader = await client.recover(ledger_id, password=password)
+        await reader.close()
+        return await client.metadata(ledger_id)
+
+
+@ledger.command("recover")
+@click.argument("ledger_id", type=LEDGER)
+@password_option
+@yes_option
+@metadata_option
+@json_option
+def recover(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Fence the writer of a ledger, find its last entry, close it.
+
+    Every entry that was acknowledged is kept. A live writer is fenced: its next append fails.
+
+    \b
+    Example:
+      buckram ledger recover 7 --yes
+    """
+    _recover_command(ledger_id, password, yes, uri, as_json)
+
+
+@ledger.command("close")
+@click.argument("ledger_id", type=LEDGER)
+@password_option
+@yes_option
+@metadata_option
+@json_option
+def close(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """The same as `recover`: A LIVE WRITER IS FENCED and cannot go on.
+
+    Only the writer itself can close its ledger without that (`ledger write --close`).
+
+    \b
+    Example:
+      buckram ledger close 7 --yes
+    """
+    _recover_command(ledger_id, password, yes, uri, as_json)
+
+
+@ledger.command("delete")
+@click.argument("ledger_id", type=LEDGER)
+@password_option
+@yes_option
+@metadata_option
+@json_option
+def delete(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete a ledger; one that is open is recovered first, so a live writer is fenced.
+
+    Bookies give the space back when they next compare their store with the metadata.
+
+    \b
+    Example:
+      buckram ledger delete 7 --yes
+    """
+    confirm(f"Delete ledger {ledger_id} and all its entries?", yes)
+    run_async(_delete(uri, ledger_id, password))
+    if as_json:
+        emit({"ledger": ledger_id, "deleted": True})
+    else:
+        print(f"ledger {ledger_id} deleted")
+
+
+async def _delete(uri: str | None, ledger_id: int, password: str) -> None:
+    async with connected(uri) as client:
+        await client.delete(ledger_id, password=password)
+
+
+@ledger.command("repair")
+@click.argument("ledger_id", type=LEDGER)
+@password_option
+@metadata_option
+@json_option
+def repair(ledger_id: int, password: str, uri: str | None, as_json: bool) -> None:
+    """Copy missing or bad entries from good replicas; where a bookie is gone, onto another one.
+
+    \b
+    Example:
+      buckram ledger repair 7
+    """
+    run_async(_repair(uri, ledger_id, password, as_json))

@@ -1,0 +1,136 @@
+"""Options and values that several commands share: the cluster, quorums, `--json`, passwords, custom metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from buckram.errors import ConfigError, InvalidArgument
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+DIGESTS = ("crc32c", "crc32", "mac", "dummy")
+
+
+class Quorum(NamedTuple):
+    """Ensemble size, write quorum, ack quorum."""
+
+    ensemble: int
+    write: int
+    ack: int
+
+    def __str__(self) -> str:
+        return f"{self.ensemble}/{self.write}/{self.ack}"
+
+
+def quorum(text: str, write: int | None, ack: int | None) -> Quorum:
+    """From `E` or `E/Qw/Qa` and the two other options; what is left out: Qw = min(E, 3), Qa = a majority of Qw."""
+    parts = text.split("/")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 3):
+        raise InvalidArgument(f"--ensemble {text!r}: give E or E/Qw/Qa, for example 3/3/2")
+    if len(numbers) == 3 and (write is not None or ack is not None):
+        raise InvalidArgument(f"--ensemble {text} names the quorums already: leave out --write-quorum and --ack-quorum")
+    e = numbers[0]
+    w = numbers[1] if len(numbers) == 3 else min(e, 3) if write is None else write
+    a = numbers[2] if len(numbers) == 3 else w // 2 + 1 if ack is None else ack
+    if not e >= w >= a >= 1:
+        raise InvalidArgument(f"ensemble {e}, write quorum {w}, ack quorum {a}: needed is E >= Qw >= Qa >= 1")
+    return Quorum(e, w, a)
+
+
+def metadata_option(command: F) -> F:
+    return click.option(
+        "--metadata",
+        "uri",
+        metavar="URI",
+        envvar="BUCKRAM_METADATA",
+        help="The cluster, e.g. sqlite:///abs/path; default BUCKRAM_METADATA, else the one in ./buckram-data.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON line on standard output.")(command)
+
+
+def password_option(command: F) -> F:
+    return click.option("--password", default="", help="The ledger's password; empty by default.")(command)
+
+
+def yes_option(command: F) -> F:
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def quorum_options(default: str = "3/3/2") -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        shape = "E[/QW/QA]"
+        for option in (
+            click.option("--ack-quorum", type=int, metavar="QA", help="Answers that make an entry acknowledged."),
+            click.option("--write-quorum", type=int, metavar="QW", help="Bookies that get each entry."),
+            click.option("--ensemble", default=default, show_default=True, metavar=shape, help="Bookies of a ledger."),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def ledger_options(command: F) -> F:
+    """What a new ledger is made with."""
+    command = click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Custom metadata; repeatable.")(command)
+    command = password_option(command)
+    command = click.option("--digest", type=click.Choice(DIGESTS), default="crc32c", show_default=True)(command)
+    return quorum_options()(command)
+
+
+def custom_metadata(pairs: tuple[str, ...]) -> dict[str, bytes]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise InvalidArgument(f"--meta {pair!r}: needs KEY=VALUE")
+        found[key] = value.encode()
+    return found
+
+
+def cluster_uri(given: str | None) -> str:
+    """The URI in force; ConfigError that says how to start or name a cluster when there is none."""
+    if given:
+        return given
+    from buckram.metadata.uri import default_uri
+
+    return default_uri()
+
+
+def read_toml(path: str | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; leave out --config or name an existing TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where it is installed; BUCKRAM_LOOP=asyncio switches it off."""
+    if os.environ.get("BUCKRAM_LOOP") != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            pass
+        else:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(main)
+    return asyncio.run(main)

@@ -1,0 +1,92 @@
+"""How commands speak: JSON and results on standard output, progress and remarks on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from buckram.types import LedgerMetadata, LedgerState
+
+STATES = {LedgerState.OPEN: "open", LedgerState.IN_RECOVERY: "in_recovery", LedgerState.CLOSED: "closed"}
+
+
+def emit(value: Mapping[str, Any]) -> None:
+    """One JSON line, at once."""
+    print(json.dumps(value, default=_plain), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def remark(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns as wide as they need; numbers to the right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max([len(name), *(len(row[n]) for row in texts)]) for n, name in enumerate(header)]
+    right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(header))]
+    for row in [list(header), *texts]:
+        cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def ledger_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger as `ledger show --json` prints it."""
+    return {
+        "ledger": ledger_id,
+        "state": STATES[metadata.state],
+        "last_entry": metadata.last_entry,
+        "length": metadata.length,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "fragments": [{"first_entry": f.first_entry, "ensemble": list(f.ensemble)} for f in metadata.fragments],
+        "custom_metadata": {
+            key: value.decode("utf-8", "backslashreplace") for key, value in metadata.custom_metadata.items()
+        },
+        "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
+        "creation_time_ms": metadata.creation_time_ms,
+    }
+
+
+def print_ledger(ledger_id: int, metadata: LedgerMetadata) -> None:
+    shown = ledger_json(ledger_id, metadata)
+    quorum = f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"
+    print(f"ledger {ledger_id}: {shown['state']}, ensemble {quorum}, digest {shown['digest']}")
+    if metadata.closed:
+        print(f"  entries 0..{metadata.last_entry}, {metadata.length} bytes")
+    for fragment in metadata.fragments:
+        print(f"  from entry {fragment.first_entry}: {', '.join(fragment.ensemble)}")
+    for key, value in shown["custom_metadata"].items():
+        print(f"  {key} = {value}")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask where a person sits at a terminal; click.Abort when the answer is no."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int | None, *, show: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, only at a terminal; the value is called with how much more is done."""
+    if not show or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda amount: bar.advance(task, amount)

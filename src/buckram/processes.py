@@ -1,0 +1,160 @@
+"""Bookies as child processes of this one: start, ready line, stop, kill.
+
+Used by `buckram up`, by the benchmarks and by examples. A child lives in a process group of its own, so that
+Ctrl-C in a terminal reaches only the parent, which then stops its children in order; and it ends by itself when
+its parent is gone, however that died, because its standard input then closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buckram.errors import BuckramError
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+class ChildFailed(BuckramError):
+    """A bookie process ended, or did not get ready in time; the message ends with what it said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyLine:
+    """What a bookie prints once it is registered and serves."""
+
+    bookie_id: str
+    host: str
+    port: int
+    pid: int
+
+    def as_json(self) -> dict[str, str | int]:
+        return {"id": self.bookie_id, "host": self.host, "port": self.port, "pid": self.pid}
+
+
+class BookieProcess:
+    """One `buckram bookie run` of this parent. Standard error goes to `log`, appended."""
+
+    def __init__(
+        self,
+        uri: str,
+        directory: Path,
+        *,
+        bookie_id: str = "",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self.directory = directory
+        self.log = log or directory.with_name(directory.name + ".log")
+        self.ready: ReadyLine | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = {**os.environ, **(environment or {})}
+        self._command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory)]
+        self._command += ["--host", host, "--json", "--until-stdin-closes", *options]
+        self._command += ["--id", bookie_id] if bookie_id else []
+        self._port = port
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Spawn it; wait_ready tells when it serves. Started again after an end it asks for the port it had."""
+        if self.alive:
+            raise ChildFailed(f"the bookie in {self.directory} runs already as process {self.pid}")
+        self.reap()
+        port = self.ready.port if self.ready is not None else self._port
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._command, "--port", str(port)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+        self.ready = None
+
+    def wait_ready(self, deadline_s: float = READY_SECONDS) -> ReadyLine:
+        """The ready line; ChildFailed when the process ends before or takes longer than the deadline."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        limit, line = time.monotonic() + deadline_s, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, limit - time.monotonic())):
+                    raise ChildFailed(f"{self.directory}: no ready line after {deadline_s:g} s; see {self.log}")
+                piece = os.read(self._process.stdout.fileno(), 4096)
+                if not piece:
+                    code = self._process.wait()
+                    raise ChildFailed(f"the bookie in {self.directory} ended with code {code}: {self.last_words()}")
+                line += piece
+        said = json.loads(line)
+        self.ready = ReadyLine(said["id"], said["host"], said["port"], said["pid"])
+        return self.ready
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+            return lines[-1] if lines else "it said nothing"
+        return f"no log at {self.log}"
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9 and reap."""
+        self.signal(signal.SIGKILL)
+        self.reap()
+
+    def stop(self, deadline_s: float = STOP_SECONDS) -> int:
+        """Ask it to end, reap it, give its exit code; killed when it takes longer than the deadline."""
+        self.signal(signal.SIGTERM)
+        return self.reap(deadline_s)
+
+    def reap(self, deadline_s: float = STOP_SECONDS) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        try:
+            code = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+
+def stop_all(children: Sequence[BookieProcess], deadline_s: float = STOP_SECONDS) -> None:
+    """Stop them side by side."""
+    for child in children:
+        child.signal(signal.SIGTERM)
+    limit = time.monotonic() + deadline_s
+    for child in children:
+        child.reap(max(0.1, limit - time.monotonic()))

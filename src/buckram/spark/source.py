@@ -1,0 +1,141 @@
+"""The data source `buckram`: batch reads of ledgers as Arrow, columns `ledger long, entry long, value binary`.
+
+    spark.read.format("buckram").option("metadata", uri).option("ledgers", "3,5,8-12").load()
+
+Partitions are planned once, in the driver's planner: what is readable then is what the query reads. An open ledger is
+read up to its last confirmed entry and never fenced. A narrower schema, `.schema("value binary")`, builds only those
+columns. Options and cutting are in planning.py; the writing side and streams are not here.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from buckram.errors import InvalidArgument
+from buckram.spark.planning import LedgerExtent, Options, Slice, slices
+from buckram.types import LedgerMetadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from buckram import sync
+
+SCHEMA = "ledger long, entry long, value binary"
+COLUMNS = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
+BATCH_BYTES = 4 * 1024 * 1024
+BATCH_ENTRIES = 8_192
+
+_clients: dict[tuple[int, str], sync.Client] = {}
+
+
+def shared_client(uri: str) -> sync.Client:
+    """One client a process and cluster. Spark's workers are forked and reused, and end without running exit hooks."""
+    from buckram import sync
+
+    key = (os.getpid(), uri)
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = sync.connect(uri)
+    return client
+
+
+@dataclass
+class LedgerPartition(InputPartition):
+    """Entries of one ledger, and about how many bytes an entry has (for the size of the batches)."""
+
+    work: Slice
+    entry_bytes: int
+
+    def __init__(self, work: Slice, entry_bytes: int) -> None:
+        super().__init__(work)
+        self.work, self.entry_bytes = work, entry_bytes
+
+
+class BuckramDataSource(DataSource):
+    """Found by PySpark through the module pyspark_buckram, or registered with buckram.spark.register."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "buckram"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        names = tuple(field.name for field in schema.fields)
+        for field in schema.fields:
+            if COLUMNS.get(field.name) != field.dataType.simpleString():
+                raise InvalidArgument(f"column {field.name} {field.dataType.simpleString()}: there are only {SCHEMA}")
+        return LedgerReader(Options.parse(self.options), names, tuple(field.nullable for field in schema.fields))
+
+
+class LedgerReader(DataSourceReader):
+    """Pickled to the executors; holds values only."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...], nullable: tuple[bool, ...]) -> None:
+        self.options, self.columns, self.nullable = options, columns, nullable
+
+    def partitions(self) -> list[InputPartition]:
+        client = shared_client(self.options.metadata)
+        extents = [self._extent(client, ledger) for ledger in self._ledgers(client)]
+        bytes_of = {e.ledger: e.length // (e.last_entry + 1) for e in extents if e.last_entry >= 0}
+        return [LedgerPartition(piece, bytes_of[piece.ledger]) for piece in slices(extents, self.options)]
+
+    def _ledgers(self, client: sync.Client) -> list[int]:
+        ranges = self.options.ledgers
+        if ranges is None:
+            return list(client.list())
+        single = [r.first for r in ranges if r.first == r.last]
+        wide = [r for r in ranges if r.first != r.last]
+        known = list(client.list()) if wide else []
+        return sorted({*single, *(k for k in known if any(r.first <= k <= r.last for r in wide))})
+
+    def _extent(self, client: sync.Client, ledger: int) -> LedgerExtent:
+        metadata: LedgerMetadata = client.metadata(ledger)
+        if metadata.last_entry is not None:
+            return LedgerExtent(ledger, metadata.last_entry, metadata.length or 0)
+        with client.open(ledger, password=self.options.password) as reader:
+            last = reader.read_last_confirmed()
+            length = reader.get(last).length if last >= 0 else 0
+        return LedgerExtent(ledger, last, length)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Arrow is allowed
+        if not isinstance(partition, LedgerPartition):
+            return  # Spark calls once with an empty partition where there are none
+        work = partition.work
+        step = max(1, min(BATCH_ENTRIES, BATCH_BYTES // max(1, partition.entry_bytes)))
+        client = shared_client(self.options.metadata)
+        with client.open(work.ledger, password=self.options.password) as reader:
+            for first in range(work.first, work.last + 1, step):
+                last = min(work.last, first + step - 1)
+                yield self._batch(work.ledger, first, reader.read_payloads(first, last))
+
+    def _batch(self, ledger: int, first: int, payloads: list[bytes]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        count = len(payloads)
+        build: dict[str, Any] = {
+            "ledger": lambda: _longs(array.array("q", [ledger]) * count),
+            "entry": lambda: _longs(array.array("q", range(first, first + count))),
+            "value": lambda: pa.array(payloads, pa.binary()),
+        }
+        arrays = [build[name]() for name in self.columns]
+        # Spark compares nullability, too, and the user's schema may say `not null`.
+        fields = [
+            pa.field(name, column.type, nullable)
+            for name, column, nullable in zip(self.columns, arrays, self.nullable, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _longs(values: array.array[int]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
