@@ -44,7 +44,8 @@ class Admission(Generic[R]):
         self, store: Store, metadata: MetadataStore, timeout_s: float, rng: random.Random,
         release: Callable[[R, Verdict], None],
     ) -> None:
-        self._store, self._metadata, self._timeout_s, self._rng, self._release = store, metadata, timeout_s, rng, release
+        self._store, self._metadata, self._timeout_s, self._rng = store, metadata, timeout_s, rng
+        self._release = release
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[R]] = {}
         """Runs by ledger. As long as a ledger is here, every normal add of it queues behind."""
@@ -120,7 +121,7 @@ class Admission(Generic[R]):
             # Tools write to bookies directly. A bookie that lost data may have lost the burial, too: not there.
             return (Verdict.FENCED if self._store.limbo else Verdict.ADMITTED), None
         except TimeoutError:
-            log.warning("ledger %d: the metadata store did not answer within %.0f s, its adds get an error", ledger_id, self._timeout_s)
+            log.warning("ledger %d: no metadata within %.0f s, its adds get an error", ledger_id, self._timeout_s)
             return Verdict.UNKNOWN, None
         except MetadataError as error:
             log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)

@@ -37,6 +37,10 @@ class Member(Protocol):
         """Grows when the peer took bytes or sent some."""
         ...
 
+    def poke(self) -> None:
+        """Go on with queued work if there is room."""
+        ...
+
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def abort(self, why: str) -> None: ...
@@ -132,6 +136,7 @@ class Budget:
 
     def _look_at(self, member: Member, now: float) -> None:
         self.update(member)
+        member.poke()
         mark = member.progress()
         if mark != member.waiting_mark or member.held_requests() or not member.charged:
             # A connection with requests in work waits for us, not we for it.
@@ -139,4 +144,4 @@ class Budget:
             return
         patience = STALLED_WHEN_FULL_S if self.full and member.paused else STALLED_S
         if now - member.waiting_since >= patience:
-            member.abort(f"holds {member.charged} bytes and took none of its answers for {now - member.waiting_since:.0f} s")
+            member.abort(f"holds {member.charged} bytes and took nothing for {now - member.waiting_since:.0f} s")

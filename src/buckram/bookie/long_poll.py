@@ -23,15 +23,16 @@ class Woken(enum.Enum):
 
 
 class Waiter:
-    """One waiting request. `done(why, advanced_at_ms)`; the time is None unless the LAC advanced."""
+    """One waiting request. `done(waiter, why, advanced_at_ms)`; the time is None unless the LAC advanced."""
 
     __slots__ = ("above", "done", "ledger_id", "timer")
 
-    def __init__(
-        self, ledger_id: LedgerId, above: EntryId, done: Callable[[Woken, int | None], None]
-    ) -> None:
+    def __init__(self, ledger_id: LedgerId, above: EntryId, done: Done) -> None:
         self.ledger_id, self.above, self.done = ledger_id, above, done
         self.timer: asyncio.TimerHandle | None = None
+
+
+Done = Callable[[Waiter, Woken, int | None], None]
 
 
 class LongPolls:
@@ -44,7 +45,7 @@ class LongPolls:
         self._woken: list[tuple[Waiter, Woken, int | None]] = []
 
     def wait(
-        self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Callable[[Woken, int | None], None]
+        self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Done
     ) -> Waiter | None:
         """Wait for a LAC greater than `above`; the caller has just seen that it is not. None when too many wait."""
         if self.count >= self._limit:
@@ -90,11 +91,11 @@ class LongPolls:
     def _fire(self) -> None:
         woken, self._woken = self._woken, []
         for waiter, why, at_ms in woken:
-            waiter.done(why, at_ms)
+            waiter.done(waiter, why, at_ms)
 
     def _timed_out(self, waiter: Waiter) -> None:
         self._remove(waiter)
-        waiter.done(Woken.TIMED_OUT, None)
+        waiter.done(waiter, Woken.TIMED_OUT, None)
 
     def _remove(self, waiter: Waiter) -> None:
         waiters = self.waiting.get(waiter.ledger_id)
@@ -109,5 +110,5 @@ class LongPolls:
             waiter.timer = None
 
 
-def _nobody(why: Woken, at_ms: int | None) -> None:
+def _nobody(waiter: Waiter, why: Woken, at_ms: int | None) -> None:
     """Stands in for the callback of a cancelled waiter that was already on its way."""

@@ -87,7 +87,7 @@ class Registration:
             while not self._closing:
                 try:
                     await self._register()
-                    log.info("bookie %s: registered %s", self._info.bookie_id, "read-only" if self._readonly else "writable")
+                    log.info("bookie %s: registered, read-only: %s", self._info.bookie_id, self._readonly)
                     break
                 except MetadataError as error:
                     level = logging.INFO if isinstance(error, MetadataUnavailable) else logging.WARNING

@@ -1,0 +1,162 @@
+"""The hot path: runs of adds from a connection into the store, acknowledgements back when they are durable.
+
+Per run one record look-up, one key compare, one insertion, one blob of acknowledgements; no await between the checks
+and the insertion (F4). Per loop turn one callback at the store. Nothing here looks at single entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from buckram.bookie.admission import Verdict
+from buckram.bookie.limits import Budget
+from buckram.bookie.long_poll import LongPolls
+from buckram.bookie.session import Session
+from buckram.bookie.store import LedgerRecord, NoRoom, Store
+from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
+from buckram.core.protocol import encode_add_replies
+from buckram.errors import Code
+from buckram.seams import Stats
+from buckram.types import LedgerId
+
+Held = tuple[Session, AddRun]
+_CODES = {Verdict.UNKNOWN: Code.IO_ERROR, Verdict.WRONG_KEY: Code.UNAUTHORIZED}
+
+
+class AddPath:
+    """Checks in the order of the protocol: read-only, admission, key, fence; then the store."""
+
+    def __init__(
+        self, store: Store, polls: LongPolls, budget: Budget, stats: Stats,
+        hold: Callable[[LedgerId, bytes, Held], None],
+    ) -> None:
+        self._store, self._polls, self._budget, self._hold = store, polls, budget, hold
+        self._ledger = store.ledger
+        self._turn: list[Held] = []
+        self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
+        self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
+        self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
+
+    def add(self, session: Session, run: AddRun) -> None:
+        """Insert a run, or answer why not, or let it wait for admission."""
+        record = self._ledger(run.ledger_id)
+        if (
+            record is None or record.fenced or record.tombstone or not record.admitted
+            or record.master_key != run.master_key or not self._store.is_writable or self._budget.refuse_adds
+        ):
+            code = self._decide(session, run, record)
+            if code is None:
+                return
+            if code is not Code.OK:
+                self.refuse(session, run, code)
+                return
+        self._insert(session, run)
+
+    def admitted(self, held: Held, verdict: Verdict) -> None:
+        """The metadata check is over; for an admitted ledger the run takes the usual way from the start."""
+        session, run = held
+        session.requests_held -= run.end - run.start
+        if verdict is Verdict.ADMITTED:
+            self.add(session, run)
+        elif verdict is Verdict.FENCED:
+            self._refuse_fenced(session, run)
+        else:
+            self.refuse(session, run, _CODES[verdict])
+        session.recount()
+
+    def refuse(self, session: Session, run: AddRun, code: Code) -> None:
+        self._refused.inc(run.count)
+        session.send(encode_add_replies(run, code))
+
+    def _decide(self, session: Session, run: AddRun, record: LedgerRecord | None) -> Code | None:
+        """For everything unusual: OK to insert, an error, or None: the run waits and is answered later."""
+        store = self._store
+        recovery = bool(run.flags & RECOVERY_ADD)
+        if store.failed is not None:
+            return Code.IO_ERROR
+        if self._budget.refuse_adds and not recovery:
+            return Code.TOO_MANY_REQUESTS
+        if not store.is_writable and not run.flags & (RECOVERY_ADD | HIGH_PRIORITY):
+            return Code.READ_ONLY
+        if record is not None and record.master_key != run.master_key:
+            return Code.UNAUTHORIZED
+        if record is None or record.tombstone:
+            if record is not None and not recovery:
+                return Code.FENCED
+            if recovery:
+                store.put_ledger(run.ledger_id, run.master_key, admitted=False)
+                if record is not None:
+                    # A copy comes back by repair after its burial: from now on only recovery adds get in (F3, M10).
+                    store.fence(run.ledger_id)
+                return Code.OK
+        elif recovery:
+            return Code.OK
+        elif record.fenced:
+            return Code.FENCED
+        elif record.admitted:
+            return Code.OK
+        session.requests_held += run.end - run.start
+        self._hold(run.ledger_id, run.master_key, (session, run))
+        return None
+
+    def _insert(self, session: Session, run: AddRun) -> None:
+        ledger_id = run.ledger_id
+        turn = self._turn
+        if not turn:
+            # Before add_run, so that this runs before the store starts the commit that it schedules itself.
+            asyncio.get_running_loop().call_soon(self._close_turn)
+        try:
+            self._store.add_run(ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end)
+        except NoRoom:
+            self.refuse(session, run, Code.READ_ONLY)
+            return
+        session.requests_held += run.end - run.start
+        if ledger_id in self._polls.waiting:
+            self._polls.lac_advanced(ledger_id, run.lac)
+        if run.deferred_sync and not run.flags & RECOVERY_ADD:
+            self._store.after_written(partial(self._answer, [(session, run)]))
+        else:
+            turn.append((session, run))
+
+    def _close_turn(self) -> None:
+        turn, self._turn = self._turn, []
+        if turn:
+            self._store.after_durable(partial(self._answer, turn))
+
+    def _answer(self, turn: list[Held], error: OSError | None) -> None:
+        """The runs of one loop turn are durable (or failed): one write per connection."""
+        code = Code.OK if error is None else Code.IO_ERROR
+        blobs: dict[Session, list[bytes]] = {}
+        entries = size = 0
+        for session, run in turn:
+            held = run.end - run.start
+            session.requests_held -= held
+            size += held
+            entries += run.count
+            mine = blobs.get(session)
+            if mine is None:
+                blobs[session] = [encode_add_replies(run, code)]
+            else:
+                mine.append(encode_add_replies(run, code))
+        for session, mine in blobs.items():
+            session.send_now(mine[0] if len(mine) == 1 else b"".join(mine))
+            session.recount()
+        if error is None:
+            self._added.inc(entries)
+            self._added_bytes.inc(size)
+        else:
+            self._refused.inc(entries)
+
+    def _refuse_fenced(self, session: Session, run: AddRun) -> None:
+        """Metadata says that the ledger is closed or recovering; the fence that was just set is durable first."""
+        held = run.end - run.start
+        session.requests_held += held
+
+        def durable(error: OSError | None) -> None:
+            session.requests_held -= held
+            self.refuse(session, run, Code.FENCED if error is None else Code.IO_ERROR)
+            session.recount()
+
+        self._store.after_durable(durable)

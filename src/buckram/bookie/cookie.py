@@ -1,0 +1,162 @@
+"""Who this data directory belongs to: the cookie in the directory and in the metadata store, and the bookie's id.
+
+A wiped or swapped disk never passes for the old bookie (M8). The cookie's text is core/cookie; the incarnation
+id belongs to the store and is never part of a cookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from buckram.core.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
+from buckram.core.service_info import check_bookie_id
+from buckram.errors import CorruptStore, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, WrongCookie
+from buckram.seams import Disk, MetadataStore, Write
+from buckram.types import BookieId
+
+COOKIE_FILE = "VERSION"
+UNFINISHED_FILE = "VERSION.new"
+"""The cookie of a first start that has not got as far as an open store; nobody was ever promised anything then."""
+DIRECTORY = "buckram"
+"""Stands for the directory in the cookie: a directory that is moved or mounted elsewhere is still the same bookie."""
+LARGEST_COOKIE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The bookie's id, and whether this is the first start of the directory."""
+
+    bookie_id: BookieId
+    first_start: bool
+
+
+def remembered_id(disk: Disk) -> BookieId | None:
+    """The id that the directory was given at its first start."""
+    cookie = _local(disk, COOKIE_FILE) or _local(disk, UNFINISHED_FILE)
+    return None if cookie is None else cookie.bookie_host
+
+
+async def claim(
+    disk: Disk, metadata: MetadataStore, configured_id: str, default_id: str, *, has_store: bool,
+    ignored: tuple[str, ...] = (),
+) -> Claim:
+    """Decide at start whether directory and cluster belong together; WrongCookie names what to do if not.
+
+    `has_store`: whether the directory holds a store (its superblock). `ignored`: names that do not make a
+    directory "not empty" (the lock). Call `finish` when the store is open.
+    """
+    local, unfinished = _local(disk, COOKIE_FILE), _local(disk, UNFINISHED_FILE)
+    known = local or unfinished
+    bookie_id = check_bookie_id(configured_id or (known.bookie_host if known is not None else default_id))
+    master = Cookie(bookie_id, DIRECTORY, encode_dirs([DIRECTORY]), await metadata.instance_id())
+    remote = await _remote(metadata, bookie_id)
+    if known is not None:
+        check_cookie(master, known)
+    if local is not None:
+        if not has_store:
+            raise WrongCookie(
+                f"bookie {bookie_id}: the directory has the bookie's cookie but its data is gone; restore the data, or "
+                "start with an empty directory and a new --id and let the ledgers be repaired"
+            )
+        if remote is None:
+            raise WrongCookie(
+                f"bookie {bookie_id}: this cluster has no cookie of it; it was removed from the cluster, or --metadata "
+                "names another cluster than the one the directory was made for"
+            )
+        check_cookie(master, remote)
+        return Claim(bookie_id, False)
+    if unfinished is None:
+        _refuse_unless_new(disk, bookie_id, remote, ignored)
+        _write(disk, UNFINISHED_FILE, serialise_cookie(master))
+    elif remote is not None:
+        check_cookie(master, remote)
+        return Claim(bookie_id, True)
+    try:
+        await _create_remote(metadata, bookie_id, serialise_cookie(master))
+    except WrongCookie:
+        if unfinished is None:
+            disk.remove(UNFINISHED_FILE)
+        raise
+    return Claim(bookie_id, True)
+
+
+def finish(disk: Disk, claimed: Claim) -> None:
+    """The store is open: from now on the directory's cookie counts."""
+    if claimed.first_start:
+        disk.rename(UNFINISHED_FILE, COOKIE_FILE)
+        disk.sync_names()
+
+
+def _refuse_unless_new(disk: Disk, bookie_id: BookieId, remote: Cookie | None, ignored: tuple[str, ...]) -> None:
+    if remote is not None:
+        raise WrongCookie(
+            f"bookie {bookie_id} is known to this cluster, but the directory is empty or was not made for it: a wiped "
+            "or swapped disk must not pass for the old bookie. Use its old directory, or start with a new --id and let "
+            "the ledgers be repaired; remove the old bookie's cookie only after that"
+        )
+    foreign = [name for name in sorted(disk.names()) if name not in ignored and name != UNFINISHED_FILE]
+    if foreign:
+        raise WrongCookie(
+            f"bookie {bookie_id}: the directory holds {foreign[0]!r} but no {COOKIE_FILE} file; a new bookie needs an empty "
+            "directory"
+        )
+
+
+def _local(disk: Disk, name: str) -> Cookie | None:
+    if name not in disk.names():
+        return None
+    file = disk.open(name)
+    try:
+        record = file.read(0, min(file.size(), LARGEST_COOKIE))
+    finally:
+        file.close()
+    try:
+        return parse_cookie(record)
+    except MalformedRecord as error:
+        if name == UNFINISHED_FILE:
+            return None  # torn by a crash during the very first start
+        raise CorruptStore(f"{name}: {error}; restore the file from the cluster's copy") from None
+
+
+def _write(disk: Disk, name: str, record: bytes) -> None:
+    if name in disk.names():
+        disk.remove(name)
+    file = disk.open(name, create=True)
+    try:
+        disk.write_now([Write(file, 0, [record])])
+    finally:
+        file.close()
+    disk.sync_names()
+
+
+async def _remote(metadata: MetadataStore, bookie_id: BookieId) -> Cookie | None:
+    try:
+        return parse_cookie((await metadata.read_cookie(bookie_id)).value)
+    except NoSuchKey:
+        return None
+
+
+async def _create_remote(metadata: MetadataStore, bookie_id: BookieId, record: bytes) -> None:
+    """Create it, once. A lost reply is met by the next attempt, which finds the unfinished file and compares."""
+    try:
+        await metadata.write_cookie(bookie_id, record, None)
+    except KeyExists:
+        raise WrongCookie(f"bookie {bookie_id}: another bookie took this id just now; choose another --id") from None
+
+
+async def patiently(rng: random.Random, patience_s: float, attempt: Callable[[], Awaitable[Claim]]) -> Claim:
+    """Repeat `attempt` while the metadata store does not answer; the last error is raised."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    pause = 0.05
+    while True:
+        try:
+            return await attempt()
+        except MetadataUnavailable:
+            if loop.time() + pause > deadline:
+                raise
+        await asyncio.sleep(pause * (0.5 + rng.random()))
+        pause = min(pause * 2, 2.0)

@@ -1,0 +1,187 @@
+"""One function per operation: decides what a request means and answers it. No bytes, no files, no tasks.
+
+Adds have their own path (adds.py), reads too (reads.py); the rest is here. Nothing durable is answered before the
+store says that it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from struct import Struct
+
+from buckram.bookie.limits import Budget
+from buckram.bookie.long_poll import LongPolls
+from buckram.bookie.reads import ReadPath, absence
+from buckram.bookie.session import REQUEST_COST, Session
+from buckram.bookie.store import Store, StoreError
+from buckram.core import availability
+from buckram.core.context import ReplyContext
+from buckram.core.messages import (
+    FREE_DISK_SPACE,
+    TOTAL_DISK_CAPACITY,
+    BatchRead,
+    BookieInfoReply,
+    ErrorReply,
+    Force,
+    ForceReply,
+    GetBookieInfo,
+    ListEntries,
+    ListEntriesReply,
+    Read,
+    ReadLac,
+    ReadLacReply,
+    Request,
+    WriteLac,
+    WriteLacReply,
+)
+from buckram.errors import Code
+from buckram.seams import Space
+from buckram.types import MASTER_KEY_SIZE
+
+log = logging.getLogger("buckram.bookie")
+_LAC_PACKET = Struct(">qq")
+LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
+"""The two numbers and the longest digest (MAC)."""
+
+
+class Dispatcher:
+    """Answers every request that is not an add."""
+
+    def __init__(
+        self, store: Store, reads: ReadPath, polls: LongPolls, budget: Budget, max_frame_bytes: int,
+        space: Callable[[], Space],
+    ) -> None:
+        self._store, self._reads, self._polls, self._budget, self._space = store, reads, polls, budget, space
+        self._max_body = max_frame_bytes - 128
+
+    def request(self, session: Session, context: ReplyContext, request: Request) -> None:
+        if isinstance(request, Read):
+            self._reads.read(session, context, request)
+        elif isinstance(request, BatchRead):
+            self._reads.batch(session, context, request)
+        elif isinstance(request, WriteLac):
+            self._write_lac(session, context, request)
+        elif isinstance(request, ReadLac):
+            self._read_lac(session, context, request)
+        elif isinstance(request, Force):
+            self._force(session, context, request)
+        elif isinstance(request, GetBookieInfo):
+            self._info(session, context, request)
+        elif isinstance(request, ListEntries):
+            self._list(session, context, request)
+        else:
+            session.reply(context, ErrorReply(Code.BAD_REQUEST))
+
+    def _write_lac(self, session: Session, context: ReplyContext, request: WriteLac) -> None:
+        code = self._accept_lac(request)
+        if code is not Code.OK:
+            session.reply(context, WriteLacReply(code, request.ledger_id))
+            return
+        held = REQUEST_COST + len(request.body)
+        session.requests_held += held
+        self._store.after_durable(partial(self._lac_durable, session, context, request, held))
+
+    def _accept_lac(self, request: WriteLac) -> Code:
+        """Store the packet and say OK, or why not (then nothing changed). The digest cannot be checked here."""
+        store = self._store
+        body = request.body
+        if not _LAC_PACKET.size <= len(body) <= LARGEST_LAC_PACKET or len(request.master_key) != MASTER_KEY_SIZE:
+            return Code.BAD_REQUEST
+        ledger_id, lac = _LAC_PACKET.unpack_from(body)
+        if ledger_id != request.ledger_id or ledger_id < 0:
+            return Code.BAD_REQUEST
+        if store.failed is not None:
+            return Code.IO_ERROR
+        if not store.is_writable:
+            return Code.READ_ONLY
+        record = store.ledger(ledger_id)
+        if record is None:
+            # A ledger that only ever saw this still has to pass admission before its first normal add.
+            store.put_ledger(ledger_id, request.master_key, admitted=False)
+        elif record.tombstone:
+            return Code.NO_LEDGER
+        elif record.master_key != request.master_key:
+            return Code.UNAUTHORIZED
+        store.set_explicit_lac(ledger_id, lac, body)
+        self._polls.lac_advanced(ledger_id, lac)
+        return Code.OK
+
+    def _lac_durable(
+        self, session: Session, context: ReplyContext, request: WriteLac, held: int, error: OSError | None
+    ) -> None:
+        session.requests_held -= held
+        session.reply(context, WriteLacReply(Code.OK if error is None else Code.IO_ERROR, request.ledger_id))
+
+    def _read_lac(self, session: Session, context: ReplyContext, request: ReadLac) -> None:
+        store, ledger_id = self._store, request.ledger_id
+        if self._budget.refuse_reads:
+            session.reply(context, ReadLacReply(Code.TOO_MANY_REQUESTS, ledger_id))
+            return
+        last = store.last_entry(ledger_id)
+        if last is None:
+            self._answer_lac(session, context, request, [None])
+            return
+        session.requests_held += REQUEST_COST
+        store.read([(ledger_id, last)], partial(self._last_read, session, context, request))
+
+    def _last_read(
+        self, session: Session, context: ReplyContext, request: ReadLac, outcomes: list[bytes | StoreError | None]
+    ) -> None:
+        session.requests_held -= REQUEST_COST
+        self._answer_lac(session, context, request, outcomes)
+
+    def _answer_lac(
+        self, session: Session, context: ReplyContext, request: ReadLac, outcomes: list[bytes | StoreError | None]
+    ) -> None:
+        """A missing ledger is NO_ENTRY here, as Apache has it; an explicit LAC without an entry is OK."""
+        record = self._store.ledger(request.ledger_id)
+        lac_body = None if record is None or record.tombstone else record.explicit_lac
+        last = outcomes[0]
+        if isinstance(last, StoreError):
+            code = Code.UNKNOWN_LEDGER_STATE if last.limbo else Code.IO_ERROR
+        elif last is not None and len(last) + len(lac_body or b"") > self._max_body:
+            code, last = Code.IO_ERROR, None
+        elif last is None and lac_body is None:
+            code = absence(self._store, record)
+            if code is Code.NO_LEDGER:
+                code = Code.NO_ENTRY
+        else:
+            code = Code.OK
+        body = last if isinstance(last, bytes) else None
+        session.reply(context, ReadLacReply(code, request.ledger_id, lac_body, body))
+
+    def _force(self, session: Session, context: ReplyContext, request: Force) -> None:
+        session.requests_held += REQUEST_COST
+        self._store.after_durable(partial(self._forced, session, context, request))
+
+    def _forced(self, session: Session, context: ReplyContext, request: Force, error: OSError | None) -> None:
+        session.requests_held -= REQUEST_COST
+        session.reply(context, ForceReply(Code.OK if error is None else Code.IO_ERROR, request.ledger_id))
+
+    def _info(self, session: Session, context: ReplyContext, request: GetBookieInfo) -> None:
+        try:
+            space = self._space()
+        except OSError as error:
+            log.warning("free space is unknown: %s", error)
+            session.reply(context, BookieInfoReply(Code.IO_ERROR))
+            return
+        total = space.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None
+        free = space.free_bytes if request.requested & FREE_DISK_SPACE else None
+        session.reply(context, BookieInfoReply(Code.OK, total, free))
+
+    def _list(self, session: Session, context: ReplyContext, request: ListEntries) -> None:
+        record = self._store.ledger(request.ledger_id)
+        if record is None or record.tombstone or record.limbo or self._store.failed is not None:
+            code = absence(self._store, record)
+            session.reply(context, ListEntriesReply(code, request.ledger_id))
+            return
+        try:
+            body = availability.encode_runs(self._store.entries(request.ledger_id))
+        except (OSError, StoreError) as error:
+            log.warning("ledger %d: its entries cannot be listed: %s", request.ledger_id, error)
+            session.reply(context, ListEntriesReply(Code.IO_ERROR, request.ledger_id))
+            return
+        code = Code.OK if len(body) <= self._max_body else Code.IO_ERROR
+        session.reply(context, ListEntriesReply(code, request.ledger_id, body if code is Code.OK else b""))

@@ -1,0 +1,58 @@
+"""The metrics endpoint: one page of Prometheus text over the least HTTP that scrapers need. Nothing else is served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from buckram.errors import ConfigError
+from buckram.seams import Listener, Network
+from buckram.types import BookieAddress
+
+LONGEST_REQUEST = 8192
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def parse_address(text: str, what: str) -> BookieAddress:
+    """HOST:PORT, or ConfigError naming `what`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
+        raise ConfigError(f"{what} = {text!r}: needs HOST:PORT, for example 127.0.0.1:9181")
+    return BookieAddress(host, int(port))
+
+
+async def serve_metrics(network: Network, address: BookieAddress, render: Callable[[], bytes]) -> Listener:
+    """Listen; OSError when the port is in use."""
+    return await network.listen(address.host, address.port, lambda: _Page(render))
+
+
+class _Page(asyncio.Protocol):
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render, self._request = render, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._request += data
+        if b"\r\n\r\n" not in self._request and b"\n\n" not in self._request:
+            if len(self._request) > LONGEST_REQUEST:
+                self._transport.abort()
+            return
+        method, _, rest = self._request.partition(b" ")
+        path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        if method not in (b"GET", b"HEAD"):
+            self._answer("405 Method Not Allowed", b"only GET is served\n", body=True)
+        elif path not in (b"/", b"/metrics"):
+            self._answer("404 Not Found", b"only /metrics is served\n", body=True)
+        else:
+            self._answer("200 OK", self._render(), body=method == b"GET")
+
+    def _answer(self, status: str, content: bytes, *, body: bool) -> None:
+        head = (
+            f"HTTP/1.1 {status}", f"Content-Type: {_CONTENT_TYPE}", f"Content-Length: {len(content)}",
+            "Connection: close", "", "",
+        )
+        self._transport.write("\r\n".join(head).encode() + (content if body else b""))
+        self._transport.close()

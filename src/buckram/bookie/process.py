@@ -1,0 +1,163 @@
+"""One bookie, wired: listener, cookie, store, service, registration, collection; started and stopped in order.
+
+`Bookie` runs on any Runtime, the simulator's included. `run_bookie` is what the command line calls: it builds the
+production parts; printing and signals stay with its caller, who gives hooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from buckram.bookie import cookie, superblock
+from buckram.bookie.gc import Collector
+from buckram.bookie.metrics import parse_address
+from buckram.bookie.registration import PATIENCE_S, Registration
+from buckram.bookie.server import BookieServer, Service
+from buckram.bookie.store import Store
+from buckram.config import BookieConfig, NetConfig, StoreConfig
+from buckram.errors import ConfigError
+from buckram.net.tasks import TaskScope
+from buckram.seams import Disk, MetadataStore, Runtime
+from buckram.types import BookieAddress, BookieInfo
+
+log = logging.getLogger("buckram.bookie")
+INCARNATION = "buckram.incarnation"
+_EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+class Bookie:
+    """A storage server. `start` once, `stop` once; `failed` resolves to the error when the store failed.
+
+    A failed sync stops the service by itself: connections and listener are closed, the registration goes. The disk and
+    the metadata store belong to the caller and stay open.
+    """
+
+    def __init__(
+        self, runtime: Runtime, disk: Disk, metadata_store: MetadataStore, bookie_config: BookieConfig,
+        store_config: StoreConfig, net_config: NetConfig, *, properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
+        self._config, self._store_config, self._net = bookie_config, store_config, net_config
+        self._properties = dict(properties or {})
+        self._scope = TaskScope("bookie", on_error=self._task_failed)
+        self._server = BookieServer(runtime, bookie_config, net_config)
+        self._service: Service | None = None
+        self._registration: Registration | None = None
+        self.store: Store | None = None
+        self.collector: Collector | None = None
+        self.info: BookieInfo | None = None
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._stopped = False
+
+    @property
+    def server(self) -> BookieServer:
+        return self._server
+
+    async def start(self) -> BookieInfo:
+        """Bind, check the cookie, open the store, serve, register. On an error everything is undone and it is raised:
+
+        ConfigError, OSError (port or directory in use), WrongCookie, CorruptStore, MetadataError.
+        """
+        try:
+            return await self._start()
+        except BaseException:
+            await self._close(graceful=False)
+            raise
+
+    async def _start(self) -> BookieInfo:
+        port = await self._server.listen()
+        address = self._advertised(port)
+        claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
+        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng)
+        cookie.finish(self._disk, claimed)
+        properties = self._properties | {INCARNATION: store.incarnation}
+        self.info = BookieInfo(claimed.bookie_id, address, properties)
+        store.on_failed(self._store_failed)
+        self._service = Service(
+            self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space
+        )
+        self._server.serve(self._service)
+        self._registration = Registration(self._metadata, self.info, self._runtime.rng)
+        await self._registration.start(readonly=not store.is_writable)
+        store.on_space_change(self._space_changed)
+        self._space_changed()
+        self.collector = Collector(store, self._metadata, claimed.bookie_id, self._config, self._service.buried)
+        self._scope.spawn(self.collector.run(), "collection")
+        log.info("bookie %s serves at %s", claimed.bookie_id, address)
+        return self.info
+
+    async def stop(self) -> None:
+        """Stop accepting, finish what was taken in, unregister, close. Idempotent; leaves no task."""
+        await self._close(graceful=True)
+
+    async def _claim(self, address: BookieAddress) -> cookie.Claim:
+        names = self._disk.names()
+        return await cookie.claim(
+            self._disk, self._metadata, self._config.bookie_id, str(address), superblock.NAME in names, own_files=(LOCK_NAME,)
+        )
+
+    def _advertised(self, port: int) -> BookieAddress:
+        if self._config.advertise:
+            address = parse_address(self._config.advertise, "advertise")
+            return BookieAddress(address.host, address.port or port)
+        if self._config.host in _EVERYWHERE:
+            raise ConfigError(
+                f"host = {self._config.host!r} listens everywhere, so clients need to be told where: "
+                "set advertise = HOST:PORT"
+            )
+        return BookieAddress(self._config.host, port)
+
+    async def _close(self, *, graceful: bool) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        store = self.store
+        await self._server.stop_accepting()
+        if graceful and store is not None and store.failed is None:
+            self._server.quiesce()
+            await self._finish_commits(store)
+        await self._scope.close()
+        if self._registration is not None:
+            await self._registration.close(unregister=True)
+        if self._service is not None:
+            await self._service.close()
+        await self._server.close()
+        if store is not None:
+            await store.close()
+
+    async def _finish_commits(self, store: Store) -> None:
+        done = asyncio.Event()
+        # One turn for the acknowledgements of this turn to be handed to the store, then wait for all of it.
+        await asyncio.sleep(0)
+        store.after_durable(lambda error: done.set())
+        try:
+            async with asyncio.timeout(10.0):
+                await done.wait()
+        except TimeoutError:
+            log.warning("the last commit did not finish within 10 s; stopping without it")
+        await asyncio.sleep(0)
+
+    def _space_changed(self) -> None:
+        if self._registration is not None and self.store is not None:
+            self._registration.set_readonly(not self.store.is_writable)
+
+    def _store_failed(self, error: BaseException) -> None:
+        if self.failed.done():
+            return
+        log.error("the store failed, the bookie stops: %s", error)
+        self.failed.set_result(error)
+        self._server.abort()
+        if not self._stopped:
+            self._scope.spawn(self._withdraw(), "withdrawal")
+
+    async def _withdraw(self) -> None:
+        """Nobody should try this bookie any more; `stop` closes the rest."""
+        await self._server.stop_accepting()
+        if self._registration is not None:
+            await self._registration.close(unregister=True)
+
+    def _task_failed(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self._store_failed(error)

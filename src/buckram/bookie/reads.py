@@ -1,0 +1,335 @@
+"""Reads: plain, fencing, batch and long poll; one bounded queue of jobs per connection.
+
+Fencing order (F1, F2, F4): key, fence bit, look-up, and no answer of any kind before the fence is durable.
+Negatives are said only where the store is certain (F6); anything else is an error that clients count as unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from buckram.bookie.limits import Budget
+from buckram.bookie.long_poll import LongPolls, Waiter, Woken
+from buckram.bookie.session import HIGH_WATER, REQUEST_COST, Session
+from buckram.bookie.store import LedgerRecord, Store, StoreError
+from buckram.core.context import ReplyContext
+from buckram.core.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
+from buckram.errors import Code
+from buckram.types import NO_ENTRY, EntryId, LedgerId
+
+MAX_AT_ONCE = 256
+FIRST_GUESS, SMALLEST_GUESS = 512 * 1024, 4096
+BATCH_OVERHEAD = 24 + 8 + 4
+FRAME_ROOM = 128
+"""What a v3 answer needs beside the entry, generously."""
+UNLIMITED = 2**31 - 1
+
+Outcome = bytes | StoreError | None
+
+
+class Job:
+    """A read in the queue of its connection."""
+
+    __slots__ = ("advanced_ms", "context", "fencing", "poll_above", "request")
+
+    def __init__(self, context: ReplyContext, request: Read | BatchRead, fencing: bool) -> None:
+        self.context, self.request, self.fencing = context, request, fencing
+        self.poll_above: EntryId | None = None
+        self.advanced_ms: int | None = None
+
+
+class ReadPath:
+    """Serves Read and BatchRead of all connections. `lac_needed` of a context: the answer can carry maxLAC (v3)."""
+
+    def __init__(
+        self, store: Store, polls: LongPolls, budget: Budget, max_batch_bytes: int, max_frame_bytes: int,
+        fenced: Callable[[LedgerId], None],
+    ) -> None:
+        self._store, self._polls, self._budget, self._fenced = store, polls, budget, fenced
+        self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
+        self._guess = FIRST_GUESS
+        self._ready: dict[Session, None] = {}
+
+    # -- arriving requests
+
+    def read(self, session: Session, context: ReplyContext, request: Read) -> None:
+        if request.fence:
+            self._arrive_fencing(session, context, request)
+        elif request.previous_lac is not None:
+            self._arrive_poll(session, context, request, request.previous_lac)
+        elif self._budget.refuse_reads:
+            self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
+        else:
+            self._queue(session, Job(context, request, False))
+
+    def batch(self, session: Session, context: ReplyContext, request: BatchRead) -> None:
+        if request.fence:
+            self._arrive_fencing(session, context, request)
+        elif self._budget.refuse_reads:
+            self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
+        else:
+            self._queue(session, Job(context, request, False))
+
+    def _arrive_fencing(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
+        code = self.fence(request.ledger_id, request.master_key)
+        if code is Code.OK:
+            self._queue(session, Job(context, request, True))
+        elif code is Code.UNAUTHORIZED:
+            self._refuse(session, context, request, code)  # nothing changed, so nothing to wait for
+        else:
+            self._store.after_durable(partial(self._refuse_durably, session, context, request, code))
+
+    def fence(self, ledger_id: LedgerId, key: bytes | None) -> Code:
+        """Set the fence bit; OK, UNAUTHORIZED, NO_LEDGER (deleted here) or IO_ERROR. Durable with after_durable."""
+        store = self._store
+        if key is None:
+            return Code.UNAUTHORIZED
+        if store.failed is not None:
+            return Code.IO_ERROR
+        record = store.ledger(ledger_id)
+        if record is None:
+            store.put_ledger(ledger_id, key, admitted=False)
+        elif record.tombstone:
+            return Code.NO_LEDGER
+        elif record.master_key != key:
+            return Code.UNAUTHORIZED
+        if record is None or not record.fenced:
+            store.fence(ledger_id)
+            self._fenced(ledger_id)
+        return Code.OK
+
+    def _arrive_poll(self, session: Session, context: ReplyContext, request: Read, above: EntryId) -> None:
+        if request.piggyback and request.entry_id != LAST_ENTRY:
+            self._refuse(session, context, request, Code.BAD_REQUEST)
+            return
+        record = self._store.ledger(request.ledger_id)
+        if record is None or record.tombstone:
+            self._refuse(session, context, request, self._absent(request.ledger_id))
+            return
+        job = Job(context, request, False)
+        job.poll_above = above
+        if request.timeout_ms is None or request.timeout_ms <= 0 or record.lac > above:
+            self._queue(session, job)
+            return
+        over = partial(self._poll_over, session, job)
+        waiter = self._polls.wait(request.ledger_id, above, request.timeout_ms / 1000, over)
+        if waiter is None:
+            self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
+        else:
+            session.waiters[waiter] = None
+
+    def _poll_over(self, session: Session, job: Job, waiter: Waiter, why: Woken, advanced_ms: int | None) -> None:
+        job.advanced_ms = advanced_ms
+        session.waiters.pop(waiter, None)
+        if session.open:
+            self._queue(session, job)
+
+    # -- the queue
+
+    def _queue(self, session: Session, job: Job) -> None:
+        session.requests_held += REQUEST_COST
+        session.jobs.append(job)
+        self.pump_soon(session)
+
+    def pump_soon(self, session: Session) -> None:
+        """Look at the connection's jobs at the end of this loop turn: one store.read for all of them."""
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._pump_ready)
+        self._ready[session] = None
+
+    def _pump_ready(self) -> None:
+        ready, self._ready = self._ready, {}
+        for session in ready:
+            if session.open:
+                self._pump(session)
+
+    def _pump(self, session: Session) -> None:
+        """Start as many jobs as the connection has room for."""
+        jobs = session.jobs
+        singles: list[Job] = []
+        wanted: list[tuple[LedgerId, EntryId]] = []
+        reserved = 0
+        guess = self._guess
+        unsent = session.unsent()
+        room = 0 if self._budget.full else self._budget.connection_limit - unsent - session.reading_bytes
+        # One job may always run, however large, when the peer takes its answers: nothing stands still.
+        idle = session.reading_bytes == 0 and unsent <= HIGH_WATER
+        while jobs and len(singles) < MAX_AT_ONCE:
+            job = jobs[0]
+            assert isinstance(job, Job)
+            request = job.request
+            cost = self._batch_bytes(request) if isinstance(request, BatchRead) else guess
+            if room < cost and not (idle and not reserved):
+                break
+            room -= cost
+            reserved += cost
+            jobs.popleft()
+            if isinstance(request, BatchRead):
+                idle = False
+                session.reading_bytes += cost
+                self._start_batch(session, job, request, cost)
+                continue
+            entry_id = self._wanted(job, request)
+            if entry_id == NO_ENTRY:
+                reserved -= cost
+                room += cost
+                self._finish(session, job, None)
+            else:
+                singles.append(job)
+                wanted.append((request.ledger_id, entry_id))
+        if singles:
+            session.reading_bytes += guess * len(singles)
+            self._store.read(wanted, partial(self._singles_done, session, singles, guess * len(singles)))
+        session.recount()
+
+    def _wanted(self, job: Job, request: Read) -> EntryId:
+        """The entry to look up now, NO_ENTRY for none. The fence bit of a fencing read is set already (F4)."""
+        if job.poll_above is not None and request.piggyback:
+            record = self._store.ledger(request.ledger_id)
+            return job.poll_above + 1 if record is not None and record.lac > job.poll_above else NO_ENTRY
+        if request.entry_id != LAST_ENTRY:
+            return max(request.entry_id, NO_ENTRY)
+        last = self._store.last_entry(request.ledger_id)
+        return NO_ENTRY if last is None else last
+
+    def _batch_bytes(self, request: BatchRead) -> int:
+        return max(0, min(request.max_bytes, self._max_batch_bytes))
+
+    def _start_batch(self, session: Session, job: Job, request: BatchRead, cost: int) -> None:
+        first = request.entry_id
+        if first == LAST_ENTRY:
+            last = self._store.last_entry(request.ledger_id)
+            if last is None:
+                self._batch_done(session, job, cost, [])
+                return
+            first = last
+        count = request.max_count if request.max_count > 0 else UNLIMITED
+        budget = max(0, cost - BATCH_OVERHEAD)
+        self._store.read_range(request.ledger_id, first, count, budget, partial(self._batch_done, session, job, cost))
+
+    # -- answers
+
+    def _singles_done(self, session: Session, jobs: list[Job], reserved: int, outcomes: list[Outcome]) -> None:
+        session.reading_bytes -= reserved
+        largest = SMALLEST_GUESS
+        for outcome in outcomes:
+            if type(outcome) is bytes and len(outcome) > largest:
+                largest = len(outcome)
+        # Grows at once and shrinks slowly: what the next reads are charged before their size is known.
+        self._guess = largest if largest > self._guess else max(largest, self._guess // 2)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            self._finish(session, job, outcome)
+        self._go_on(session)
+
+    def _batch_done(self, session: Session, job: Job, cost: int, outcome: list[bytes] | StoreError) -> None:
+        session.reading_bytes -= cost
+        self._finish(session, job, outcome)
+        self._go_on(session)
+
+    def _go_on(self, session: Session) -> None:
+        session.recount()
+        if session.jobs and session.open:
+            self.pump_soon(session)
+
+    def _finish(self, session: Session, job: Job, outcome: Outcome | list[bytes]) -> None:
+        session.requests_held -= REQUEST_COST
+        request = job.request
+        reply: ReadReply | BatchReadReply
+        if isinstance(request, BatchRead):
+            reply = self._batch_reply(request, outcome)
+        elif job.poll_above is not None:
+            reply = self._poll_reply(job, request, outcome)
+        else:
+            reply = self._single_reply(job, request, outcome)
+        if job.fencing:
+            held = REQUEST_COST + _body_bytes(reply)
+            session.requests_held += held
+            self._store.after_durable(partial(self._reply_durably, session, job.context, reply, held))
+        else:
+            session.reply(job.context, reply)
+
+    def _reply_durably(
+        self, session: Session, context: ReplyContext, reply: ReadReply | BatchReadReply, held: int,
+        error: OSError | None,
+    ) -> None:
+        session.requests_held -= held
+        if error is not None:
+            reply = _error_like(reply, Code.IO_ERROR)
+        session.reply(context, reply)
+
+    def _batch_reply(self, request: BatchRead, outcome: Outcome | list[bytes]) -> BatchReadReply:
+        if isinstance(outcome, list) and outcome:
+            if len(outcome[0]) > self._max_body:
+                return BatchReadReply(Code.IO_ERROR, request.ledger_id, request.entry_id)
+            return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, outcome)
+        code = self._code(request.ledger_id, None if isinstance(outcome, list) else outcome)
+        return BatchReadReply(code, request.ledger_id, request.entry_id)
+
+    def _single_reply(self, job: Job, request: Read, outcome: Outcome | list[bytes]) -> ReadReply:
+        if isinstance(outcome, bytes) and len(outcome) <= self._max_body:
+            record = None if job.fencing else self._store.ledger(request.ledger_id)
+            lac = record.lac if record is not None else None
+            return ReadReply(Code.OK, request.ledger_id, request.entry_id, outcome, lac)
+        return ReadReply(self._code(request.ledger_id, outcome), request.ledger_id, request.entry_id)
+
+    def _poll_reply(self, job: Job, request: Read, outcome: Outcome | list[bytes]) -> ReadReply:
+        """The LAC counts; the entry comes along where this bookie has it (striping: often it has not)."""
+        record = self._store.ledger(request.ledger_id)
+        if record is None or record.tombstone:
+            return ReadReply(self._absent(request.ledger_id), request.ledger_id, request.entry_id)
+        if not request.piggyback:
+            if not isinstance(outcome, bytes):
+                return ReadReply(self._code(request.ledger_id, outcome), request.ledger_id, request.entry_id)
+            return ReadReply(Code.OK, request.ledger_id, request.entry_id, outcome, record.lac, job.advanced_ms)
+        if isinstance(outcome, StoreError) and not outcome.limbo:
+            return ReadReply(Code.IO_ERROR, request.ledger_id, LAST_ENTRY)
+        above = job.poll_above
+        if isinstance(outcome, bytes) and above is not None and len(outcome) <= self._max_body:
+            return ReadReply(Code.OK, request.ledger_id, above + 1, outcome, record.lac, job.advanced_ms)
+        if record.lac == NO_ENTRY and self._store.last_entry(request.ledger_id) is None:
+            return ReadReply(self._absent(request.ledger_id), request.ledger_id, LAST_ENTRY)
+        return ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, None, record.lac, job.advanced_ms)
+
+    # -- codes
+
+    def _code(self, ledger_id: LedgerId, outcome: Outcome | list[bytes]) -> Code:
+        if outcome is None:
+            return self._absent(ledger_id)
+        if isinstance(outcome, StoreError) and outcome.limbo:
+            return Code.UNKNOWN_LEDGER_STATE
+        return Code.IO_ERROR
+
+    def _absent(self, ledger_id: LedgerId) -> Code:
+        return absence(self._store, self._store.ledger(ledger_id))
+
+    def _refuse(self, session: Session, context: ReplyContext, request: Read | BatchRead, code: Code) -> None:
+        kind = BatchReadReply if isinstance(request, BatchRead) else ReadReply
+        session.reply(context, kind(code, request.ledger_id, request.entry_id))
+
+    def _refuse_durably(
+        self, session: Session, context: ReplyContext, request: Read | BatchRead, code: Code, error: OSError | None
+    ) -> None:
+        self._refuse(session, context, request, code if error is None else Code.IO_ERROR)
+
+
+def absence(store: Store, record: LedgerRecord | None) -> Code:
+    """How to say that a ledger or an entry of it is not here: a negative only where that is certain (F6)."""
+    if store.failed is not None:
+        return Code.IO_ERROR
+    if record is None:
+        return Code.UNKNOWN_LEDGER_STATE if store.limbo else Code.NO_LEDGER
+    if record.tombstone:
+        return Code.NO_LEDGER
+    return Code.UNKNOWN_LEDGER_STATE if record.limbo else Code.NO_ENTRY
+
+
+def _error_like(reply: ReadReply | BatchReadReply, code: Code) -> ReadReply | BatchReadReply:
+    return type(reply)(code, reply.ledger_id, reply.entry_id)
+
+
+def _body_bytes(reply: ReadReply | BatchReadReply) -> int:
+    if isinstance(reply, BatchReadReply):
+        return sum(map(len, reply.bodies))
+    return 0 if reply.body is None else len(reply.body)

@@ -1,0 +1,174 @@
+"""The bookie's server: the listener, its connections and the parts that serve them, wired together.
+
+Owns no policy: limits.py bounds, adds.py, reads.py and dispatch.py answer, session.py moves bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from buckram.bookie.adds import AddPath, Held
+from buckram.bookie.admission import Admission, Verdict
+from buckram.bookie.dispatch import Dispatcher
+from buckram.bookie.limits import Budget
+from buckram.bookie.long_poll import LongPolls
+from buckram.bookie.reads import ReadPath
+from buckram.bookie.session import Session
+from buckram.bookie.store import Store
+from buckram.config import BookieConfig, NetConfig
+from buckram.core.adds import AddRun
+from buckram.core.protocol import Close, Incoming, Item, Ready, ServerProtocol
+from buckram.seams import Listener, MetadataStore, Runtime, Space
+from buckram.types import LedgerId
+
+log = logging.getLogger("buckram.bookie")
+
+
+class BadFrames:
+    """One log line a second at most for connections that were closed for what they sent or did, with a count."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._unreported = 0
+        self._next_line = float("-inf")
+
+    def report(self, peer: str, why: str, now: float) -> None:
+        self.total += 1
+        self._unreported += 1
+        if now >= self._next_line:
+            more = f" ({self._unreported - 1} more since the last such line)" if self._unreported > 1 else ""
+            log.warning("closed the connection of %s: %s%s", peer, why, more)
+            self._next_line, self._unreported = now + 1.0, 0
+
+
+class Service:
+    """Everything that exists only while the store is open."""
+
+    def __init__(
+        self, runtime: Runtime, store: Store, metadata: MetadataStore, config: BookieConfig, net: NetConfig,
+        budget: Budget, space: Callable[[], Space],
+    ) -> None:
+        self.store = store
+        self.polls = LongPolls(runtime.clock, config.max_long_polls)
+        self.admission: Admission[Held] = Admission(
+            store, metadata, config.admission_timeout_s, runtime.rng, self._admitted
+        )
+        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission.hold)
+        self.reads = ReadPath(
+            store, self.polls, budget, config.max_batch_read_bytes, net.max_frame_bytes, self.polls.state_changed
+        )
+        self.dispatch = Dispatcher(store, self.reads, self.polls, budget, net.max_frame_bytes, space)
+
+    def _admitted(self, held: Held, verdict: Verdict) -> None:
+        self.adds.admitted(held, verdict)
+
+    def buried(self, ledger_id: LedgerId) -> None:
+        self.polls.state_changed(ledger_id)
+
+    async def close(self) -> None:
+        await self.admission.close()
+        self.polls.close()
+
+
+class BookieServer:
+    """Listens from `listen` on, serves from `serve` on; connections that come between are closed at once."""
+
+    def __init__(self, runtime: Runtime, config: BookieConfig, net: NetConfig) -> None:
+        self._runtime, self._config, self._net = runtime, config, net
+        self.budget = Budget(config.connection_buffer_bytes, config.total_buffer_bytes)
+        self.bad_frames = BadFrames()
+        self.sessions: dict[Session, None] = {}
+        self._listener: Listener | None = None
+        self._service: Service | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        stats = runtime.stats
+        self._connections = stats.gauge("buckram_bookie_connections", "open connections")
+        self._closed_bad = stats.counter("buckram_bookie_bad_connections_total", "connections closed for misbehaving")
+        self._held = stats.gauge("buckram_bookie_buffered_bytes", "requests and unsent answers in memory")
+
+    async def listen(self) -> int:
+        """Bind; returns the port. OSError when it is in use."""
+        self._listener = await self._runtime.network.listen(self._config.host, self._config.port, self._new_session)
+        return self._listener.port
+
+    def serve(self, service: Service) -> None:
+        self._service = service
+
+    async def stop_accepting(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+
+    def quiesce(self) -> None:
+        """Read no further request; what was taken in is still answered."""
+        for session in list(self.sessions):
+            if session.open and not session.paused:
+                session.pause()
+
+    async def close(self) -> None:
+        """Close every connection and wait until they are gone."""
+        await self.stop_accepting()
+        self._service = None
+        for session in list(self.sessions):
+            session.close()
+        try:
+            async with asyncio.timeout(2.0):
+                while self.sessions:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            for session in list(self.sessions):
+                session.kill()
+        self.budget.close()
+
+    def abort(self) -> None:
+        """Drop every connection at once: the store failed, so nothing more may be answered."""
+        self._service = None
+        for session in list(self.sessions):
+            session.kill()
+
+    def _new_session(self) -> Session:
+        protocol = ServerProtocol(self._net.max_frame_bytes)
+        return Session(protocol, self.budget, self._handle, self._opened, self._gone, self._refused)
+
+    def _opened(self, session: Session) -> bool:
+        if self._service is None:
+            return False
+        if len(self.sessions) >= self._config.max_connections:
+            self._refused(session, f"max_connections = {self._config.max_connections} are open")
+            return False
+        self.sessions[session] = None
+        self._connections.set(len(self.sessions))
+        session.on_room = self._service.reads.pump_soon
+        return True
+
+    def _gone(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        self._connections.set(len(self.sessions))
+        self._held.set(self.budget.total)
+        if self._service is not None:
+            for waiter in session.waiters:
+                self._service.polls.cancel(waiter)
+        session.waiters.clear()
+        if not self.sessions:
+            self._idle.set()
+
+    def _refused(self, session: Session, why: str) -> None:
+        self._closed_bad.inc()
+        self.bad_frames.report(session.peer, why, asyncio.get_running_loop().time())
+
+    def _handle(self, session: Session, item: Item) -> None:
+        service = self._service
+        if service is None:
+            return
+        if type(item) is AddRun:
+            service.adds.add(session, item)
+        elif isinstance(item, Incoming):
+            service.dispatch.request(session, item.context, item.request)
+        elif isinstance(item, Ready):
+            session.send(item.data)
+        elif isinstance(item, Close):
+            self._refused(session, item.reason)
+            session.close()

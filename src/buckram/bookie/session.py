@@ -1,0 +1,183 @@
+"""One client connection of the bookie: chunks in, joined answers out, bounded.
+
+Bytes and flow only: what a request means is in dispatch.py, how frames are cut and encoded in core/protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from buckram.bookie.limits import Budget
+from buckram.bookie.long_poll import Waiter
+from buckram.core.context import ReplyContext
+from buckram.core.messages import Reply
+from buckram.core.protocol import Item, ServerProtocol, encode_reply
+
+log = logging.getLogger("buckram.bookie")
+HIGH_WATER = 256 * 1024
+"""Unsent bytes from which the transport reports; below the connection limit, so that draining is always noticed."""
+REQUEST_COST = 256
+"""Bytes charged for a small request in memory."""
+
+
+class Session(asyncio.Protocol):
+    """States: made, open, closed. Everything sent after the end is dropped."""
+
+    def __init__(
+        self, protocol: ServerProtocol, budget: Budget, handle: Callable[[Session, Item], None],
+        opened: Callable[[Session], bool], closed: Callable[[Session], None],
+        refused: Callable[[Session, str], None],
+    ) -> None:
+        self.protocol, self._budget, self._handle = protocol, budget, handle
+        self._opened, self._closed, self._refused = opened, closed, refused
+        self.open = False
+        self.requests_held = 0
+        self.reading_bytes = 0
+        self.jobs: deque[object] = deque()
+        self.waiters: dict[Waiter, None] = {}
+        self.charged = 0
+        self.paused = False
+        self.waiting_since = 0.0
+        self.waiting_mark = 0
+        self.on_room: Callable[[Session], None] | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._received = 0
+        self._written = 0
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self.open = True
+        if not self._opened(self):
+            self.open = False
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=min(HIGH_WATER, self._budget.connection_limit // 4))
+        self.waiting_since = self._loop.time()
+        self._budget.join(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.open:
+            return
+        self._received += len(data)
+        handle = self._handle
+        for item in self.protocol.feed(data):
+            handle(self, item)
+            if not self.open:
+                return
+        self._budget.update(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._budget.update(self)
+
+    def resume_writing(self) -> None:
+        if self.open:
+            self._budget.update(self)
+            self.poke()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_open, self.open = self.open, False
+        self._out.clear()
+        self._out_bytes = 0
+        self.jobs.clear()
+        self._budget.leave(self)
+        self._closed(self)
+        if was_open and exc is not None:
+            log.debug("connection lost: %s", exc)
+
+    # -- answers
+
+    def reply(self, context: ReplyContext, reply: Reply) -> None:
+        """Encode and queue one answer; all of a loop turn leave in one write."""
+        if self.open:
+            self.send(encode_reply(context, reply))
+
+    def send(self, data: bytes) -> None:
+        if not self.open:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def send_now(self, data: bytes) -> None:
+        """For answers that are joined already: the acknowledgements of a commit."""
+        if self.open:
+            self._written += len(data)
+            self._transport.write(data)
+
+    def release(self, request_bytes: int) -> None:
+        """A request that was counted in `requests_held` is done; the caller follows with `recount` once."""
+        self.requests_held -= request_bytes
+
+    def recount(self) -> None:
+        if self.open:
+            self._budget.update(self)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        if self.open and out:
+            self.send_now(out[0] if len(out) == 1 else b"".join(out))
+            self._budget.update(self)
+
+    # -- limits.Member
+
+    def held(self) -> int:
+        return self.requests_held + self.unsent() + self.reading_bytes + self.protocol.pending_bytes
+
+    def unsent(self) -> int:
+        return self._out_bytes + (self._transport.get_write_buffer_size() if self.open else 0)
+
+    def held_requests(self) -> int:
+        return self.requests_held + self.reading_bytes
+
+    def progress(self) -> int:
+        return self._received + self._written - (self._transport.get_write_buffer_size() if self.open else 0)
+
+    def poke(self) -> None:
+        if self.open and self.jobs and self.on_room is not None:
+            self.on_room(self)
+
+    def pause(self) -> None:
+        self.paused = True
+        if self.open:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self.paused = False
+        if self.open:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close after what is queued has left."""
+        if self.open:
+            self._flush()
+            self.open = False
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        if self.open:
+            self._refused(self, why)
+            self.open = False
+            self._transport.abort()
+
+    def kill(self) -> None:
+        """Drop the connection and what is queued on it."""
+        self.open = False
+        self._transport.abort()
+
+    @property
+    def peer(self) -> str:
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client"
