@@ -106,9 +106,10 @@ class BufferFull(BuckramError):
 
     retryable = True
 
-    def __init__(self, pending_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, pending_bytes: int, limit_bytes: int, message: str = "") -> None:
         super().__init__(
-            f"{pending_bytes} bytes are not yet acknowledged, the limit is {limit_bytes}: "
+            message
+            or f"{pending_bytes} bytes are not yet acknowledged, the limit is {limit_bytes}: "
             "await flush() or use append(), which waits"
         )
         self.pending_bytes, self.limit_bytes = pending_bytes, limit_bytes

@@ -150,6 +150,16 @@ class AppendWindow:
             return list(enumerate(self.slots))
         return [(p, slot) for p, slot in enumerate(self.slots) if p not in self.absent]
 
+    @property
+    def reachable(self) -> EntryId:
+        """The highest id that can be acknowledged without another append: with explicit ids the one before a gap."""
+        if not self.explicit_ids:
+            return self.next_entry - 1
+        last = self.pending_head
+        while last + 1 in self._ids:
+            last += 1
+        return last
+
     # -- answers ------------------------------------------------------------------------------------------
 
     def acked(self, slot: int, first: EntryId, last: EntryId) -> bool:

@@ -7,7 +7,7 @@ core/answers; which bookies to choose is core/placement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
@@ -28,6 +28,20 @@ class Quorum:
                 f"ensemble {self.ensemble_size}/{self.write_quorum}/{self.ack_quorum}: needs ensemble size >= write "
                 "quorum >= ack quorum >= 1, for example 3/3/2"
             )
+
+    @classmethod
+    def parse(cls, value: int | str | Sequence[int]) -> Quorum:
+        """From E (then Qw = E and Qa the majority), "E/Qw/Qa" or (E, Qw, Qa); InvalidArgument otherwise."""
+        try:
+            parts = value.split("/") if isinstance(value, str) else [value] if isinstance(value, int) else list(value)
+            numbers = [int(part) for part in parts]
+        except (TypeError, ValueError):
+            numbers = []
+        if len(numbers) == 1:
+            return cls(numbers[0], numbers[0], numbers[0] // 2 + 1)
+        if len(numbers) != 3:
+            raise InvalidArgument(f"ensemble {value!r}: needs E or E/Qw/Qa, for example 3 or 3/3/2")
+        return cls(*numbers)
 
     def __str__(self) -> str:
         return f"{self.ensemble_size}/{self.write_quorum}/{self.ack_quorum}"

@@ -1,0 +1,226 @@
+"""connect() and Client: the entry to a cluster. What its handles do is in writer, reader, recover, delete, repair."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from buckram.client.bookies import BookieWatcher
+from buckram.client.opening import Opening
+from buckram.client.services import Services
+from buckram.client.writer import Writer
+from buckram.config import ClientConfig, NetConfig
+from buckram.core.metadata import created
+from buckram.core.quorum import Quorum
+from buckram.errors import ForkedClient, HandleClosed, InvalidArgument, LedgerExists, MetadataUnavailable
+from buckram.metadata.uri import default_uri, open_store
+from buckram.net.pool import BookiePool
+from buckram.net.runtime import production_runtime
+from buckram.seams import MetadataStore, Runtime
+from buckram.types import MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata, Versioned
+
+T = TypeVar("T")
+_PATIENCE_S = 10.0
+_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
+_DIGESTS = {"crc32": DigestType.CRC32, "crc32c": DigestType.CRC32C, "mac": DigestType.MAC, "hmac": DigestType.MAC,
+            "dummy": DigestType.DUMMY}  # fmt: skip
+
+
+def connect(
+    metadata: str | MetadataStore | None = None,
+    *,
+    config: ClientConfig | None = None,
+    net: NetConfig | None = None,
+    runtime: Runtime | None = None,
+) -> Opening[Client]:
+    """A client of the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
+
+    A URI (sqlite:///abs/path, memory:, ...) or an open store, which stays the caller's. None: the cluster of
+    BUCKRAM_METADATA or of `buckram up` in this directory. Errors: ConfigError, MetadataUnavailable.
+    """
+
+    async def start() -> Client:
+        world = runtime or production_runtime()
+        owned = None
+        store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
+        if isinstance(store, str):
+            store = owned = await open_store(store, world)
+        client = Client(world, store, config or ClientConfig(), net or NetConfig(), owned=owned)
+        try:
+            await client.services.bookies.start()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    return Opening(start)
+
+
+class Client:
+    """One connection to a cluster, shared by all its handles; use connect().
+
+    Belongs to one event loop and one process: ForkedClient in a child. `async with` or close().
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: MetadataStore,
+        config: ClientConfig,
+        net: NetConfig,
+        *,
+        owned: MetadataStore | None = None,
+    ) -> None:
+        bookies = BookieWatcher(runtime, store, config)
+        pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol)
+        self.services = Services(runtime, config, net, store, bookies, pool, self._guard)
+        self._owned = owned
+        self._process = os.getpid()
+        self._closed = False
+        self._handles: dict[int, Callable[[], Awaitable[None]]] = {}
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        *,
+        ensemble: int | str | Sequence[int] = (3, 3, 2),
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        digest: str | DigestType = DigestType.CRC32C,
+        password: bytes | str = b"",
+        custom_metadata: Mapping[str, bytes | str] | None = None,
+        ledger_id: LedgerId | None = None,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+    ) -> Opening[Writer]:
+        """A new ledger and its writer: `await client.create()` or `async with client.create() as writer`.
+
+        `ensemble`: E, "E/Qw/Qa" or (E, Qw, Qa); write_quorum and ack_quorum override. Never silently fewer bookies:
+        NotEnoughBookies. `digest`: crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists
+        for one that is taken. `deferred_sync`: acknowledged before the sync, durable after `writer.force()`.
+        """
+        quorum = Quorum.parse(ensemble)
+        if write_quorum is not None or ack_quorum is not None:
+            width = write_quorum if write_quorum is not None else quorum.write_quorum
+            quorum = Quorum(
+                quorum.ensemble_size, width, ack_quorum if ack_quorum is not None else min(quorum.ack_quorum, width)
+            )
+        kind = digest_type(digest)
+        secret = password_bytes(password)
+        custom = _custom(custom_metadata)
+        if ledger_id is not None and (type(ledger_id) is not int or not 0 <= ledger_id <= MAX_LEDGER_ID):
+            raise InvalidArgument(f"ledger id {ledger_id!r}: needs an int from 0 to 2**63-1")
+
+        async def start() -> Writer:
+            self._guard()
+            services = self.services
+            members = await services.bookies.choose_fresh(
+                quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum
+            )
+            record = created(
+                quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum, members,
+                digest_type=kind, password=secret, custom_metadata=custom,
+                creation_time_ms=services.runtime.clock.wall_us() // 1000,
+                creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
+            )  # fmt: skip
+            chosen, current = await self._register(ledger_id, record)
+            self._guard()
+            writer = Writer(
+                services, chosen, current, password=secret, explicit_ids=explicit_ids, deferred_sync=deferred_sync,
+                on_closed=self._forget,
+            )  # fmt: skip
+            self._handles[id(writer)] = writer.abandon
+            return writer
+
+        return Opening(start)
+
+    async def _register(self, wanted: LedgerId | None, record: LedgerMetadata) -> tuple[LedgerId, Versioned]:
+        """Create the record under the wanted or a generated id. The creator token tells our own lost write apart."""
+        store = self.services.store
+        while True:
+            ledger_id = wanted if wanted is not None else await _patiently(store.allocate_ledger_id)
+            try:
+                return ledger_id, await _patiently(lambda: store.create_ledger(ledger_id, record))  # noqa: B023
+            except LedgerExists:
+                if wanted is not None:
+                    raise
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close every handle (open writers do not seal their ledgers), every connection and the store, if it is ours."""
+        if self._closed:
+            return
+        self._closed = True
+        for stop in list(self._handles.values()):
+            await stop()
+        await self.services.bookies.close()
+        await self.services.pool.close()
+        if self._owned is not None:
+            await self._owned.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _forget(self, handle: object) -> None:
+        self._handles.pop(id(handle), None)
+
+    def _guard(self) -> None:
+        if os.getpid() != self._process:
+            raise ForkedClient(
+                f"this client was connected in process {self._process}, this is its child {os.getpid()}: "
+                "a fork shares sockets, so connect again here"
+            )
+        if self._closed:
+            raise HandleClosed("the client is closed; connect again")
+
+
+def digest_type(digest: str | DigestType) -> DigestType:
+    """From a name or a number of the metadata; InvalidArgument lists the names."""
+    if isinstance(digest, DigestType):
+        return digest
+    kind = _DIGESTS.get(digest.lower()) if isinstance(digest, str) else None
+    if kind is None:
+        raise InvalidArgument(f"digest {digest!r}: choose one of crc32c, crc32, mac, dummy")
+    return kind
+
+
+def password_bytes(password: bytes | str) -> bytes:
+    if isinstance(password, bytes):
+        return password
+    if isinstance(password, str):
+        return password.encode()
+    raise InvalidArgument(f"the password must be bytes or str, not {type(password).__name__}")
+
+
+def _custom(custom: Mapping[str, bytes | str] | None) -> dict[str, bytes]:
+    result: dict[str, bytes] = {}
+    for key, value in (custom or {}).items():
+        if not isinstance(key, str) or not isinstance(value, bytes | str):
+            raise InvalidArgument(f"custom metadata {key!r}: {value!r}: keys are str, values bytes or str")
+        result[key] = value.encode() if isinstance(value, str) else value
+    return result
+
+
+async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an idempotent request while the metadata store is away, for a while."""
+    loop = asyncio.get_running_loop()
+    deadline, delay = loop.time() + _PATIENCE_S, _RETRY_MIN_S
+    while True:
+        try:
+            return await attempt()
+        except MetadataUnavailable:
+            if loop.time() + delay >= deadline:
+                raise
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _RETRY_MAX_S)

@@ -1,0 +1,63 @@
+"""The two things a writer waits for beyond adds: sealing the metadata at its end (3.1) and forcing (2.11)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.client.metadata_cell import MetadataCell
+from buckram.core.append import AppendWindow
+from buckram.core.messages import Force
+from buckram.core.metadata import closed
+from buckram.errors import BookieError, BookieIOError, BuckramError, Code, LedgerFenced
+from buckram.net.pool import BookiePool
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
+
+_PATIENCE_S = 30.0
+
+
+async def seal(cell: MetadataCell, ledger_id: LedgerId, last_entry: EntryId, length: int) -> LedgerMetadata:
+    """Write CLOSED with the owner's last entry and length.
+
+    CLOSED with the same values already is success: our own write whose answer was lost, or a recovery that found the
+    same. Other values mean that somebody recovered it while adds were outstanding: LedgerFenced. A recovery that has
+    not ended is overtaken (S2: one write to CLOSED wins, the recoverer adopts it). MetadataUnavailable: unknown,
+    call again.
+    """
+
+    def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
+        if not metadata.closed:
+            return closed(metadata, last_entry, length)
+        if (metadata.last_entry, metadata.length) == (last_entry, length):
+            return None
+        raise LedgerFenced(
+            ledger_id,
+            f"another client recovered it and closed it at entry {metadata.last_entry}, {metadata.length} bytes; "
+            f"this writer had confirmed entry {last_entry}, {length} bytes",
+        )
+
+    return await cell.update(change, patience_s=_PATIENCE_S)
+
+
+async def force(window: AppendWindow, pool: BookiePool) -> EntryId:
+    """Make everything acknowledged so far durable on all E bookies (M2); returns the last entry that is.
+
+    Raises the first BookieError; the LAC stays then.
+    """
+    point = window.force_point()
+    if point[0] <= window.lac:
+        return window.lac
+    request = Force(window.ledger_id)
+
+    async def one(bookie: BookieId) -> BuckramError | None:
+        try:
+            reply = await pool.call(bookie, request)
+        except BookieError as error:
+            return error
+        return None if reply.code is Code.OK else BookieIOError(bookie, f"force was answered {reply.code.name}")
+
+    for error in await asyncio.gather(*(one(bookie) for bookie in window.ensemble)):
+        if error is not None:
+            raise error
+    if not window.closed:
+        window.forced(point)
+    return max(point[0], window.lac)

@@ -1,0 +1,95 @@
+"""Publishing an idle writer's last confirmed entry (WRITE_LAC), so that readers see it without another append (L7).
+
+Entries normally carry the LAC to readers by themselves. One timer per writer, armed only while something is confirmed
+that no entry has carried, and re-armed lazily: never per entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.append import AppendWindow
+from buckram.core.entry import Digest
+from buckram.core.messages import WriteLac
+from buckram.errors import BuckramError, Code
+from buckram.net.pool import BookiePool
+from buckram.net.tasks import TaskScope
+from buckram.types import NO_ENTRY, BookieId, EntryId
+
+_RETRY_MAX_S = 5.0
+
+
+class ExplicitLac:
+    """`carried` is told of every run sent, `head_moved` of every acknowledgement; both are cheap."""
+
+    def __init__(
+        self,
+        window: AppendWindow,
+        pool: BookiePool,
+        scope: TaskScope,
+        digest: Digest,
+        master_key: bytes,
+        idle_s: float,
+    ) -> None:
+        self._window, self._pool, self._scope = window, pool, scope
+        self._digest, self._key, self._idle_s = digest, master_key, idle_s
+        self._loop = asyncio.get_running_loop()
+        self._published: EntryId = NO_ENTRY
+        self._last_append = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending = False
+        self._retry_s = idle_s
+
+    def carried(self, lac: EntryId) -> None:
+        """An entry just left that carries `lac`."""
+        if self._idle_s:
+            self._published = max(self._published, lac)
+            self._last_append = self._loop.time()
+
+    def head_moved(self) -> None:
+        if self._timer is None and self._idle_s and not self._sending:
+            self._timer = self._loop.call_later(self._idle_s, self._fired)
+
+    def close(self) -> None:
+        self._idle_s = 0.0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fired(self) -> None:
+        self._timer = None
+        window = self._window
+        if window.closed or window.lac <= self._published:
+            return
+        quiet = self._loop.time() - self._last_append
+        if quiet < self._idle_s:
+            self._timer = self._loop.call_later(self._idle_s - quiet, self._fired)
+            return
+        self._sending = True
+        self._scope.spawn(self._publish(), "explicit LAC")
+
+    async def _publish(self) -> None:
+        window = self._window
+        # Value, seal and addressees in one step: the packet must say what was confirmed when it was made.
+        lac = window.lac
+        request = WriteLac(window.ledger_id, lac, self._key, self._digest.seal_lac(window.ledger_id, lac))
+        members = [window.ensemble[p] for p in window.quorum.write_set(lac) if p not in window.absent]
+        try:
+            stored = sum(await asyncio.gather(*(self._write(bookie, request) for bookie in members)))
+        finally:
+            self._sending = False
+        delay = self._idle_s
+        if stored >= window.quorum.ack_quorum:
+            self._published = max(self._published, lac)
+            self._retry_s = self._idle_s
+        else:
+            # Best effort, but a reader may wait for it: again, more and more rarely, while nothing else carries it.
+            self._retry_s = delay = min(self._retry_s * 2, _RETRY_MAX_S)
+        if self._idle_s and not window.closed and window.lac > self._published and self._timer is None:
+            self._timer = self._loop.call_later(delay, self._fired)
+
+    async def _write(self, bookie: BookieId, request: WriteLac) -> bool:
+        try:
+            return (await self._pool.call(bookie, request)).code is Code.OK
+        except BuckramError:
+            return False
