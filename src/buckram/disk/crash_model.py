@@ -1,0 +1,150 @@
+"""What a crash may leave of a directory: files as durable bytes plus everything that was not synced yet.
+
+Pure: no clock, no files, randomness is passed in. MemoryDisk and the simulator's disk are thin layers over it. The
+model is that of a POSIX file system without ordered data: until its file is synced any subset of the written sectors
+may survive, and until the directory is synced any subset of the changes of names may.
+"""
+
+from __future__ import annotations
+
+import random
+
+from buckram.types import Buffer
+
+SECTOR = 512
+"""What a device writes whole: torn writes break between sectors, never inside one."""
+
+
+class Inode:
+    """One file: durable bytes and unsynced writes in the order they were made."""
+
+    __slots__ = ("content", "pending")
+
+    def __init__(self, content: bytearray) -> None:
+        self.content = content
+        self.pending: list[tuple[int, bytes]] = []
+
+    def size(self) -> int:
+        return max([len(self.content), *(offset + len(data) for offset, data in self.pending)])
+
+    def read(self, offset: int, length: int) -> bytes:
+        """What a running process sees: unsynced writes included."""
+        end = min(offset + length, self.size())
+        if end <= offset:
+            return b""
+        view = bytearray(self.content[offset:end])
+        view.extend(bytes(end - offset - len(view)))
+        for start, data in self.pending:
+            low, high = max(start, offset), min(start + len(data), end)
+            if low < high:
+                view[low - offset : high - offset] = data[low - start : high - start]
+        return bytes(view)
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            _apply(self.content, offset, data)
+        self.pending.clear()
+
+    def survivor(self, rng: random.Random) -> Inode:
+        """The file after a crash: each unsynced write is lost, kept, or kept in some of its sectors."""
+        copy = Inode(bytearray(self.content))
+        for offset, data in self.pending:
+            fate = rng.random()
+            if fate < 0.3:
+                continue
+            if fate < 0.5:
+                _apply(copy.content, offset, data)
+                continue
+            for low, high in sectors(offset, len(data)):
+                if rng.random() < 0.5:
+                    _apply(copy.content, low, data[low - offset : high - offset])
+        return copy
+
+
+def sectors(offset: int, length: int) -> list[tuple[int, int]]:
+    """The range [offset, offset+length) cut at sector boundaries, as (low, high)."""
+    cuts = [offset, *range(offset - offset % SECTOR + SECTOR, offset + length, SECTOR), offset + length]
+    return list(zip(cuts, cuts[1:], strict=False))
+
+
+def _apply(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+class CrashModel:
+    """A directory. Every method is one disk operation; `crash` gives an image that a restart could find."""
+
+    def __init__(self, *, total_bytes: int = 1 << 40) -> None:
+        self.total_bytes = total_bytes
+        self._names: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
+        # Each change of names is atomic in itself: name -> inode, None removes the name.
+        self._pending_names: list[dict[str, Inode | None]] = []
+
+    def names(self) -> list[str]:
+        return sorted(self._names)
+
+    def inode(self, name: str) -> Inode:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise FileNotFoundError(2, "no such file", name) from None
+
+    def create(self, name: str, size: int = 0, fill: int = 0) -> Inode:
+        """`size` bytes are reserved and hold `fill`; FileExistsError, or ENOSPC as OSError."""
+        if name in self._names:
+            raise FileExistsError(17, "file exists", name)
+        if size > self.free_bytes():
+            raise OSError(28, "no space left on device", name)
+        inode = Inode(bytearray(bytes([fill]) * size))
+        self._change({name: inode})
+        return inode
+
+    def rename(self, old: str, new: str) -> None:
+        self._change({new: self.inode(old), old: None})
+
+    def remove(self, name: str) -> None:
+        self.inode(name)
+        self._change({name: None})
+
+    def _change(self, change: dict[str, Inode | None]) -> None:
+        _rename(self._names, change)
+        self._pending_names.append(change)
+
+    def sync_names(self) -> None:
+        self._durable_names = dict(self._names)
+        self._pending_names.clear()
+
+    def write(self, inode: Inode, offset: int, data: Buffer) -> None:
+        """Unsynced. ENOSPC as OSError when the file would grow beyond the device; then nothing is written."""
+        grows = offset + len(data) - inode.size()
+        if grows > 0 and grows > self.free_bytes():
+            raise OSError(28, "no space left on device")
+        inode.pending.append((offset, bytes(data)))
+
+    def used_bytes(self) -> int:
+        return sum(inode.size() for inode in self._names.values())
+
+    def free_bytes(self) -> int:
+        return max(0, self.total_bytes - self.used_bytes())
+
+    def crash(self, rng: random.Random) -> CrashModel:
+        """A new model with what survived; this one is not changed."""
+        names = dict(self._durable_names)
+        for change in self._pending_names:
+            if rng.random() < 0.5:
+                _rename(names, change)
+        image = CrashModel(total_bytes=self.total_bytes)
+        image._durable_names = {name: inode.survivor(rng) for name, inode in sorted(names.items())}
+        image._names = dict(image._durable_names)
+        return image
+
+
+def _rename(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:
+    for name, inode in change.items():
+        if inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode

@@ -1,0 +1,112 @@
+"""MemoryDisk: the Disk seam over a CrashModel, without time: everything happens in the call.
+
+For tests and crash points. `before(operation)` is called ahead of each disk operation, so that a test can take the
+image of a crash there. The simulator has its own disk with virtual latency over the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from buckram.disk.crash_model import CrashModel, Inode
+from buckram.seams import Read, Space, Write
+
+T = TypeVar("T")
+
+
+class MemoryFile:
+    def __init__(self, disk: MemoryDisk, name: str, inode: Inode) -> None:
+        self.name, self.inode = name, inode
+        self._disk = disk
+
+    def size(self) -> int:
+        return self.inode.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._disk.read_inode(self.inode, offset, length)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryDisk:
+    """`stale` is the byte that reserved space holds; a test may set `fail` to an error that the next write gives."""
+
+    def __init__(
+        self, model: CrashModel | None = None, *, before: Callable[[str], None] | None = None, alignment: int = 512,
+        stale: int = 0,
+    ) -> None:
+        self.model = model if model is not None else CrashModel()
+        self.alignment = alignment
+        self.before: Callable[[str], None] = before if before is not None else lambda operation: None
+        self.fail: OSError | None = None
+        self._stale = stale
+
+    def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> MemoryFile:
+        if not create:
+            return MemoryFile(self, name, self.model.inode(name))
+        self.before(f"create {name}")
+        return MemoryFile(self, name, self.model.create(name, size, self._stale))
+
+    def names(self) -> list[str]:
+        return self.model.names()
+
+    def rename(self, old: str, new: str) -> None:
+        self.before(f"rename {old} {new}")
+        self.model.rename(old, new)
+
+    def remove(self, name: str) -> None:
+        self.before(f"remove {name}")
+        self.model.remove(name)
+
+    def sync_names(self) -> None:
+        self.before("sync_names")
+        self.model.sync_names()
+
+    def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
+        if self.fail is not None:
+            error, self.fail = self.fail, None
+            raise error
+        inodes: list[Inode] = []
+        for write in writes:
+            assert isinstance(write.file, MemoryFile)
+            inode, offset = write.file.inode, write.offset
+            inodes.append(inode)
+            data = b"".join(write.buffers)
+            if data:
+                self.before(f"write {write.file.name} {offset}+{len(data)}")
+                self.model.write(inode, offset, data)
+        if sync:
+            for inode in inodes:
+                self.before("sync")
+                inode.sync()
+
+    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
+        try:
+            self.write_now(writes, sync=sync)
+        except OSError as error:
+            done(error)
+            return
+        done(None)
+
+    def read_inode(self, inode: Inode, offset: int, length: int) -> bytes:
+        return inode.read(offset, length)
+
+    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
+        try:
+            done([one.file.read(one.offset, one.length) for one in reads])
+        except OSError as error:
+            done(error)
+
+    async def offload(self, job: Callable[[], T]) -> T:
+        return job()
+
+    def space(self) -> Space:
+        return Space(self.model.total_bytes, self.model.free_bytes())
+
+    def lock(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
