@@ -218,7 +218,7 @@ def _serialise_1(md: LedgerMetadata) -> bytes:
     extra = md.password is not None or md.custom_metadata or md.creation_time_ms is not None or md.creator_token
     if extra or md.ack_quorum != md.write_quorum:
         raise InvalidArgument(
-            "format version 1 holds no password, digest, custom metadata, creation time or own ack quorum; use version 3"
+            "format version 1 holds no password, digest, custom metadata, creation time or ack quorum; use version 3"
         )
     length, last_entry = _end(md)
     lines = [str(md.write_quorum), str(md.ensemble_size), str(length)]

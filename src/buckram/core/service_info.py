@@ -31,7 +31,7 @@ def check_bookie_id(bookie_id: str) -> BookieId:
     """The id itself; InvalidArgument if some peer could not parse it."""
     if not valid_bookie_id(bookie_id):
         raise InvalidArgument(
-            f"bookie id {bookie_id!r}: use letters, digits and `: . _ -`, no slash, comma or space; not the word readonly"
+            f"bookie id {bookie_id!r}: use letters, digits and `: . _ -` (no slash, comma, space), not readonly"
         )
     return bookie_id
 

@@ -1,0 +1,279 @@
+"""`SqliteKeys`: the embedded key store of one machine, used by several processes at once.
+
+All SQL runs in one worker thread per store; writes that wait together share one commit. Watches are noticed by
+looking at the file every 50 ms while there are any, never by writing. The tree itself is sqlite_tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
+from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
+from buckram.metadata.sqlite_tree import Place, SqliteTree, Token
+from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
+
+_POLL_S = 0.05
+_SESSION_POLL_S = 1.0
+_MAX_WAITING = 10_000
+_MAX_BATCH = 256
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Work for the thread: a function, or `ops` to write; neither in the last job, which ends the thread."""
+
+    future: asyncio.Future[object]
+    run: Callable[[], object] | None = None
+    ops: Sequence[KeyOp] | None = None
+    result: object = None
+
+
+class SqliteKeys:
+    """A KeyStore: one session, begun with its first ephemeral key. Close it on the loop it was made on.
+
+    An operation that waits longer than `busy_timeout_s` for other processes raises MetadataUnavailable. After a fork
+    the child's copy refuses to work.
+    """
+
+    def __init__(self, path: str | Path, *, busy_timeout_s: float = 5.0) -> None:
+        self._path = Path(path)
+        if not self._path.is_absolute():
+            raise InvalidArgument(f"database path {path}: must be absolute, for example {self._path.absolute()}")
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._lost: list[Notify] = []
+        self._waiting = 0
+        self._closing: asyncio.Future[object] | None = None
+        self._worker = _Worker(SqliteTree(self._path, busy_timeout_s), self._post, self._settle, self._notify)
+        self._thread = threading.Thread(target=self._worker.run, name=f"metadata {self._path.name}", daemon=True)
+        self._thread.start()
+
+    async def prepare(self) -> None:
+        await self._call(self._worker.tree.prepare)
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        return await self._write_one(Create(key, bytes(value), ephemeral))
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        return await self._write_one(SetValue(key, bytes(value), version))
+
+    async def delete(self, key: str, version: int) -> None:
+        await self._write_one(Delete(key, version))
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        check_multi(ops)
+        await self._submit(ops=list(ops))
+
+    async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
+        check_key(key)
+        found = await self._call(lambda: self._worker.get(key, watch))
+        if found is None:
+            raise NoSuchKey(key)
+        return found
+
+    async def children(
+        self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
+    ) -> list[str]:
+        check_parent(parent, limit)
+        return await self._call(lambda: self._worker.children(parent, after, limit, watch))
+
+    def on_session_lost(self, notify: Notify) -> None:
+        self._lost.append(notify)
+
+    async def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # the file and the session are the parent's
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            self._worker.jobs.put(_Job(self._closing))
+        await asyncio.shield(self._closing)
+        self._thread.join()
+
+    async def _write_one(self, op: KeyOp) -> int:
+        check_op(op)
+        return cast(list[int], await self._submit(ops=[op]))[0]
+
+    async def _call(self, run: Callable[[], T]) -> T:
+        return cast(T, await self._submit(run=run))
+
+    async def _submit(self, *, run: Callable[[], object] | None = None, ops: Sequence[KeyOp] | None = None) -> object:
+        if os.getpid() != self._pid:
+            raise ForkedClient(f"{self._path} was opened before this process was forked: connect again in the child")
+        if self._closing is not None or not self._thread.is_alive():
+            raise MetadataUnavailable("this metadata store was closed")
+        if self._waiting >= _MAX_WAITING:
+            raise MetadataUnavailable(f"{self._waiting} operations wait for {self._path}, the limit; try again later")
+        self._waiting += 1
+        job = _Job(self._loop.create_future(), run, ops)
+        self._worker.jobs.put(job)
+        return await job.future
+
+    # Called by the worker's thread; what they schedule runs on the loop.
+
+    def _post(self, function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed without closing this store
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _settle(self, batch: Sequence[_Job]) -> None:
+        self._waiting -= len(batch)
+        for job in batch:
+            if job.future.done():
+                continue  # the caller was cancelled
+            if isinstance(job.result, Exception):
+                job.future.set_exception(job.result)
+            else:
+                job.future.set_result(job.result)
+
+    def _notify(self, watch: Notify | None) -> None:
+        """A watch, or None for the loss of the session."""
+        if self._closing is None:
+            for notify in self._lost if watch is None else (watch,):
+                notify()
+
+
+class _Worker:
+    """The thread's side: jobs in, batches of results out. Touches the loop through `post` only."""
+
+    def __init__(
+        self,
+        tree: SqliteTree,
+        post: Callable[..., None],
+        settle: Callable[[Sequence[_Job]], None],
+        notify: Callable[[Notify | None], None],
+    ) -> None:
+        self.tree = tree
+        self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._post = post
+        self._settle = settle
+        self._notify = notify
+        self._watches: dict[Place, tuple[Token, dict[Notify, None]]] = {}
+        self._last_poll = 0.0
+
+    def run(self) -> None:
+        """Until the closing job. Whatever happens, no caller is left waiting."""
+        last: _Job | None = None
+        batch: list[_Job] = []
+        try:
+            while last is None:
+                batch = self._take()
+                last = next((job for job in batch if job.run is None and job.ops is None), None)
+                self._do(batch)
+                self._fire_touched()
+                if batch and last is None:
+                    self._post(self._settle, batch)
+                self._poll()
+            with contextlib.suppress(MetadataError):
+                self.tree.close()
+        finally:
+            self._finish(batch)
+
+    def _take(self) -> list[_Job]:
+        """Everything that waits; nothing when it is time to poll."""
+        batch: list[_Job] = []
+        pause = self._pause()
+        wait = None if pause is None else max(self._last_poll + pause - time.monotonic(), 0.0)
+        with contextlib.suppress(queue.Empty):
+            batch.append(self.jobs.get(timeout=wait))
+            while len(batch) < _MAX_BATCH:
+                batch.append(self.jobs.get_nowait())
+        return batch
+
+    def _do(self, batch: list[_Job]) -> None:
+        """Jobs in their order; neighbouring writes with one commit."""
+        start = 0
+        while start < len(batch):
+            end = start
+            while end < len(batch) and batch[end].ops is not None:
+                end += 1
+            if end > start:
+                self._do_writes(batch[start:end])
+                start = end
+                continue
+            job = batch[start]
+            try:
+                job.result = job.run() if job.run else None
+            except Exception as error:  # whatever it is, the caller hears of it
+                job.result = error
+            start += 1
+
+    def _do_writes(self, writes: list[_Job]) -> None:
+        try:
+            results: Sequence[object] = self.tree.write([job.ops or () for job in writes])
+        except Exception as error:
+            results = [error] * len(writes)
+        for job, result in zip(writes, results, strict=True):
+            job.result = result
+
+    def _finish(self, batch: list[_Job]) -> None:
+        """Answer the last batch, and what came too late."""
+        late: list[_Job] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                late.append(self.jobs.get_nowait())
+        for job in late:
+            job.result = MetadataUnavailable("this metadata store was closed")
+        self._post(self._settle, [*late, *batch])
+
+    # Watches
+
+    def get(self, key: str, watch: Notify | None) -> KeyValue | None:
+        found, token = self.tree.get(key)
+        self._arm(("value", key), token, watch)
+        return found
+
+    def children(self, parent: str, after: str, limit: int, watch: Notify | None) -> list[str]:
+        names, token = self.tree.children(parent, after, limit)
+        self._arm(("children", parent), token, watch)
+        return names
+
+    def _arm(self, place: Place, token: Token, watch: Notify | None) -> None:
+        if watch is None:
+            return
+        armed, waiting = self._watches.get(place, (token, {}))
+        if armed != token:  # a change that no poll has seen yet; those who waited hear of it now
+            self._fire(place)
+            waiting = {}
+        waiting[watch] = None
+        self._watches[place] = (token, waiting)
+
+    def _fire_touched(self) -> None:
+        places, self.tree.touched = self.tree.touched, {}
+        for place in places:
+            self._fire(place)
+        if self.tree.session_lost:
+            self.tree.session_lost = False
+            self._post(self._notify, None)
+            for place in list(self._watches):
+                self._fire(place)
+
+    def _fire(self, place: Place) -> None:
+        _, waiting = self._watches.pop(place, (None, {}))
+        for watch in waiting:
+            self._post(self._notify, watch)
+
+    def _pause(self) -> float | None:
+        """Between two polls; None when nobody would notice anything."""
+        if self._watches:
+            return _POLL_S
+        return _SESSION_POLL_S if self.tree.has_session else None
+
+    def _poll(self) -> None:
+        pause, now = self._pause(), time.monotonic()
+        if pause is None or now < self._last_poll + pause:
+            return
+        self._last_poll = now
+        # A poll that fails is repeated soon; the operations themselves report what is wrong with the store.
+        with contextlib.suppress(MetadataError):
+            self.tree.poll({place: token for place, (token, _) in self._watches.items()})
+        self._fire_touched()

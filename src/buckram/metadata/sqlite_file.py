@@ -1,0 +1,110 @@
+"""The SQLite file of a cluster: format version, tables, and how to open it so that a commit is durable.
+
+WAL with synchronous=FULL: every commit syncs the log, readers never wait for writers, and a process that is killed
+at any moment leaves a file that the next one opens as if nothing had been going on.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from buckram.errors import ClusterNotInitialised, MetadataError
+
+FORMAT_VERSION = 1
+_APPLICATION_ID = 0x42_4B_52_4D
+# Row ids are never used again, so (id, version) tells a key that was deleted and created anew from the old one.
+_SCHEMA = (
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL)",
+    """CREATE TABLE keys (
+      id INTEGER PRIMARY KEY AUTOINCREMENT,
+      parent TEXT NOT NULL,
+      name TEXT NOT NULL,
+      value BLOB NOT NULL,
+      version INTEGER NOT NULL DEFAULT 0,
+      child_changes INTEGER NOT NULL DEFAULT 0,
+      session INTEGER,
+      UNIQUE (parent, name)
+    )""",
+    "CREATE INDEX keys_of_sessions ON keys (session) WHERE session IS NOT NULL",
+    "INSERT INTO keys (parent, name, value) VALUES ('', '', x'')",
+)
+
+
+def prepare(path: Path, busy_timeout_s: float) -> None:
+    """Create the file and its tables where they are missing; several processes may do so at once."""
+    db = _open(path, "rwc", busy_timeout_s)
+    try:
+        if not _is_ours(path, db):
+            _create_tables(path, db, busy_timeout_s)
+    finally:
+        db.close()
+    for directory in (path.parent, path.parent.parent):
+        _sync_directory(directory)
+
+
+def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open what `prepare` made; ClusterNotInitialised if it is not there, MetadataError if it is foreign or newer."""
+    if not path.exists():
+        raise ClusterNotInitialised(f"sqlite://{path}")
+    db = _open(path, "rw", busy_timeout_s)
+    try:
+        if not _is_ours(path, db):
+            raise ClusterNotInitialised(f"sqlite://{path}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+    db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_s)
+    db.execute("PRAGMA synchronous=FULL")
+    return db
+
+
+def _is_ours(path: Path, db: sqlite3.Connection) -> bool:
+    """False for an empty file."""
+    version, application = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
+    if application == _APPLICATION_ID and version == FORMAT_VERSION:
+        return True
+    if application == _APPLICATION_ID:
+        raise MetadataError(f"{path} has format version {version}, this Buckram knows {FORMAT_VERSION}: upgrade")
+    if application or version or db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise MetadataError(f"{path} is a database, but not one of Buckram's: name another file")
+    return False
+
+
+def _create_tables(path: Path, db: sqlite3.Connection, busy_timeout_s: float) -> None:
+    deadline = time.monotonic() + busy_timeout_s
+    while True:  # SQLite's own busy handling does not cover this change of mode
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            break
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if not _is_ours(path, db):  # another process may have been first
+            for statement in _SCHEMA:
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
