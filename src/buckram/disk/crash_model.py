@@ -7,6 +7,7 @@ may survive, and until the directory is synced any subset of the changes of name
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from buckram.types import Buffer
@@ -40,10 +41,14 @@ class Inode:
                 view[low - offset : high - offset] = data[low - start : high - start]
         return bytes(view)
 
-    def sync(self) -> None:
-        for offset, data in self.pending:
+    def sync(self, upto: tuple[int, bytes] | None = None) -> None:
+        """All that was written, or what was written up to this very element of `pending` (gone: nothing is left)."""
+        count = len(self.pending)
+        if upto is not None:
+            count = next((n for n, one in enumerate(self.pending, 1) if one is upto), 0)
+        for offset, data in self.pending[:count]:
             _apply(self.content, offset, data)
-        self.pending.clear()
+        del self.pending[:count]
 
     def survivor(self, rng: random.Random) -> Inode:
         """The file after a crash: each unsynced write is lost, kept, or kept in some of its sectors."""
@@ -64,7 +69,7 @@ class Inode:
 def sectors(offset: int, length: int) -> list[tuple[int, int]]:
     """The range [offset, offset+length) cut at sector boundaries, as (low, high)."""
     cuts = [offset, *range(offset - offset % SECTOR + SECTOR, offset + length, SECTOR), offset + length]
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(itertools.pairwise(cuts))
 
 
 def _apply(content: bytearray, offset: int, data: bytes) -> None:
@@ -138,6 +143,13 @@ class CrashModel:
                 _rename(names, change)
         image = CrashModel(total_bytes=self.total_bytes)
         image._durable_names = {name: inode.survivor(rng) for name, inode in sorted(names.items())}
+        image._names = dict(image._durable_names)
+        return image
+
+    def worst_case(self) -> CrashModel:
+        """A new model in which nothing that was not synced survived."""
+        image = CrashModel(total_bytes=self.total_bytes)
+        image._durable_names = {name: Inode(bytearray(inode.content)) for name, inode in self._durable_names.items()}
         image._names = dict(image._durable_names)
         return image
 

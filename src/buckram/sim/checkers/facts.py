@@ -1,0 +1,158 @@
+"""The ghost state of a life: per ledger and bookie, what was submitted, claimed, acknowledged, fenced and delivered.
+
+Claims: a bookie that sent OK for an add claims to hold that entry durably. All rules are judged on what went over the
+wire, what metadata says and what clients got, never on what client or bookie believe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from buckram.core.entry import Digest
+from buckram.errors import DigestMismatch
+from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one entry is: its payload and the length field of its header (payload bytes up to and with it)."""
+
+    payload: bytes
+    length: int
+
+
+@dataclass(slots=True)
+class Handle:
+    """One writer handle: results in the order of the calls. Index = number of the append on this handle."""
+
+    client: str
+    ledger: LedgerId
+    explicit: bool = False
+    deferred: bool = False
+    results: list[str] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    wanted: list[EntryId | None] = field(default_factory=list)
+    ids: list[EntryId | None] = field(default_factory=list)
+    failed: bool = False
+    closing: bool = False
+    close_called_at: float | None = None
+    acked: int = 0
+    lac: EntryId = -1
+    fenced_at: float | None = None
+    forced: EntryId = -1
+
+
+@dataclass(slots=True)
+class LedgerFacts:
+    ledger: LedgerId
+    digest: Digest | None = None
+    key: bytes | None = None
+    writer: str = ""
+    metadata: LedgerMetadata | None = None
+    version: int = -1
+    deleted: bool = False
+    delete_returned: bool = False
+    recovery_fragment: Fragment | None = None
+    recovery_attempts: int = 0
+    recovery_failed: int = 0
+    recoveries_done: list[tuple[str, EntryId, int]] = field(default_factory=list)
+    explicit: bool = False
+    deferred: bool = False
+    pushed: dict[EntryId, Copy] = field(default_factory=dict)
+    acked: dict[EntryId, float] = field(default_factory=dict)
+    max_acked: EntryId = -1
+    max_lac: EntryId = -1
+    max_lac_source: str = ""
+    claims: dict[EntryId, dict[BookieId, bool]] = field(default_factory=dict)
+    """Entry -> bookie -> whether the claim is a durable one (False: answered before the sync on purpose)."""
+    fenced: dict[BookieId, int] = field(default_factory=dict)
+    """Bookies that answered a fencing read, with the loop step of the first such answer."""
+    negatives: dict[tuple[BookieId, EntryId], float] = field(default_factory=dict)
+    delivered: dict[EntryId, bytes] = field(default_factory=dict)
+    max_delivered: EntryId = -1
+    max_delivered_by: str = ""
+    closed: tuple[EntryId, int] | None = None
+    forced: EntryId = -1
+    repaired: bool = False
+
+    def open(self, entry: EntryId | None, stored: bytes) -> tuple[EntryId, EntryId, Copy] | None:
+        """(id, LAC, copy) of a stored entry that passes its digest; None otherwise."""
+        if self.digest is None:
+            return None
+        try:
+            found = self.digest.open(self.ledger, entry, stored)
+        except DigestMismatch:
+            return None
+        return found.entry_id, found.last_add_confirmed, Copy(found.payload, found.length)
+
+    @property
+    def promised(self) -> list[EntryId]:
+        """Ids that must survive anything within the guarantee."""
+        return [e for e in self.acked if not self.deferred or e <= self.forced]
+
+    def holders(self, entry: EntryId, members: tuple[BookieId, ...]) -> list[BookieId]:
+        claims = self.claims.get(entry, {})
+        return [b for b in members if claims.get(b)]
+
+    @property
+    def state(self) -> LedgerState | None:
+        return None if self.metadata is None else self.metadata.state
+
+
+def fragment_of(metadata: LedgerMetadata, entry: EntryId) -> Fragment:
+    found = metadata.fragments[0]
+    for fragment in metadata.fragments:
+        if fragment.first_entry <= entry:
+            found = fragment
+    return found
+
+
+def members_of(fragment: Fragment, metadata: LedgerMetadata, entry: EntryId) -> tuple[BookieId, ...]:
+    """The write set of an entry in a fragment, by the definition: Qw members from position entry mod E on."""
+    size = metadata.ensemble_size
+    return tuple(fragment.ensemble[(entry + i) % size] for i in range(metadata.write_quorum))
+
+
+def write_set(metadata: LedgerMetadata, entry: EntryId) -> tuple[BookieId, ...]:
+    return members_of(fragment_of(metadata, entry), metadata, entry)
+
+
+def windows(fragment: Fragment, metadata: LedgerMetadata) -> list[tuple[BookieId, ...]]:
+    return [members_of(fragment, metadata, start) for start in range(metadata.ensemble_size)]
+
+
+@dataclass(slots=True)
+class BookieFacts:
+    name: BookieId
+    incarnations: list[str] = field(default_factory=list)
+    running: bool = False
+    liar: bool = False
+    wiped: bool = False
+    """Its disk was emptied on purpose; what it claimed before no longer binds it."""
+    fence_negatives: int = 0
+    limbo: bool = False
+
+
+@dataclass(slots=True)
+class Facts:
+    ledgers: dict[LedgerId, LedgerFacts] = field(default_factory=dict)
+    bookies: dict[BookieId, BookieFacts] = field(default_factory=dict)
+    recovering: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
+    repairing: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
+    handles: list[Handle] = field(default_factory=list)
+
+    def ledger(self, ledger_id: LedgerId) -> LedgerFacts:
+        facts = self.ledgers.get(ledger_id)
+        if facts is None:
+            facts = self.ledgers[ledger_id] = LedgerFacts(ledger_id)
+        return facts
+
+    def bookie(self, name: BookieId) -> BookieFacts:
+        facts = self.bookies.get(name)
+        if facts is None:
+            facts = self.bookies[name] = BookieFacts(name)
+        return facts
+
+    @property
+    def liars(self) -> bool:
+        return any(b.liar for b in self.bookies.values())

@@ -1,0 +1,57 @@
+"""What the checkers found: how often each invariant was really evaluated, what was reached, what was violated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+INVARIANTS = tuple(
+    [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in range(1, 18)]
+    + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 14)]
+)
+"""All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""
+
+SITUATIONS = (
+    "recovery found an entry above the LAC", "recovery wrote entries back", "two recoverers in write-back",
+    "cas conflict in ensemble change", "cas conflict in close", "cas conflict in recovery",
+    "ensemble change with adds in flight and E > Qw", "two members changed at once", "completed add lost its quorum",
+    "fence answered negatively, then the bookie crashed", "read with all three answer classes",
+    "close with pending adds", "batch read cut by size", "crash during a sync", "lost reply of a metadata write",
+    "writer degraded", "late add refused by a fence", "recovery started by a second client", "session expired",
+    "bookie came back in limbo", "read-only bookie refused an add",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    invariant: str
+    text: str
+    at_s: float
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.at_s:.6f} s: {self.text}"
+
+
+class Report:
+    """Collects for one life. The first violation is the one that matters; later ones are often its echo."""
+
+    def __init__(self, now: Callable[[], float], on_violation: Callable[[Violation], None] | None = None) -> None:
+        self._now, self._on_violation = now, on_violation
+        self.evaluated = dict.fromkeys(INVARIANTS, 0)
+        self.reached = dict.fromkeys(SITUATIONS, 0)
+        self.violations: list[Violation] = []
+
+    def check(self, invariant: str, holds: bool, template: str = "", *values: object) -> None:
+        """One non-vacuous evaluation. The text is only made when it is needed: template.format(*values)."""
+        self.evaluated[invariant] += 1
+        if not holds:
+            self.violate(invariant, template.format(*values))
+
+    def violate(self, invariant: str, text: str) -> None:
+        violation = Violation(invariant, text, self._now())
+        self.violations.append(violation)
+        if self._on_violation is not None:
+            self._on_violation(violation)
+
+    def situation(self, name: str) -> None:
+        self.reached[name] += 1
