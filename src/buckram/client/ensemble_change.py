@@ -44,8 +44,11 @@ _PROBE_S = 2.0
 
 
 class EnsembleChange:
-    """Owns the failures of one writer. `send` hands out resends, `head_moved` is told after a drain, `fail` ends the
-    writer. `position_failed` and `bookies_changed` are plain calls; tasks run in `scope`."""
+    """Owns the failures of one writer.
+
+    `send` hands out resends (maybe none) and looks up anew to whom adds go, `head_moved` is told after a drain, `fail`
+    ends the writer. `position_failed` and `bookies_changed` are plain calls; tasks run in `scope`.
+    """
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class EnsembleChange:
         self._watcher.report_failed(bookie)
         self._failed_at[bookie] = self._loop.time()
         self._last_error = str(error)
+        self._send(())  # no more to this one
         if window.deferred_sync:
             # M3: entries acknowledged but not forced live on the bookie that would be dropped.
             self._fail(WriteFailed(window.ledger_id, f"{error}; a deferred-sync ledger cannot change its bookies"))

@@ -33,6 +33,10 @@ class MetadataCell:
         return self._current.metadata
 
     @property
+    def current(self) -> Versioned:
+        return self._current
+
+    @property
     def in_doubt(self) -> bool:
         """A write of ours with an unknown fate may still be applied: the record may not be what it seems."""
         return self._doubt is not None
