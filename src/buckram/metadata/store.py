@@ -247,18 +247,22 @@ class TreeStore:
         """Who is registered now. The watch fires when somebody comes, goes or changes its registration."""
         if watch is not None:
             self._hub.subscribe(watch)
-        writable = await self._registered(readonly=False, watched=watch is not None)
-        readonly = await self._registered(readonly=True, watched=watch is not None)
-        return BookieSet(writable, readonly)
+        watched = watch is not None
+        writable: dict[BookieId, BookieInfo] = {}
+        readonly: dict[BookieId, BookieInfo] = {}
+        await self._add_registered(writable, readonly=False, watched=watched)
+        await self._add_registered(readonly, readonly=True, watched=watched)
+        # Once more, or a bookie that turned writable between the two readings would be in neither.
+        await self._add_registered(writable, readonly=False, watched=watched)
+        return BookieSet(dict(sorted(writable.items())), readonly)
 
-    async def _registered(self, *, readonly: bool, watched: bool) -> dict[BookieId, BookieInfo]:
+    async def _add_registered(self, found: dict[BookieId, BookieInfo], *, readonly: bool, watched: bool) -> None:
         parent = self._layout.registrations(readonly=readonly)
-        found: dict[BookieId, BookieInfo] = {}
         after = ""
         while True:
             names = await self._hub.children(parent, after, _PAGE, watched=watched)
             for name in names:
-                if not valid_bookie_id(name):  # the folder of the read-only ones
+                if name in found or not valid_bookie_id(name):  # the folder of the read-only ones
                     continue
                 try:
                     value = await self._hub.get(self._layout.registration(name, readonly=readonly), watched=watched)
@@ -266,7 +270,7 @@ class TreeStore:
                     continue
                 found[name] = decode_bookie(name, value.value)
             if len(names) < _PAGE:
-                return found
+                return
             after = names[-1]
 
     async def known_bookies(self) -> list[BookieId]:
