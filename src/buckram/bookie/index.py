@@ -1,0 +1,214 @@
+"""Where entries lie in one segment: the index in memory while it is written, and the footer it becomes.
+
+A Slot is what one segment holds of one ledger: fixed-size run records in a bytearray, ascending, no object per run.
+Adds at or below the highest id go to a small overlay that is merged when the segment is sealed. Footers of sealed
+segments are read in segments.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from buckram.core.segment_format import (
+    DIR_RECORD,
+    KEY_RECORD,
+    PAGE,
+    PAGE_DATA,
+    RUN_RECORD,
+    STATE_SIZE,
+    LedgerState,
+    Trailer,
+    pack_pages,
+    padded,
+)
+from buckram.types import NO_ENTRY, EntryId, LedgerId
+
+Place = tuple[int, int, int, int, int]
+"""A run: first entry, count, frames to skip, file offset, length. Frames skipped belong to earlier entries."""
+
+SLOT_COST, OVERLAY_COST = 600, 250
+"""Rough bytes of memory for a ledger in a segment's index, and for an entry in an overlay."""
+_PACK, _UNPACK, _SIZE = RUN_RECORD.pack, RUN_RECORD.unpack_from, RUN_RECORD.size
+_SLICE = 200
+"""Pages or ledgers handled between two yields: well under a millisecond."""
+
+
+class Slot:
+    """One ledger in one unsealed segment. `last` is its highest entry id in this segment."""
+
+    __slots__ = ("bytes", "epoch", "frozen", "last", "overlay", "record", "runs", "segment")
+
+    def __init__(self, segment: int, record: LedgerState) -> None:
+        self.segment, self.record, self.epoch = segment, record, record.epoch
+        self.last: EntryId = NO_ENTRY
+        self.runs = bytearray()
+        self.overlay: dict[EntryId, tuple[int, int, int]] | None = None
+        self.bytes = 0
+        # The record as it was when a later segment took it over; until then the live record is the truth.
+        self.frozen: LedgerState | None = None
+
+    @property
+    def state(self) -> LedgerState:
+        return self.record if self.frozen is None else self.frozen
+
+    def insert_again(self, first: EntryId, count: int, offset: int, length: int) -> int:
+        """Add a run that begins at or below `last`; the newest place of an id wins. Returns the overlay's growth."""
+        overlay = self.overlay
+        if overlay is None:
+            overlay = self.overlay = {}
+        before = len(overlay)
+        below = min(count, self.last + 1 - first)
+        for skip in range(below):
+            overlay[first + skip] = (skip, offset, length)
+        if below < count:
+            self.runs += _PACK(first + below, count - below, below, offset, length)
+            self.last = first + count - 1
+        return len(overlay) - before
+
+    def clear(self, epoch: int) -> None:
+        """The ledger was buried: what this segment held of it is dead."""
+        self.runs, self.overlay, self.last, self.epoch = bytearray(), None, NO_ENTRY, epoch
+
+    def find(self, entry: EntryId) -> Place | None:
+        if entry > self.last:
+            return None
+        if self.overlay is not None:
+            place = self.overlay.get(entry)
+            if place is not None:
+                return (entry, 1, *place)
+        return find_run(self.runs, len(self.runs) // _SIZE, entry)
+
+    def places(self) -> Iterator[Place]:
+        """All runs ascending and disjoint, the overlay merged in."""
+        if not self.overlay:
+            yield from RUN_RECORD.iter_unpack(self.runs)
+            return
+        extra = sorted(self.overlay)
+        at = 0
+        for first, count, skip, offset, length in RUN_RECORD.iter_unpack(self.runs):
+            end = first + count
+            while at < len(extra) and extra[at] < end:
+                entry = extra[at]
+                if entry > first:
+                    yield first, entry - first, skip, offset, length
+                yield (entry, 1, *self.overlay[entry])
+                at += 1
+                if entry >= first:
+                    skip += entry + 1 - first
+                    first = entry + 1
+            if first < end:
+                yield first, end - first, skip, offset, length
+        for entry in extra[at:]:
+            yield (entry, 1, *self.overlay[entry])
+
+    def merged(self) -> bytes | bytearray:
+        """The run records for the footer."""
+        if not self.overlay:
+            return self.runs
+        return b"".join([_PACK(*place) for place in self.places()])
+
+
+def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | None:
+    """The record among `count` ascending ones that covers `entry`."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if _UNPACK(records, middle * _SIZE)[0] <= entry:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return None
+    place: Place = _UNPACK(records, (low - 1) * _SIZE)
+    return place if entry < place[0] + place[1] else None
+
+
+class SegmentIndex:
+    """The slots of one unsealed segment by ledger; `cost` estimates their memory in bytes."""
+
+    __slots__ = ("overlays", "slots")
+
+    def __init__(self) -> None:
+        self.slots: dict[LedgerId, Slot] = {}
+        self.overlays = 0
+
+    def cost(self, runs: int) -> int:
+        return len(self.slots) * SLOT_COST + self.overlays * OVERLAY_COST + runs * _SIZE
+
+
+class FooterBuilder:
+    """Collects ledgers in ascending order and lays them out as the pages and trailer of a sealed segment."""
+
+    def __init__(self, segment: int, salt: int) -> None:
+        self._segment, self._salt = segment, salt
+        self._directory, self._runs, self._states = bytearray(), bytearray(), bytearray()
+        self._data_bytes = 0
+        self._lowest, self._highest = 2**63 - 1, -1
+
+    @property
+    def run_bytes(self) -> int:
+        return len(self._runs)
+
+    def add(self, ledger: LedgerId, runs: bytes | bytearray, data_bytes: int, epoch: int) -> None:
+        """Run records of one ledger, ascending and disjoint; none at all is fine."""
+        if not runs:
+            return
+        first = _UNPACK(runs, 0)[0]
+        tail = _UNPACK(runs, len(runs) - _SIZE)
+        self._directory += DIR_RECORD.pack(
+            ledger, first, tail[0] + tail[1] - 1, len(self._runs) // _SIZE, len(runs) // _SIZE, data_bytes, epoch
+        )
+        self._runs += runs
+        self._data_bytes += data_bytes
+        self._seen(ledger)
+
+    def add_state(self, state: LedgerState) -> None:
+        self._states += state.pack()
+        self._seen(state.ledger_id)
+
+    def _seen(self, ledger: LedgerId) -> None:
+        self._lowest, self._highest = min(self._lowest, ledger), max(self._highest, ledger)
+
+    def lay_out(self, log_end: int, file_size: int, parts: list[bytes]) -> Iterator[None]:
+        """Append the footer's bytes to `parts`, with pauses. It ends where the file ends, or beyond if it must.
+
+        The trailer is the last page of the file; `Trailer.footer_at` is read back with open_trailer(parts[-1], ...).
+        """
+        keys = _page_keys(self._directory, DIR_RECORD.size) + _page_keys(self._states, STATE_SIZE)
+        trailer = Trailer(
+            self._segment, log_end, 0, len(self._directory) // DIR_RECORD.size, len(self._runs) // _SIZE,
+            len(self._states) // STATE_SIZE, self._salt, self._lowest, self._highest, self._data_bytes,
+        )
+        size = (trailer.pages + 1) * PAGE
+        # Both ends on page boundaries: a direct write must be aligned.
+        start = max(padded(log_end, PAGE), padded(file_size, PAGE) - size)
+        number = 0
+        for records, width in (
+            (self._directory, DIR_RECORD.size), (self._runs, _SIZE), (self._states, STATE_SIZE),
+            (keys, KEY_RECORD.size),
+        ):
+            for page in pack_pages(self._segment, number, bytes(records), width):
+                parts.append(page)
+                number += 1
+                if number % _SLICE == 0:
+                    yield
+        parts.append(Trailer(
+            trailer.segment, log_end, start, trailer.directory, trailer.runs, trailer.states, trailer.salt,
+            trailer.lowest, trailer.highest, trailer.data_bytes,
+        ).pack())
+
+
+def _page_keys(records: bytearray, width: int) -> bytes:
+    """The ledger ids (first 8 bytes) of the first record of each page."""
+    step = PAGE_DATA // width * width
+    return b"".join([records[start : start + 8] for start in range(0, len(records), step)])
+
+
+def build_footer(builder: FooterBuilder, index: SegmentIndex) -> Iterator[None]:
+    """Feed a whole index to `builder`, with pauses. Its segment is full: the index does not change meanwhile."""
+    for number, ledger in enumerate(sorted(index.slots)):
+        slot = index.slots[ledger]
+        builder.add(ledger, slot.merged(), slot.bytes, slot.epoch)
+        builder.add_state(slot.state)
+        if number % _SLICE == _SLICE - 1 or slot.overlay:
+            yield

@@ -1,0 +1,301 @@
+"""Log segments as objects: the sealed one's footer, read page by page through a bounded cache, and their order.
+
+Nothing here writes. Where entries lie in the segment that is being written is index.py; how a footer comes to be is
+sealing.py; which files exist is superblock.py.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from buckram.bookie.index import Place, SegmentIndex
+from buckram.core.segment_format import (
+    DIR_RECORD,
+    KEY_RECORD,
+    PAGE,
+    PAGE_DATA,
+    RUN_RECORD,
+    STATE_SIZE,
+    TRAILER_SIZE,
+    CorruptBytes,
+    LedgerState,
+    Trailer,
+    open_page,
+    open_trailer,
+    unpack_state,
+)
+from buckram.seams import Disk, File
+from buckram.types import EntryId, LedgerId
+
+_RUNS_A_PAGE = PAGE_DATA // RUN_RECORD.size
+_DIRS_A_PAGE = PAGE_DATA // DIR_RECORD.size
+_STATES_A_PAGE = PAGE_DATA // STATE_SIZE
+_SCAN_PAGES = 64
+
+
+class DirEntry:
+    """What a sealed segment holds of one ledger."""
+
+    __slots__ = ("bytes", "epoch", "first", "last", "ledger", "run_count", "run_index")
+
+    def __init__(self, page: bytes, at: int) -> None:
+        (
+            self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch
+        ) = DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
+
+
+class PageCache:
+    """The most recently used footer pages, at most `limit` of 4 KiB."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = limit
+        self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def get(self, owner: int, number: int, load: Callable[[int], bytes]) -> bytes:
+        key = (owner, number)
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = load(number)
+            if len(self._pages) > self._limit:
+                self._pages.popitem(last=False)
+        else:
+            self._pages.move_to_end(key)
+        return page
+
+    def clear(self) -> None:
+        self._pages.clear()
+
+
+class Footer:
+    """Reads a sealed segment's pages, or a ledger table's, which has states only.
+
+    Every method may raise CorruptBytes (a page fails its check) or OSError.
+    """
+
+    def __init__(self, trailer: Trailer, file: Callable[[], File], cache: PageCache) -> None:
+        self.trailer, self._file, self._cache = trailer, file, cache
+        self._keys: tuple[array[int], array[int]] | None = None
+
+    def _load(self, number: int) -> bytes:
+        page = self._file().read(self.trailer.footer_at + number * PAGE, PAGE)
+        return open_page(page, self.trailer.segment, number)
+
+    def _page(self, number: int) -> bytes:
+        return self._cache.get(self.trailer.segment, number, self._load)
+
+    def _first_keys(self) -> tuple[array[int], array[int]]:
+        """First ledger of each directory page and of each state page."""
+        if self._keys is None:
+            first, data = self.trailer.first_key_page, bytearray()
+            while len(data) < self.trailer.keys * KEY_RECORD.size:
+                data += self._load(first)
+                first += 1
+            keys = array("q", [key for (key,) in KEY_RECORD.iter_unpack(data)])
+            directories = self.trailer.first_run_page
+            self._keys = keys[:directories], keys[directories:]
+        return self._keys
+
+    def find(self, ledger: LedgerId) -> DirEntry | None:
+        trailer = self.trailer
+        if not trailer.lowest <= ledger <= trailer.highest:
+            return None
+        number = bisect_right(self._first_keys()[0], ledger) - 1
+        if number < 0:
+            return None
+        page = self._page(number)
+        at = _search(page, DIR_RECORD.size, ledger)
+        return None if at is None else DirEntry(page, at)
+
+    def find_state(self, ledger: LedgerId) -> LedgerState | None:
+        trailer = self.trailer
+        if not trailer.lowest <= ledger <= trailer.highest:
+            return None
+        number = bisect_right(self._first_keys()[1], ledger) - 1
+        if number < 0:
+            return None
+        page = self._page(trailer.first_state_page + number)
+        at = _search(page, STATE_SIZE, ledger)
+        return None if at is None else unpack_state(page, at * STATE_SIZE)
+
+    def find_run(self, found: DirEntry, entry: EntryId) -> Place | None:
+        """The run of `found` that covers `entry`."""
+        if not found.first <= entry <= found.last:
+            return None
+        low, high = found.run_index, found.run_index + found.run_count
+        place: Place | None = None
+        while low < high:
+            middle = (low + high) // 2
+            place_there = self._run(middle)
+            if place_there[0] <= entry:
+                low, place = middle + 1, place_there
+            else:
+                high = middle
+        return place if place is not None and entry < place[0] + place[1] else None
+
+    def _run(self, index: int) -> Place:
+        number, at = divmod(index, _RUNS_A_PAGE)
+        place: Place = RUN_RECORD.unpack_from(self._page(self.trailer.first_run_page + number), at * RUN_RECORD.size)
+        return place
+
+    def runs(self, found: DirEntry) -> Iterator[Place]:
+        for index in range(found.run_index, found.run_index + found.run_count):
+            yield self._run(index)
+
+    def directory(self) -> Iterator[DirEntry]:
+        for page in self._scan(0, self.trailer.first_run_page):
+            for at in range(len(page) // DIR_RECORD.size):
+                yield DirEntry(page, at)
+
+    def states(self, after: LedgerId = -1) -> Iterator[LedgerState]:
+        """States of ledgers above `after`, ascending; reads past the cache."""
+        begin = max(0, bisect_right(self._first_keys()[1], after) - 1)
+        first = self.trailer.first_state_page
+        for page in self._scan(first + begin, self.trailer.first_key_page):
+            for at in range(len(page) // STATE_SIZE):
+                state = unpack_state(page, at * STATE_SIZE)
+                if state.ledger_id > after:
+                    yield state
+
+    def _scan(self, begin: int, end: int) -> Iterator[bytes]:
+        while begin < end:
+            count = min(_SCAN_PAGES, end - begin)
+            data = self._file().read(self.trailer.footer_at + begin * PAGE, count * PAGE)
+            for index in range(count):
+                yield open_page(data[index * PAGE : (index + 1) * PAGE], self.trailer.segment, begin + index)
+            begin += count
+
+
+def _search(page: bytes, width: int, ledger: LedgerId) -> int | None:
+    """Index of the record whose first 8 bytes are `ledger`."""
+    low, high = 0, len(page) // width
+    unpack = KEY_RECORD.unpack_from
+    while low < high:
+        middle = (low + high) // 2
+        key = unpack(page, middle * width)[0]
+        if key == ledger:
+            return middle
+        if key < ledger:
+            low = middle + 1
+        else:
+            high = middle
+    return None
+
+
+class Segment:
+    """One log file in one use of it. `index` is set while it is not sealed, `footer` afterwards.
+
+    `base` + file offset = position in the tail ring, for what this process wrote; None otherwise. `log_end` is where
+    its blocks end. `dead_bytes` is an estimate that compaction checks. `readers` counts reads under way: a segment
+    that is gone from the list is handed on only when there are none.
+    """
+
+    __slots__ = (
+        "base", "dead_bytes", "file", "footer", "has_states", "index", "log_end", "name", "readers", "runs", "seq"
+    )
+
+    def __init__(self, seq: int, name: str, *, has_states: bool = True) -> None:
+        self.seq, self.name, self.has_states = seq, name, has_states
+        self.file: File | None = None
+        self.index: SegmentIndex | None = None
+        self.footer: Footer | None = None
+        self.base: int | None = None
+        self.log_end = self.dead_bytes = self.readers = self.runs = 0
+
+    def find(self, ledger: LedgerId, entry: EntryId, epoch: int) -> Place | None:
+        """The run that holds an entry of the ledger's living data."""
+        if self.index is not None:
+            slot = self.index.slots.get(ledger)
+            return None if slot is None or slot.epoch != epoch else slot.find(entry)
+        if self.footer is None:
+            return None
+        found = self.footer.find(ledger)
+        return None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
+
+    def places(self, ledger: LedgerId, epoch: int) -> Iterator[Place]:
+        if self.index is not None:
+            slot = self.index.slots.get(ledger)
+            if slot is not None and slot.epoch == epoch:
+                yield from slot.places()
+        elif self.footer is not None:
+            found = self.footer.find(ledger)
+            if found is not None and found.epoch == epoch:
+                yield from self.footer.runs(found)
+
+    def bytes_of(self, ledger: LedgerId, epoch: int) -> int:
+        if self.index is not None:
+            slot = self.index.slots.get(ledger)
+            return slot.bytes if slot is not None and slot.epoch == epoch else 0
+        found = None if self.footer is None else self.footer.find(ledger)
+        return found.bytes if found is not None and found.epoch == epoch else 0
+
+    def state(self, ledger: LedgerId) -> LedgerState | None:
+        if self.index is not None:
+            slot = self.index.slots.get(ledger)
+            return None if slot is None else slot.state
+        return None if self.footer is None or not self.has_states else self.footer.find_state(ledger)
+
+
+class OpenFiles:
+    """Files of sealed segments and tables, opened when needed; at most `limit` stay open."""
+
+    def __init__(self, disk: Disk, limit: int = 256) -> None:
+        self._disk, self._limit = disk, limit
+        self._files: OrderedDict[str, File] = OrderedDict()
+        self._busy: dict[str, int] = {}
+
+    def get(self, name: str) -> File:
+        file = self._files.get(name)
+        if file is not None:
+            self._files.move_to_end(name)
+            return file
+        file = self._files[name] = self._disk.open(name)
+        if len(self._files) > self._limit:
+            for old in self._files:
+                if old != name and not self._busy.get(old):
+                    self._files.pop(old).close()
+                    break
+        return file
+
+    def hold(self, name: str) -> File:
+        """Keep it open until `release`: a read in another thread uses it."""
+        self._busy[name] = self._busy.get(name, 0) + 1
+        return self.get(name)
+
+    def release(self, name: str) -> None:
+        left = self._busy[name] - 1
+        if left:
+            self._busy[name] = left
+        else:
+            del self._busy[name]
+
+    def forget(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close()
+
+
+def load_footer(segment: Segment, salt: int, files: OpenFiles, cache: PageCache) -> bool:
+    """Set segment.footer from its file's last page; False when there is no good trailer. OSError passes through."""
+    file = files.get(segment.name)
+    trailer = open_trailer(file.read(max(0, file.size() - TRAILER_SIZE), TRAILER_SIZE), segment.seq, salt)
+    if trailer is None:
+        return False
+    segment.footer = Footer(trailer, lambda: files.get(segment.name), cache)
+    segment.log_end = trailer.log_end
+    return True
+
+
+def check_footer(footer: Footer) -> None:
+    """Read every page once; CorruptBytes if one fails its check."""
+    for number in range(footer.trailer.pages):
+        footer._load(number)
+
+
+__all__ = ["CorruptBytes", "DirEntry", "Footer", "OpenFiles", "PageCache", "Segment", "check_footer", "load_footer"]

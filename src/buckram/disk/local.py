@@ -1,0 +1,336 @@
+"""LocalDisk: the Disk seam over one directory of a POSIX file system (Linux).
+
+Files opened with direct=True are written past the page cache (O_DIRECT) and read through it: on the machines this was
+made on, buffered writing of large blocks costs four times as much. Everything else is plain pread and pwrite.
+Modes say where writes with a sync run: inline in the caller, in a thread, or adaptive: inline while the device is fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from buckram.errors import ConfigError
+from buckram.seams import Read, Space, Write
+from buckram.types import Buffer
+
+T = TypeVar("T")
+LOCK_NAME = "lock"
+MODES = ("adaptive", "inline", "thread")
+SLOW_S, FAST_S = 0.001, 0.0005
+"""Adaptive mode leaves the caller's thread above SLOW_S per write (moving average) and returns below FAST_S."""
+_WEIGHT = 1 / 16
+_STAGING = 1 << 20
+_MAX_BUFFERS = 1000
+_DIRECT = getattr(os, "O_DIRECT", 0)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class LocalFile:
+    """A file with one descriptor, or two where writes go past the page cache and reads through it."""
+
+    __slots__ = ("direct", "fd", "name", "read_fd")
+
+    def __init__(self, name: str, fd: int, read_fd: int, direct: bool) -> None:
+        self.name, self.fd, self.read_fd, self.direct = name, fd, read_fd, direct
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        parts = []
+        while length > 0:
+            part = os.pread(self.read_fd, length, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset, length = offset + len(part), length - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        for fd in {self.fd, self.read_fd}:
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.read_fd = -1
+
+
+class LocalDisk:
+    """`path` is created if missing; ConfigError for an unknown mode. Close it to end its threads."""
+
+    def __init__(self, path: str | Path, mode: str = "adaptive") -> None:
+        if mode not in MODES:
+            raise ConfigError(f"disk_mode {mode!r}: must be one of {', '.join(MODES)}")
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._mode = mode
+        self._average_s = 0.0
+        self._inline = mode != "thread"
+        self._in_thread = 0
+        self._staging: list[mmap.mmap] = []
+        self._lock_fd = -1
+        self._writer: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._jobs: ThreadPoolExecutor | None = None
+        self.alignment, self._direct = self._probe()
+
+    def _probe(self) -> tuple[int, bool]:
+        """The device's unit of direct writing. File systems without O_DIRECT (older tmpfs) get buffered writes."""
+        name = self.path / f".probe-{os.getpid()}"
+        try:
+            fd = os.open(name, os.O_CREAT | os.O_RDWR | _DIRECT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            name.unlink(missing_ok=True)
+            return 512, False
+        try:
+            with mmap.mmap(-1, 4096) as page, memoryview(page) as view:
+                for unit in (512, 4096):
+                    try:
+                        os.preadv(fd, [view[:unit]], 0)
+                        return unit, True
+                    except OSError as error:
+                        if error.errno != errno.EINVAL:
+                            raise
+            return 4096, False
+        finally:
+            os.close(fd)
+            name.unlink(missing_ok=True)
+
+    # -- names
+
+    def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> LocalFile:
+        direct = direct and self._direct
+        flags = os.O_RDWR | os.O_CLOEXEC | (_DIRECT if direct else 0)
+        path = self.path / name
+        fd = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        read_fd = fd
+        try:
+            if create and size > 0:
+                os.posix_fallocate(fd, 0, size)
+                os.fsync(fd)
+            if direct:
+                read_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(fd)
+            if create:
+                os.unlink(path)
+            raise
+        return LocalFile(name, fd, read_fd, direct)
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self.path) if entry.name != LOCK_NAME and entry.is_file())
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self.path / old, self.path / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self.path / name)
+
+    def sync_names(self) -> None:
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def space(self) -> Space:
+        facts = os.statvfs(self.path)
+        return Space(facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail)
+
+    def lock(self) -> None:
+        if self._lock_fd >= 0:
+            return
+        fd = os.open(self.path / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise OSError(
+                error.errno, f"directory {self.path} is in use by another process; stop it or choose another directory"
+            ) from None
+        self._lock_fd = fd
+
+    # -- writes
+
+    def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
+        for write in writes:
+            assert isinstance(write.file, LocalFile)
+            if write.buffers:
+                self._lay_down(write.file, write.offset, write.buffers)
+        if sync:
+            self._sync(writes)
+
+    def _lay_down(self, file: LocalFile, offset: int, buffers: Sequence[Buffer]) -> None:
+        if file.direct:
+            if all(type(one) is memoryview and not one.readonly for one in buffers):
+                try:
+                    _write_all(file.fd, offset, buffers)
+                    return
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+            self._write_staged(file, offset, b"".join(buffers))
+            return
+        _write_all(file.fd, offset, buffers)
+
+    def _write_staged(self, file: LocalFile, offset: int, data: bytes) -> None:
+        """Direct writes need aligned memory: copy through a reused aligned buffer."""
+        staging = self._staging.pop() if self._staging else mmap.mmap(-1, _STAGING)
+        try:
+            with memoryview(staging) as view:
+                for start in range(0, len(data), _STAGING):
+                    part = data[start : start + _STAGING]
+                    view[: len(part)] = part
+                    with view[: len(part)] as aligned:
+                        _write_all(file.fd, offset + start, [aligned])
+        finally:
+            self._staging.append(staging)
+
+    def _sync(self, writes: Sequence[Write]) -> None:
+        synced: list[int] = []
+        for write in writes:
+            assert isinstance(write.file, LocalFile)
+            fd = write.file.fd
+            if fd in synced:
+                continue
+            synced.append(fd)
+            try:
+                os.fdatasync(fd)
+            except OSError as error:
+                # ENOSPC of a write means "nothing was written, try again"; that of a sync means lost data.
+                number = errno.EIO if error.errno == errno.ENOSPC else error.errno
+                raise OSError(number, f"sync of {self.path / write.file.name} failed: {error.strerror}") from error
+
+    def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
+        if self._inline and self._in_thread == 0:
+            done(self._timed(writes, sync))
+            return
+        loop = asyncio.get_running_loop()
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, "buckram-disk")
+        self._in_thread += 1
+
+        def finish(error: OSError | None) -> None:
+            self._in_thread -= 1
+            done(error)
+
+        def work() -> None:
+            error = self._timed(writes, sync)
+            try:
+                loop.call_soon_threadsafe(finish, error)
+            except RuntimeError:
+                return  # the loop was closed meanwhile: nobody is left to hear of it
+
+        self._writer.submit(work)
+
+    def _timed(self, writes: Sequence[Write], sync: bool) -> OSError | None:
+        began = time.perf_counter()
+        try:
+            self.write_now(writes, sync=sync)
+        except OSError as error:
+            return error
+        finally:
+            self._average_s += (time.perf_counter() - began - self._average_s) * _WEIGHT
+            if self._mode == "adaptive":
+                self._inline = self._average_s < (SLOW_S if self._inline else FAST_S)
+        return None
+
+    # -- reads and jobs
+
+    def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
+        if self._mode != "inline":
+            cached = _read_cached(reads)
+            if cached is None:
+                self._read_in_thread(reads, done)
+            else:
+                done(cached)
+            return
+        done(_read_all(reads))
+
+    def _read_in_thread(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            outcome = _read_all(reads)
+            try:
+                loop.call_soon_threadsafe(done, outcome)
+            except RuntimeError:
+                return  # the loop was closed meanwhile
+
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(2, "buckram-read")
+        self._readers.submit(work)
+
+    async def offload(self, job: Callable[[], T]) -> T:
+        if self._jobs is None:
+            self._jobs = ThreadPoolExecutor(2, "buckram-job")
+        future = asyncio.get_running_loop().run_in_executor(self._jobs, job)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # The job still uses its files: whoever cancelled must not close them under it.
+            while not future.done():
+                try:
+                    await asyncio.wait([future])
+                except asyncio.CancelledError:
+                    continue
+            raise
+
+    def close(self) -> None:
+        for pool in (self._writer, self._readers, self._jobs):
+            if pool is not None:
+                pool.shutdown(wait=True)
+        self._writer = self._readers = self._jobs = None
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        self._staging.clear()
+
+
+def _write_all(fd: int, offset: int, buffers: Sequence[Buffer]) -> None:
+    for start in range(0, len(buffers), _MAX_BUFFERS):
+        part = buffers[start : start + _MAX_BUFFERS]
+        total = sum(map(len, part))
+        written = os.pwritev(fd, part, offset)
+        if written < total:
+            rest = memoryview(b"".join(part))
+            while written < total:
+                more = os.pwrite(fd, rest[written:], offset + written)
+                if more == 0:
+                    raise OSError(errno.EIO, "the device took no more bytes")
+                written += more
+        offset += total
+
+
+def _read_all(reads: Sequence[Read]) -> list[bytes] | OSError:
+    try:
+        return [one.file.read(one.offset, one.length) for one in reads]
+    except OSError as error:
+        return error
+
+
+def _read_cached(reads: Sequence[Read]) -> list[bytes] | None:
+    """All of it if it is in the page cache, which costs microseconds; None if some must come from the device."""
+    if not _NOWAIT:
+        return None
+    found = []
+    for one in reads:
+        assert isinstance(one.file, LocalFile)
+        buffer = bytearray(one.length)
+        try:
+            got = os.preadv(one.file.read_fd, [buffer], one.offset, _NOWAIT)
+        except OSError:
+            return None
+        if got != one.length:
+            return None
+        found.append(bytes(buffer))
+    return found
