@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
 import click
 
 from buckram.cli.ledger_write import write
 from buckram.cli.options import (
-    Quorum,
-    cluster_uri,
+    connected,
     custom_metadata,
     json_option,
     ledger_options,
@@ -24,10 +22,8 @@ from buckram.cli.options import (
     yes_option,
 )  # fmt: skip
 from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, table
+from buckram.core.quorum import Quorum
 from buckram.types import Entry, LedgerMetadata
-
-if TYPE_CHECKING:
-    from buckram.client.client import Client
 
 LEDGER = click.IntRange(min=0)
 WINDOW_ENTRIES = 4000
@@ -39,13 +35,6 @@ def ledger() -> None:
 
 
 ledger.add_command(write)
-
-
-def connected(uri: str | None) -> AbstractAsyncContextManager[Client]:
-    """The client of one command."""
-    from buckram.client.client import connect
-
-    return connect(cluster_uri(uri))
 
 
 @ledger.command("create")
@@ -72,7 +61,8 @@ def create(
 
 async def _create(uri: str | None, shape: Quorum, digest: str, password: str, meta: dict[str, bytes]) -> int:
     async with connected(uri) as client:
-        writer = await client.create(ensemble=tuple(shape), digest=digest, password=password, custom_metadata=meta)
+        writer = await client.create(ensemble=str(shape), digest=digest, password=password, custom_metadata=meta)
+        await writer.abandon()  # the handle goes, the ledger stays open
         return writer.ledger_id
 
 
@@ -166,7 +156,7 @@ async def _read(
     uri: str | None, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
 ) -> None:
     async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
-        end = await reader.read_last_confirmed() if last is None else last
+        end = await reader.refresh() if last is None else last
         while first <= end:
             window = min(end, first + WINDOW_ENTRIES - 1)
             _print_entries(await reader.read(first, window), raw, as_json)
@@ -298,3 +288,14 @@ def repair(ledger_id: int, password: str, uri: str | None, as_json: bool) -> Non
       buckram ledger repair 7
     """
     run_async(_repair(uri, ledger_id, password, as_json))
+
+
+async def _repair(uri: str | None, ledger_id: int, password: str, as_json: bool) -> None:
+    async with connected(uri) as client:
+        report = await client.repair(ledger_id, password=password)
+    shown = {"ledger": ledger_id, **dataclasses.asdict(report)}
+    if as_json:
+        emit(shown)
+        return
+    for key, value in shown.items():
+        print(f"{key.replace('_', ' ')}: {value}")

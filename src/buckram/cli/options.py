@@ -6,46 +6,33 @@ import asyncio
 import os
 import tomllib
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from buckram.config import load
+from buckram.core.quorum import Quorum
 from buckram.errors import ConfigError, InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 
 
-class Quorum(NamedTuple):
-    """Ensemble size, write quorum, ack quorum."""
-
-    ensemble: int
-    write: int
-    ack: int
-
-    def __str__(self) -> str:
-        return f"{self.ensemble}/{self.write}/{self.ack}"
-
-
 def quorum(text: str, write: int | None, ack: int | None) -> Quorum:
-    """From `E` or `E/Qw/Qa` and the two other options; what is left out: Qw = min(E, 3), Qa = a majority of Qw."""
-    parts = text.split("/")
-    try:
-        numbers = [int(part) for part in parts]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 3):
-        raise InvalidArgument(f"--ensemble {text!r}: give E or E/Qw/Qa, for example 3/3/2")
-    if len(numbers) == 3 and (write is not None or ack is not None):
+    """From `E` or `E/Qw/Qa` and the two other options; what is left out: Qw = E, Qa = the majority of Qw."""
+    if write is None and ack is None:
+        return Quorum.parse(text)
+    if "/" in text:
         raise InvalidArgument(f"--ensemble {text} names the quorums already: leave out --write-quorum and --ack-quorum")
-    e = numbers[0]
-    w = numbers[1] if len(numbers) == 3 else min(e, 3) if write is None else write
-    a = numbers[2] if len(numbers) == 3 else w // 2 + 1 if ack is None else ack
-    if not e >= w >= a >= 1:
-        raise InvalidArgument(f"ensemble {e}, write quorum {w}, ack quorum {a}: needed is E >= Qw >= Qa >= 1")
-    return Quorum(e, w, a)
+    size = Quorum.parse(text).ensemble_size
+    width = size if write is None else write
+    return Quorum(size, width, width // 2 + 1 if ack is None else ack)
 
 
 def metadata_option(command: F) -> F:
@@ -104,11 +91,18 @@ def custom_metadata(pairs: tuple[str, ...]) -> dict[str, bytes]:
 
 def cluster_uri(given: str | None) -> str:
     """The URI in force; ConfigError that says how to start or name a cluster when there is none."""
-    if given:
-        return given
     from buckram.metadata.uri import default_uri
 
-    return default_uri()
+    return given or default_uri(os.environ, Path.cwd())
+
+
+def connected(uri: str | None, *, wire_protocol: int | None = None) -> AbstractAsyncContextManager[Client]:
+    """The client of one command, configured by the environment."""
+    from buckram.client.client import connect
+
+    config, _ = load("client", None, os.environ, {"wire_protocol": wire_protocol})
+    net, _ = load("net", None, os.environ)
+    return connect(cluster_uri(uri), config=config, net=net)
 
 
 def read_toml(path: str | None) -> Mapping[str, Any]:

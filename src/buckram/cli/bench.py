@@ -1,0 +1,95 @@
+"""`buckram bench`: one load against a running cluster. The standard suite around it is `make bench`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from buckram.cli.options import (
+    connected,
+    json_option,
+    metadata_option,
+    password_option,
+    quorum,
+    quorum_options,
+    run_async,
+)
+from buckram.cli.output import emit, table
+from buckram.errors import InvalidArgument
+
+
+@click.group()
+def bench() -> None:
+    """Measure writes and reads of a running cluster."""
+
+
+def _show(figures: dict[str, Any], as_json: bool) -> None:
+    if not as_json and sys.stdout.isatty():
+        table(("FIGURE", "VALUE"), [(k, v) for k, v in figures.items() if not isinstance(v, list)])
+        return
+    emit(figures)
+
+
+@bench.command("write")
+@click.option("--ledgers", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--size", type=click.IntRange(0), default=1024, show_default=True, help="Payload bytes of an entry.")
+@quorum_options()
+@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
+@click.option("--rate", type=click.FloatRange(0.0), default=0.0, help="Adds per second in all; 0 is full speed.")
+@click.option("--outstanding", type=click.IntRange(1), default=4000, show_default=True, help="Entries not yet acked.")
+@click.option("--protocol", type=click.Choice(["2", "3"]), default="2", show_default=True, help="Wire protocol.")
+@metadata_option
+@json_option
+def write(
+    ledgers: int, size: int, ensemble: str, write_quorum: int | None, ack_quorum: int | None, seconds: float,
+    rate: float, outstanding: int, protocol: str, uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Append to new ledgers and report throughput, latency and the client's CPU time.
+
+    With --rate latency counts from the moment an entry was due.
+
+    \b
+    Example:
+      buckram bench write --ledgers 100 --size 1024 --ensemble 3/3/2 --seconds 10
+    """
+    from buckram.cli.load import WriteLoad
+    from buckram.cli.load import write as run
+
+    shape = quorum(ensemble, write_quorum, ack_quorum)
+    load = WriteLoad(ledgers, size, str(shape), seconds, rate, outstanding)
+
+    async def main() -> dict[str, Any]:
+        async with connected(uri, wire_protocol=int(protocol)) as client:
+            return await run(client, load)
+
+    _show(run_async(main()), as_json)
+
+
+@bench.command("read")
+@click.option("--ledger", "ledger_id", type=click.IntRange(0), required=True)
+@click.option("--batch", type=click.IntRange(1), default=20_000, show_default=True, help="Entries a call.")
+@click.option("--random", "at_random", is_flag=True, help="Single entries at random places instead.")
+@click.option("--count", type=click.IntRange(1), default=50_000, show_default=True, help="How many with --random.")
+@password_option
+@metadata_option
+@json_option
+def read(
+    ledger_id: int, batch: int, at_random: bool, count: int, password: str, uri: str | None, as_json: bool
+) -> None:
+    """Read a ledger once and report entries per second.
+
+    \b
+    Example:
+      buckram bench read --ledger 7
+    """
+    from buckram.cli.load import read_random, read_sequential
+
+    async def main() -> dict[str, Any]:
+        async with connected(uri) as client, client.open(ledger_id, password=password) as reader:
+            if reader.last_confirmed < 0:
+                raise InvalidArgument(f"ledger {ledger_id} has no readable entry: write to it first")
+            return await (read_random(reader, count) if at_random else read_sequential(reader, batch))
+
+    _show(run_async(main()), as_json)

@@ -1,0 +1,208 @@
+"""`buckram bookie`: run one (bookie_run.py), list them, and ask one of them directly."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli.bookie_run import config, run
+from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.output import emit, table
+from buckram.core.availability import EntryList
+from buckram.core.entry import Digest
+from buckram.core.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply, Read, ReadReply
+from buckram.errors import (
+    BookieError,
+    BookieIOError,
+    BookieUnavailable,
+    BuckramError,
+    Code,
+    InvalidArgument,
+    NoSuchEntry,
+    NoSuchLedger,
+    UnknownLedgerState,
+)
+from buckram.types import BookieInfo, DigestType
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+
+ID = click.IntRange(min=0)
+
+
+@click.group()
+def bookie() -> None:
+    """Run bookies, list them, and look at what one holds."""
+
+
+bookie.add_command(run)
+bookie.add_command(config)
+
+
+@bookie.command("list")
+@metadata_option
+@json_option
+def list_bookies(uri: str | None, as_json: bool) -> None:
+    """Every bookie that the cluster knows: writable, readonly or down.
+
+    \b
+    Example:
+      buckram bookie list
+    """
+    found = run_async(_list(uri))
+    if as_json:
+        emit({"bookies": found})
+    else:
+        keys = ("id", "host", "port", "state")
+        table([key.upper() for key in keys], [["" if row[key] is None else row[key] for key in keys] for row in found])
+
+
+async def _list(uri: str | None) -> list[dict[str, Any]]:
+    async with connected(uri) as client:
+        current = await client.services.store.bookies()
+        known = await client.services.store.known_bookies()
+    rows = []
+    for bookie_id in sorted({*known, *current.writable, *current.readonly}):
+        state = "writable" if bookie_id in current.writable else "readonly" if bookie_id in current.readonly else "down"
+        rows.append(_describe(bookie_id, current.find(bookie_id), state))
+    return rows
+
+
+def _describe(bookie_id: str, info: BookieInfo | None, state: str) -> dict[str, Any]:
+    address = info.address if info is not None else None
+    return {
+        "id": bookie_id,
+        "host": address.host if address is not None else None,
+        "port": address.port if address is not None else None,
+        "state": state,
+        "incarnation": info.incarnation if info is not None else None,
+    }
+
+
+@bookie.command("show")
+@click.argument("bookie_id")
+@metadata_option
+@json_option
+def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
+    """One bookie: address, state, space on its disk.
+
+    \b
+    Example:
+      buckram bookie show bookie-1
+    """
+    found = run_async(_show(uri, bookie_id))
+    if as_json:
+        emit(found)
+        return
+    for key, value in found.items():
+        print(f"{key:>12}  {'' if value is None else value}")
+
+
+async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
+    row = next((row for row in await _list(uri) if row["id"] == bookie_id), None)
+    if row is None:
+        raise _Unknown(bookie_id)
+    if row["state"] == "down":
+        return {**row, "total_bytes": None, "free_bytes": None}
+    async with connected(uri) as client:
+        reply = await client.services.pool.call(bookie_id, GetBookieInfo())
+    space = reply if isinstance(reply, BookieInfoReply) and reply.code is Code.OK else None
+    return {
+        **row,
+        "total_bytes": space.total_bytes if space is not None else None,
+        "free_bytes": space.free_bytes if space is not None else None,
+    }
+
+
+class _Unknown(InvalidArgument):
+    def __init__(self, bookie_id: str) -> None:
+        super().__init__(f"bookie {bookie_id}: not known to the cluster; `buckram bookie list` shows those that are")
+
+
+async def _check_known(client: Client, bookie_id: str) -> None:
+    current = await client.services.store.bookies()
+    if current.find(bookie_id) is not None:
+        return
+    if bookie_id in await client.services.store.known_bookies():
+        raise BookieUnavailable(bookie_id, "is down: it is not registered; start it again")
+    raise _Unknown(bookie_id)
+
+
+@bookie.command("entries")
+@click.argument("bookie_id")
+@click.option("--ledger", "ledger_id", type=ID, required=True)
+@metadata_option
+@json_option
+def entries(bookie_id: str, ledger_id: int, uri: str | None, as_json: bool) -> None:
+    """Which entries of a ledger this bookie itself holds.
+
+    \b
+    Example:
+      buckram bookie entries bookie-1 --ledger 7
+    """
+    runs = run_async(_entries(uri, bookie_id, ledger_id))
+    if as_json:
+        held = [entry for first, count in runs for entry in range(first, first + count)]
+        emit({"ledger": ledger_id, "entries": held})
+        return
+    for first, count in runs:
+        print(f"{first}..{first + count - 1}" if count > 1 else first)
+
+
+async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+    async with connected(uri) as client:
+        await _check_known(client, bookie_id)
+        reply = await client.services.pool.call(bookie_id, ListEntries(ledger_id))
+    if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
+        raise _problem(bookie_id, reply.code, ledger_id)
+    return list(EntryList.decode(reply.availability).runs())
+
+
+@bookie.command("read")
+@click.argument("bookie_id")
+@click.option("--ledger", "ledger_id", type=ID, required=True)
+@click.option("--entry", "entry_id", type=ID, required=True)
+@metadata_option
+@json_option
+def read(bookie_id: str, ledger_id: int, entry_id: int, uri: str | None, as_json: bool) -> None:
+    """One entry as this bookie itself holds it, checked against its digest.
+
+    \b
+    Example:
+      buckram bookie read bookie-1 --ledger 7 --entry 0
+    """
+    shown = run_async(_read(uri, bookie_id, ledger_id, entry_id))
+    if as_json:
+        payload = base64.b64encode(shown.pop("payload")).decode()
+        emit({**shown, "payload_base64": payload})
+    else:
+        sys.stdout.buffer.write(shown["payload"] + b"\n")
+
+
+async def _read(uri: str | None, bookie_id: str, ledger_id: int, entry_id: int) -> dict[str, Any]:
+    async with connected(uri) as client:
+        await _check_known(client, bookie_id)
+        metadata = (await client.services.store.read_ledger(ledger_id)).metadata
+        reply = await client.services.pool.call(bookie_id, Read(ledger_id, entry_id))
+    if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
+        raise _problem(bookie_id, reply.code, ledger_id, entry_id)
+    digest = Digest(metadata.digest_type or DigestType.DUMMY, metadata.password or b"")
+    entry = digest.open(ledger_id, entry_id, reply.body)
+    return {
+        "ledger": ledger_id, "entry": entry_id, "last_add_confirmed": entry.last_add_confirmed,
+        "length": entry.length, "payload": entry.payload,
+    }  # fmt: skip
+
+
+def _problem(bookie_id: str, code: Code, ledger_id: int, entry_id: int | None = None) -> BuckramError:
+    if code is Code.NO_LEDGER:
+        return NoSuchLedger(ledger_id)
+    if code is Code.NO_ENTRY and entry_id is not None:
+        return NoSuchEntry(ledger_id, entry_id, f"bookie {bookie_id} does not hold it")
+    if code is Code.UNKNOWN_LEDGER_STATE:
+        return UnknownLedgerState(bookie_id, f"may have lost data of ledger {ledger_id} and does not say")
+    error: BookieError = BookieIOError(bookie_id, f"answered {code.name} for ledger {ledger_id}")
+    return error

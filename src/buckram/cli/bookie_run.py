@@ -1,0 +1,143 @@
+"""`buckram bookie run` and `config`: the configuration in force, and one bookie as a process.
+
+Signals, the ready line and the end with the parent are here; everything else of a bookie is bookie/process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async
+from buckram.cli.output import emit
+from buckram.config import Sourced, load
+from buckram.types import BookieInfo
+
+SECTIONS = ("bookie", "store", "net")
+
+
+def config_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus text there."),
+        click.option("--advertise", metavar="HOST:PORT", help="Where clients reach it; default: where it listens."),
+        click.option("--id", "bookie_id", metavar="NAME", help="Identity; default: host:port of the first start."),
+        click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 picks a free one; default 3181."),
+        click.option("--host", help="Address to listen on; default 127.0.0.1 (nothing is authenticated yet)."),
+        click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="Settings; see docs."),
+    ):
+        command = option(command)
+    return command
+
+
+def _load(config_file: str | None, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[Sourced]]:
+    document = read_toml(config_file)
+    values: dict[str, Any] = {}
+    sources: list[Sourced] = []
+    for section in SECTIONS:
+        given = arguments if section == "bookie" else None
+        values[section], found = load(section, document, os.environ, given)
+        sources += found
+    return values, sources
+
+
+@click.command("run")
+@metadata_option
+@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@config_options
+@click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End when the parent is gone.")
+@json_option
+def run(
+    uri: str | None, directory: str, config_file: str | None, host: str | None, port: int | None,
+    bookie_id: str | None, advertise: str | None, metrics: str | None, until_stdin_closes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run one bookie until SIGTERM or Ctrl-C.
+
+    An empty directory becomes a new bookie. A directory remembers its identity, so host and port may change.
+
+    \b
+    Example:
+      buckram bookie run --metadata sqlite:///srv/buckram/metadata.db --data /srv/bookie-1 --port 3181
+    """
+    from buckram.bookie.process import run_bookie
+
+    where = cluster_uri(uri)
+    given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
+    values, _ = _load(config_file, given)
+    _log_to_stderr()
+    run_async(_prepare(where))
+
+    def ready(info: BookieInfo) -> None:
+        address = info.address
+        host, port = (address.host, address.port) if address is not None else ("", 0)
+        if as_json:
+            emit({"id": info.bookie_id, "host": host, "port": port, "pid": os.getpid()})
+        else:
+            print(f"bookie {info.bookie_id} serves at {host}:{port}, process {os.getpid()}", flush=True)
+
+    def on_loop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        if until_stdin_closes:
+            loop.add_reader(sys.stdin.fileno(), _parent_gone, loop, stop)
+
+    run_bookie(
+        directory, where, values["bookie"], values["store"], values["net"],
+        environment=os.environ, on_ready=ready, on_loop=on_loop,
+    )  # fmt: skip
+
+
+def _parent_gone(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        loop.remove_reader(sys.stdin.fileno())
+        stop()
+
+
+async def _prepare(uri: str) -> None:
+    """The embedded store is made where it is missing; a shared one is only ever made on purpose (`cluster init`)."""
+    if not uri.startswith("sqlite:"):
+        return
+    from buckram.metadata.uri import init_cluster, open_store
+
+    store = await open_store(uri)
+    try:
+        await init_cluster(store)
+    finally:
+        await store.close()
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if os.environ.get("BUCKRAM_DEBUG") else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+
+@click.command("config")
+@config_options
+@json_option
+def config(
+    config_file: str | None, host: str | None, port: int | None, bookie_id: str | None, advertise: str | None,
+    metrics: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Print each setting in force and where it came from: default, file, environment or argument.
+
+    \b
+    Example:
+      buckram bookie config --config bookie.toml
+    """
+    from buckram.bookie.config_report import rows, text
+
+    given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
+    _, sources = _load(config_file, given)
+    if as_json:
+        emit({"settings": rows(sources)})
+    else:
+        print(text(sources), end="")

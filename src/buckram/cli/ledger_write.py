@@ -1,0 +1,141 @@
+"""`buckram ledger write`: lines of standard input become entries, as fast as the cluster takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+from buckram.cli.options import (
+    connected,
+    custom_metadata,
+    json_option,
+    ledger_options,
+    metadata_option,
+    quorum,
+    run_async,
+)
+from buckram.cli.output import emit, progress, remark
+from buckram.cli.stdin import Lines
+from buckram.net.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.client.writer import Writer
+
+BATCHES_IN_FLIGHT = 32
+BATCH_ENTRIES = 2_000
+VISIBLE_SECONDS = 2.0
+
+
+@click.command("write")
+@ledger_options
+@click.option("--close", "close", is_flag=True, help="Close the ledger at the end of the input; else it stays open.")
+@click.option("--acks", is_flag=True, help="Print the highest acknowledged entry id as it advances, one number a line.")
+@metadata_option
+@json_option
+def write(
+    ensemble: str, write_quorum: int | None, ack_quorum: int | None, digest: str, password: str,
+    meta: tuple[str, ...], close: bool, acks: bool, uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a ledger out of the lines of standard input.
+
+    The first line of output names the ledger, the last says how many entries it got; both are JSON. SIGTERM and
+    Ctrl-C end the input: what was read is written, then the ledger is closed.
+
+    \b
+    Example:
+      dmesg | buckram ledger write --close
+    """
+    del as_json  # the output is JSON in any case
+    shape = quorum(ensemble, write_quorum, ack_quorum)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            writer = await client.create(
+                ensemble=str(shape), digest=digest, password=password, custom_metadata=custom_metadata(meta)
+            )
+            await _Copy(writer, close, acks).run(client, password)
+
+    run_async(main())
+
+
+class _Copy:
+    """One run from standard input to one ledger."""
+
+    def __init__(self, writer: Writer, close: bool, acks: bool) -> None:
+        self._writer, self._close, self._acks = writer, close, acks
+        self._entries = 0
+        self._printed = -1
+        self._failure: BaseException | None = None
+        self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
+
+    async def run(self, client: Client, password: str) -> None:
+        emit({"ledger": self._writer.ledger_id})
+        lines = Lines()
+        loop = asyncio.get_running_loop()
+
+        def end_input() -> None:
+            self._close = True
+            lines.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end_input)
+        scope = TaskScope("ledger write")
+        try:
+            with progress("entries", None, show=not self._acks) as advance:
+                await self._feed(lines, scope, advance)
+                await self._writer.flush()
+            self._report_acks()
+            if self._close:
+                await self._writer.close()
+            else:
+                await self._leave_open(client, password)
+        finally:
+            await scope.close()
+        last = self._entries - 1
+        emit({"ledger": self._writer.ledger_id, "entries": self._entries, "last_entry": last})
+
+    async def _feed(self, lines: Lines, scope: TaskScope, advance: object) -> None:
+        assert callable(advance)
+        async for batch in lines:
+            for begin in range(0, len(batch), BATCH_ENTRIES):
+                part = batch[begin : begin + BATCH_ENTRIES]
+                await self._room.acquire()
+                if self._failure is not None:
+                    return
+                # Tasks start in the order they are made, so entries keep the order of the lines.
+                scope.spawn(self._append(part), "append")
+                self._entries += len(part)
+                advance(len(part))
+        for _ in range(BATCHES_IN_FLIGHT):
+            await self._room.acquire()
+
+    async def _append(self, part: list[bytes]) -> None:
+        try:
+            await self._writer.append_many(part)
+            self._report_acks()
+        except Exception as error:
+            # Kept for the feeding loop; flush and close raise the writer's own first failure as well.
+            self._failure = self._failure or error
+        finally:
+            self._room.release()
+
+    def _report_acks(self) -> None:
+        confirmed = self._writer.last_confirmed
+        if self._acks and confirmed > self._printed:
+            self._printed = confirmed
+            print(confirmed, flush=True)
+
+    async def _leave_open(self, client: Client, password: str) -> None:
+        """Readers of an open ledger see what its writer published: wait for that before this process goes."""
+        ledger_id = self._writer.ledger_id
+        try:
+            async with asyncio.timeout(VISIBLE_SECONDS), client.open(ledger_id, password=password) as reader:
+                if self._entries:
+                    await anext(aiter(reader.tail(self._entries - 1)))
+        except TimeoutError:
+            remark(f"ledger {ledger_id}: its last entries become readable once it is recovered")
+        await self._writer.abandon()

@@ -1,0 +1,273 @@
+"""Load generators behind `buckram bench`: writes at full speed or paced, reads in sequence or at random.
+
+They use the public client as a program would. Paced latency counts from the moment an entry was due, so a generator
+or a cluster that falls behind shows it. Figures only; starting clusters and printing are elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import random
+import resource
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from buckram.errors import BuckramError, BufferFull
+from buckram.net.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.client.reader import Reader
+    from buckram.client.writer import Writer
+
+TICK_MIN_S, TICK_MAX_S = 0.0001, 0.001
+WARM_UP_SHARE = 0.1
+PAYLOADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLoad:
+    """What to write. `rate` 0 is full speed; `outstanding` is entries not yet acknowledged, over all ledgers."""
+
+    ledgers: int
+    size: int
+    ensemble: str
+    seconds: float
+    rate: float = 0.0
+    outstanding: int = 4000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened: (latency in seconds, entries) per wait, and how many were acknowledged or failed."""
+
+    waits: list[tuple[float, int]] = field(default_factory=list)
+    acked: int = 0
+    errors: int = 0
+    first_error: BaseException | None = None
+
+    def add(self, latency: float, entries: int) -> None:
+        self.waits.append((latency, entries))
+        self.acked += entries
+
+    def failed(self, error: BaseException, entries: int) -> None:
+        self.errors += entries
+        self.first_error = self.first_error or error
+
+    def percentiles(self) -> dict[str, float]:
+        """p50, p99 and p999 in milliseconds, each wait weighted by its entries: the smallest latency that at least
+        that share of the entries did not exceed."""
+        ordered = sorted(self.waits)
+        total = sum(n for _, n in ordered)
+        found: dict[str, float] = {}
+        for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999)):
+            seen = 0
+            found[name] = 0.0
+            for latency, n in ordered:
+                seen += n
+                if seen >= share * total:
+                    found[name] = round(latency * 1000, 3)
+                    break
+        return found
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def write(client: Client, load: WriteLoad, on_ledger: Callable[[int], None] | None = None) -> dict[str, Any]:
+    """Run a write load after a short warm-up; the figures of `buckram bench write`. Ledgers are closed at the end."""
+    payloads = [random.randbytes(load.size) for _ in range(PAYLOADS)]
+    writers = [await client.create(ensemble=load.ensemble) for _ in range(load.ledgers)]
+    try:
+        for writer in writers:
+            if on_ledger is not None:
+                on_ledger(writer.ledger_id)
+        run = _paced if load.rate else _full_speed
+        await run(writers, payloads, load, Tally(), load.seconds * WARM_UP_SHARE)
+        tally, cpu, began = Tally(), cpu_seconds(), time.perf_counter()
+        await run(writers, payloads, load, tally, load.seconds)
+        seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
+    finally:
+        for writer in writers:
+            with contextlib.suppress(BuckramError):  # already counted where it failed
+                await writer.close()
+    if tally.first_error is not None and not tally.acked:
+        raise tally.first_error
+    return {
+        "adds_per_s": round(tally.acked / seconds),
+        "mb_per_s": round(tally.acked * load.size / seconds / 1e6, 1),
+        **tally.percentiles(),
+        "client_cpu_us_per_add": round(cpu / max(1, tally.acked) * 1e6, 2),
+        "acked": tally.acked,
+        "errors": tally.errors,
+        "ledgers": [writer.ledger_id for writer in writers],
+        "degraded": any(writer.degraded for writer in writers),
+    }
+
+
+async def _full_speed(
+    writers: list[Writer], payloads: list[bytes], load: WriteLoad, tally: Tally, seconds: float
+) -> None:
+    """A few chains a ledger, each always waiting for one batch: per entry nothing but a place in a list."""
+    chains = 4 if len(writers) == 1 else 2
+    batch = max(1, load.outstanding // (len(writers) * chains))
+    entries = [payloads[n % len(payloads)] for n in range(batch)]
+    clock = time.perf_counter
+    end = clock() + seconds
+
+    async def chain(writer: Writer) -> None:
+        while (began := clock()) < end:
+            try:
+                await writer.append_many(entries)
+            except BuckramError as error:
+                tally.failed(error, batch)
+                return
+            tally.add(clock() - began, batch)
+
+    await _all([chain(writer) for writer in writers for _ in range(chains)])
+
+
+async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, tally: Tally, seconds: float) -> None:
+    clock = time.perf_counter
+    total = max(1, int(load.rate * seconds))
+    interval = 1.0 / load.rate
+    idle = asyncio.Event()
+    state = {"sent": 0, "open": 0}
+
+    def done(due: float, future: asyncio.Future[int]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            tally.add(clock() - due, 1)
+        else:
+            tally.failed(error, 1)
+        state["open"] -= 1
+        if state["sent"] == total and not state["open"]:
+            idle.set()
+
+    began = clock()
+    async with _ticks(min(TICK_MAX_S, max(TICK_MIN_S, interval))) as tick:
+        while state["sent"] < total:
+            await tick()
+            ready = min(total, int((clock() - began) * load.rate) + 1)
+            for n in range(state["sent"], ready):
+                due = began + n * interval
+                try:
+                    future = writers[n % len(writers)].append_nowait(payloads[n % len(payloads)])
+                except BufferFull:
+                    break  # it stays due: the wait counts into its latency
+                except BuckramError as error:
+                    tally.failed(error, 1)
+                    state["sent"] += 1
+                    continue
+                state["sent"] += 1
+                state["open"] += 1
+                future.add_done_callback(lambda f, due=due: done(due, f))  # type: ignore[misc]  # a bound default
+    if state["open"]:
+        await idle.wait()
+
+
+@contextlib.asynccontextmanager
+async def _ticks(period: float) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
+    """Wake up every `period` seconds. Loop timers have a millisecond's grain; the kernel's timerfd has none."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+    descriptor = _timerfd(period)
+
+    async def tick() -> None:
+        if descriptor is None:
+            await asyncio.sleep(period)
+            return
+        await woken.wait()
+        woken.clear()
+
+    def expired() -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(descriptor or 0, 8)
+        woken.set()
+
+    if descriptor is not None:
+        loop.add_reader(descriptor, expired)
+    try:
+        yield tick
+    finally:
+        if descriptor is not None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+
+def _timerfd(period: float) -> int | None:
+    """A Linux timer as a file descriptor; None elsewhere."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        descriptor: int = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    except (AttributeError, OSError):
+        return None
+    if descriptor < 0:
+        return None
+    nanoseconds = int(period * 1e9)
+    spec = (ctypes.c_long * 4)(0, nanoseconds, 0, nanoseconds)
+    libc.timerfd_settime(descriptor, 0, spec, None)
+    return descriptor
+
+
+async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
+    """All readable entries, `batch` a call, two calls at a time; latency is that of a call."""
+    last = await reader.refresh()
+    tally, size, began = Tally(), 0, time.perf_counter()
+    starts = iter(range(0, last + 1, batch))
+
+    async def chain() -> None:
+        nonlocal size
+        for first in starts:
+            at = time.perf_counter()
+            payloads = await reader.read_payloads(first, min(last, first + batch - 1))
+            tally.add(time.perf_counter() - at, len(payloads))
+            size += sum(map(len, payloads))
+
+    await _all([chain(), chain()])
+    return _read_figures(tally, size, time.perf_counter() - began)
+
+
+async def read_random(reader: Reader, count: int, concurrency: int = 64) -> dict[str, Any]:
+    """Single entries at random places."""
+    last = await reader.refresh()
+    tally, size, began = Tally(), 0, time.perf_counter()
+    picks = iter([random.randint(0, last) for _ in range(count if last >= 0 else 0)])
+
+    async def chain() -> None:
+        nonlocal size
+        for entry in picks:
+            at = time.perf_counter()
+            size += len((await reader.get(entry)).payload)
+            tally.add(time.perf_counter() - at, 1)
+
+    await _all([chain() for _ in range(concurrency)])
+    return _read_figures(tally, size, time.perf_counter() - began)
+
+
+def _read_figures(tally: Tally, size: int, seconds: float) -> dict[str, Any]:
+    shares = tally.percentiles()
+    return {
+        "entries_per_s": round(tally.acked / seconds),
+        "mb_per_s": round(size / seconds / 1e6, 1),
+        "p50_ms": shares["p50_ms"],
+        "p99_ms": shares["p99_ms"],
+        "entries": tally.acked,
+    }
+
+
+async def _all(chains: list[Coroutine[Any, Any, None]]) -> None:
+    """Run side by side; the first error ends the rest and is raised."""
+    scope = TaskScope("bench")
+    try:
+        for task in [scope.spawn(chain, "chain") for chain in chains]:
+            await task
+    finally:
+        await scope.close()
