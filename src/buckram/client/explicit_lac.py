@@ -43,7 +43,8 @@ class ExplicitLac:
     def carried(self, lac: EntryId) -> None:
         """An entry just left that carries `lac`."""
         if self._idle_s:
-            self._published = max(self._published, lac)
+            if lac > self._published:
+                self._published = lac
             self._last_append = self._loop.time()
 
     def head_moved(self) -> None:

@@ -39,18 +39,14 @@ class Intake:
     ) -> None:
         self._window, self._outbox, self._completions = window, outbox, completions
         self._max_bytes, self._max_entries = max_bytes, max_entries
-        self._waiting: deque[_Waiting] = deque()
-
-    def __len__(self) -> int:
-        """How many calls wait."""
-        return len(self._waiting)
+        self.waiting: deque[_Waiting] = deque()
 
     def full(self, size: int, entry_id: EntryId | None = None) -> bool:
         """Whether one more entry of `size` bytes has to wait. Never the explicit id that all others wait for."""
         window = self._window
         if entry_id is not None and entry_id == window.reachable + 1:
             return False
-        if self._waiting or self._outbox.stalled:
+        if self.waiting or self._outbox.stalled:
             return True
         pending = window.pending_entries
         return pending > 0 and (pending >= self._max_entries or window.pending_bytes + size > self._max_bytes)
@@ -85,13 +81,13 @@ class Intake:
 
         Without payloads the future waits for everything before it.
         """
-        self._waiting.append(_Waiting(payloads, future, many, entry_id))
-        if len(self._waiting) == 1:
+        self.waiting.append(_Waiting(payloads, future, many, entry_id))
+        if len(self.waiting) == 1:
             self.admit()
 
     def admit(self) -> None:
         """Room may have come: enqueue what fits. Those that were cancelled while they waited are left out."""
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and (waiting[0].future.done() or self._take(waiting[0])):
             waiting.popleft()
         while waiting and self._window.explicit_ids and (item := self._next_explicit()) is not None:
@@ -101,10 +97,11 @@ class Intake:
     def _next_explicit(self) -> _Waiting | None:
         """The one that fills the first gap: without it nothing is acknowledged and room never comes."""
         wanted = self._window.reachable + 1
-        return next((item for item in self._waiting if item.entry_id == wanted and not item.future.done()), None)
+        return next((item for item in self.waiting if item.entry_id == wanted and not item.future.done()), None)
 
     def fail(self, error: BaseException) -> None:
-        waiting, self._waiting = self._waiting, deque()
+        waiting = list(self.waiting)
+        self.waiting.clear()
         for item in waiting:
             fail_future(item.future, error)
 

@@ -6,15 +6,13 @@ tells when a bookie is so slow to take bytes that the writer must wait for it. R
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from buckram.client.services import Services
+from buckram.client.turn import Load
 from buckram.core.adds import AckSink, frame_adds
 from buckram.core.append import AppendWindow, Run, Send
 from buckram.core.entry import Digest
-from buckram.errors import BuckramError
-from buckram.net.pool import AddLane
 from buckram.types import EntryId
 
 RUN_BYTES = 256 * 1024
@@ -38,21 +36,21 @@ class Outbox:
         *,
         sink: AckSink,
         carried: Callable[[EntryId], None],
-        fail: Callable[[BuckramError], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
         self._sink, self._carried, self._fail = sink, carried, fail
-        self._loop = asyncio.get_running_loop()
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
         self._size = 0
-        self._scheduled = False
-        self._targets: list[tuple[AddLane, int]] = []
-        self._lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
-        stats = services.runtime.stats
-        self._entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
-        self._bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
+        self._targets: list[tuple[Load, int]] = []
+        self._turn = turn = services.turn
+        if turn.entries_total is None:
+            stats = services.runtime.stats
+            turn.entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
+            turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
+            turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.stalled = False
         """Some lane holds more than its share; `recheck` says when that is over."""
         self._retarget()
@@ -62,96 +60,94 @@ class Outbox:
         first = self._window.enqueue(len(bodies), size)
         if not self._bodies:
             self._first = first
+            self._turn.ask(self)
         self._bodies += bodies
         self._size += size
-        self._schedule()
         return first
 
     def add_at(self, entry: EntryId, body: bytes) -> None:
         """With the caller's id; DuplicateEntry."""
         self._window.enqueue_at(entry, len(body))
+        if not self._bodies:
+            self._turn.ask(self)
         self._ids.append(entry)
         self._bodies.append(body)
         self._size += len(body)
-        self._schedule()
 
     def resend(self, sends: Sequence[Send]) -> None:
         """The ensemble changed or a position became absent: send these, and from now on to who is there now."""
         self._retarget()
-        self._deliver(sends)
+        self._put(sends)
+        self._turn.send_loads([self])
 
     def recheck(self) -> bool:
         """Ask the lanes again; True if a stall has just ended."""
-        if self.stalled and all(lane.pending_bytes <= self._lane_limit for lane, _ in self._targets):
-            self.stalled = False
-            return True
-        return False
+        was = self.stalled
+        self.check_stall()
+        return was and not self.stalled
 
     def clear(self) -> None:
         self._bodies, self._ids, self._size, self._targets = [], [], 0, []
         self.stalled = False
 
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._send)
+    # -- end of the turn (turn.Sender) --------------------------------------------------------------------
 
-    def _send(self) -> None:
-        self._scheduled = False
-        bodies, ids, size = self._bodies, self._ids, self._size
-        if not bodies or self._window.closed:
+    def check_client(self) -> None:
+        self._services.guard()
+
+    def send_failed(self, error: BaseException) -> None:
+        self._fail(error)
+
+    def check_stall(self) -> None:
+        limit = self._turn.lane_limit
+        self.stalled = any(load.lane.pending_bytes > limit for load, _ in self._targets)
+
+    def send_now(self) -> None:
+        bodies, size, window = self._bodies, self._size, self._window
+        if not bodies or window.closed:
             return
-        try:
-            self._services.guard()
-        except BuckramError as error:
-            self._fail(error)
-            return
-        self._bodies, self._ids, self._size = [], [], 0
-        if ids:
-            rows = _rows(ids)
-        elif size <= RUN_BYTES:
-            rows = [(self._first, 0, len(bodies))]
+        self._bodies, self._size = [], 0
+        if not self._ids and size <= RUN_BYTES:
+            self._send_run(self._first, bodies, window.length - size)
         else:
-            rows = _pieces(self._first, bodies)
-        length = self._window.length - size
-        for first, start, stop in rows:
-            length = self._send_run(first, bodies if stop - start == len(bodies) else bodies[start:stop], length)
-        self._carried(self._window.lac)
-        self._entries_total.inc(len(bodies))
-        self._bytes_total.inc(size)
+            ids, self._ids = self._ids, []
+            length = window.length - size
+            for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
+                length = self._send_run(first, bodies[start:stop], length)
+        self._carried(window.lac)
+        self._turn.entries += len(bodies)
+        self._turn.bytes += size
 
     def _send_run(self, first: EntryId, bodies: list[bytes], length: int) -> int:
         window = self._window
-        frames, acks, after = frame_adds(
-            self._digest, self._key, window.ledger_id, first, window.lac, length, bodies
-        )
-        last = first + len(bodies) - 1
-        data = frames[0] if first == last else b"".join(frames)
-        run = Run(first, last, data, acks, after - length)
-        window.start(run)
-        if not window.quorum.mirrored:
-            self._deliver(window.stripe(run))
-            return after
-        for lane, slot in self._targets:
-            lane.send(data, acks, ((self._sink, slot, first, last),), deferred_sync=window.deferred_sync)
-            if lane.pending_bytes > self._lane_limit:
-                self.stalled = True
+        frames, acks, after = frame_adds(self._digest, self._key, window.ledger_id, first, window.lac, length, bodies)
+        count = len(bodies)
+        last = first + count - 1
+        if window.quorum.mirrored:
+            data, sink = frames[0] if count == 1 else b"".join(frames), self._sink
+            window.start(Run(first, last, data, acks, after - length))
+            for load, slot in self._targets:
+                load.put(data, acks, (sink, slot, first, last))
+        else:
+            run = Run(first, last, frames, acks, after - length)
+            window.start(run)
+            self._put(window.stripe(run))
         return after
 
-    def _deliver(self, sends: Sequence[Send]) -> None:
-        if not sends:
-            return
-        lanes = {slot: lane for lane, slot in self._targets}
+    def _put(self, sends: Sequence[Send]) -> None:
+        loads = {slot: load for load, slot in self._targets} if sends else {}
         for send in sends:
-            lane = lanes[send.slot]
-            runs = [(self._sink, send.slot, first, last) for first, last in send.rows]
-            lane.send(send.data, send.acks, runs, deferred_sync=self._window.deferred_sync)
-            if lane.pending_bytes > self._lane_limit:
-                self.stalled = True
+            load = loads[send.slot]
+            load.put(send.data, send.acks, (self._sink, send.slot, *send.rows[0]))
+            if len(send.rows) > 1:
+                load.runs += [(self._sink, send.slot, first, last) for first, last in send.rows[1:]]
 
     def _retarget(self) -> None:
-        pool, window = self._services.pool, self._window
-        self._targets = [(pool.lane(window.ensemble[position]), slot) for position, slot in window.live()]
+        pool, window, turn = self._services.pool, self._window, self._turn
+        self._targets = [
+            (turn.load(pool.lane(window.ensemble[position]), window.deferred_sync), slot)
+            for position, slot in window.live()
+        ]
 
 
 def _rows(ids: list[EntryId]) -> list[_Row]:

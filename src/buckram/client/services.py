@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.turn import TurnEnd
 from buckram.config import ClientConfig, NetConfig
 from buckram.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
@@ -23,6 +24,7 @@ class Services:
     bookies: BookieWatcher
     pool: BookiePool
     guard: Callable[[], None]
+    turn: TurnEnd = field(default_factory=TurnEnd)
     no_batch: dict[BookieId, int] = field(default_factory=dict)
     """How often in a row a bookie hung up on a batch read: peers that do not know it."""
 

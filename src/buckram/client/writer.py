@@ -72,7 +72,7 @@ class Writer:
         self._scope = TaskScope(f"writer {ledger_id}", self._task_failed)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self._outbox = Outbox(
-            window, services, digest, key, sink=self, carried=self._lac.carried, fail=self._fail
+            window, services, digest, key, sink=self, carried=self._lac.carried, fail=self._task_failed
         )
         self._completions = Completions()
         self._intake = Intake(
@@ -85,6 +85,8 @@ class Writer:
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
         self._refusal: BuckramError | None = None
         """Why no append is accepted any more."""
+        # Up to here a payload of type bytes without an explicit id needs no other check; -1: each needs all checks.
+        self._plain_limit = -1 if explicit_ids else self._max_payload
         self._failure: BuckramError | None = None
         """What the first append that failed failed with."""
         self._closing: asyncio.Task[BuckramError | None] | None = None
@@ -158,11 +160,12 @@ class Writer:
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
         """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
         flush and close raise the first append that failed."""
-        body = self._checked(payload, entry_id)
-        if self._intake.full(len(body), entry_id):
+        if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
+            payload = self._checked(payload, entry_id)
+        if self._intake.full(len(payload), entry_id):
             raise self._intake.buffer_full()
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        self._intake.enqueue(body, entry_id, future)
+        self._intake.enqueue(payload, entry_id, future)
         return future
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
@@ -178,7 +181,7 @@ class Writer:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._window.pending_entries or self._intake:
+        if self._window.pending_entries or self._intake.waiting:
             future: asyncio.Future[None] = self._loop.create_future()
             self._intake.wait((), future)
             await future
@@ -235,8 +238,7 @@ class Writer:
         not be sealed, close again or recover it. Cancelling close does not stop it.
         """
         if self._closing is None or (self._closing.done() and not self._finished):
-            if self._refusal is None:
-                self._refusal = LedgerClosed(self.ledger_id, "closed by this writer; append to a new ledger")
+            self._refuse(LedgerClosed(self.ledger_id, "closed by this writer; append to a new ledger"))
             if self._scope.closed:
                 raise HandleClosed(f"ledger {self.ledger_id}: the writer was abandoned, recover the ledger to close it")
             self._closing = self._scope.spawn(self._close(wait), "close")
@@ -292,9 +294,9 @@ class Writer:
     async def _settle(self) -> None:
         """Wait until nothing is pending that can still be acknowledged: explicit ids behind a gap cannot."""
         window, explicit = self._window, self._window.explicit_ids
-        while not window.closed and ((self._intake and not explicit) or window.reachable > window.pending_head):
+        while not window.closed and ((self._intake.waiting and not explicit) or window.reachable > window.pending_head):
             future: asyncio.Future[None] = self._loop.create_future()
-            if self._intake and not explicit:
+            if self._intake.waiting and not explicit:
                 self._intake.wait((), future)
             else:
                 self._completions.add(window.reachable, None, future)
@@ -318,18 +320,23 @@ class Writer:
             self._end(error)
 
     def _end(self, error: BuckramError, *, meant: bool = False) -> None:
-        if self._failure is None and not meant and (self._intake or self._window.pending_entries):
+        if self._failure is None and not meant and (self._intake.waiting or self._window.pending_entries):
             self._failure = error
-        if self._refusal is None:
-            self._refusal = error
+        self._refuse(error)
         self._window.close()
         self._outbox.clear()
         self._completions.fail(error)
         self._intake.fail(error)
 
+    def _refuse(self, error: BuckramError) -> None:
+        if self._refusal is None:
+            self._refusal, self._plain_limit = error, -1
+
     def _task_failed(self, error: BaseException) -> None:
-        """A task of ours broke: a bug. Nothing more may be acknowledged on unsound state."""
-        self._fail(WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}"))
+        """Something of ours broke: a bug. Nothing more may be acknowledged on unsound state."""
+        if not isinstance(error, BuckramError) or isinstance(error, InvariantViolation):
+            error = WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}")
+        self._fail(error)
 
     # -- answers (AckSink) --------------------------------------------------------------------------------
 
@@ -355,13 +362,13 @@ class Writer:
                 self._fail(error)
             else:
                 self._change.position_failed(position, error)
-        if self._outbox.recheck():
+        if self._outbox.stalled and self._outbox.recheck():
             self._intake.admit()
 
     def _head_moved(self) -> None:
         self._completions.reached(self._window.pending_head)
         self._lac.head_moved()
-        if self._intake:
+        if self._intake.waiting:
             self._intake.admit()
 
 

@@ -22,39 +22,47 @@ from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId
 
 
 class Run:
-    """Entries first..last as framed bytes (each frame begins with its 4-byte length), their expected answers, and the
-    payload bytes in them."""
+    """Entries first..last as frames, the answers expected to them, and the payload bytes in them.
 
-    __slots__ = ("_offsets", "acks", "data", "first", "last", "size")
+    `data` is all frames joined (each begins with its 4-byte length), or the frames one by one, for striping.
+    """
 
-    def __init__(self, first: EntryId, last: EntryId, data: bytes, acks: bytes, size: int) -> None:
-        self.first, self.last, self.data, self.acks, self.size = first, last, data, acks, size
-        self._offsets: list[int] | None = None
+    __slots__ = ("_frames", "acks", "data", "first", "last", "size")
 
-    def part(self, first: EntryId, last: EntryId) -> tuple[bytes, bytes]:
-        """Frames and expected answers of some of its entries."""
-        if first == self.first and last == self.last:
+    def __init__(self, first: EntryId, last: EntryId, data: bytes | list[bytes], acks: bytes, size: int) -> None:
+        self.first, self.last, self.acks, self.size = first, last, acks, size
+        self.data: bytes | None = data if isinstance(data, bytes) else None
+        self._frames: list[bytes] | None = data if isinstance(data, list) else None
+
+    def cut(self, rows: Sequence[tuple[EntryId, EntryId]]) -> tuple[bytes, bytes]:
+        """Frames and expected answers of some rows of its entries."""
+        if self.data is not None and rows[0] == (self.first, self.last):
             return self.data, self.acks
-        low, high = first - self.first, last - self.first + 1
-        offsets = self._frame_offsets()
-        return self.data[offsets[low] : offsets[high]], self.acks[low * ACK_BYTES : high * ACK_BYTES]
+        frames, acks, base = self._all_frames(), self.acks, self.first
+        data: list[bytes] = []
+        for first, last in rows:
+            data += frames[first - base : last - base + 1]
+        answers = [acks[(first - base) * ACK_BYTES : (last - base + 1) * ACK_BYTES] for first, last in rows]
+        return b"".join(data), b"".join(answers)
 
     def size_through(self, last: EntryId) -> int:
         """Payload bytes of its entries up to and with `last`."""
-        count, through = self.last - self.first + 1, last - self.first + 1
-        overhead = (len(self.data) - self.size) // count  # the same for every frame of a writer
-        return self._frame_offsets()[through] - through * overhead
+        sizes = [len(frame) for frame in self._all_frames()]
+        overhead = (sum(sizes) - self.size) // len(sizes)  # the same for every frame of a writer
+        through = last - self.first + 1
+        return sum(sizes[:through]) - through * overhead
 
-    def _frame_offsets(self) -> list[int]:
-        if self._offsets is None:
-            data, offset, offsets = self.data, 0, [0]
+    def _all_frames(self) -> list[bytes]:
+        if self._frames is None:
+            data, offset, frames = self.data or b"", 0, []
             while offset < len(data):
-                offset += 4 + int.from_bytes(data[offset : offset + 4], "big")
-                offsets.append(offset)
-            frames = len(offsets) - 1
-            check(frames == self.last - self.first + 1, "run", f"{frames} frames in {self.first}..{self.last}")
-            self._offsets = offsets
-        return self._offsets
+                end = offset + 4 + int.from_bytes(data[offset : offset + 4], "big")
+                frames.append(data[offset:end])
+                offset = end
+            count = self.last - self.first + 1
+            check(len(frames) == count, "run", f"{len(frames)} frames in {self.first}..{self.last}")
+            return frames  # not kept: this is for the rare resend or close in the middle of a run
+        return self._frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,7 @@ class AppendWindow:
         self.slots = list(range(size))
         self._size, self._qa, self._mirrored = size, quorum.ack_quorum, quorum.mirrored
         self._kth = size - quorum.ack_quorum
+        self._write_sets = [quorum.write_set(residue) for residue in range(size)]
         self._marks = [NO_ENTRY] * size
         self._beyond: list[list[tuple[EntryId, EntryId]]] = [[] for _ in range(size)]
         self._scattered = 0
@@ -175,13 +184,22 @@ class AppendWindow:
             self._scattered += 1
             return False
         if last <= mark:
-            return False
+            return False  # all of it is below the head, or acknowledged before
         if last >= self.next_entry:
             invariant_failed("S9", f"ledger {self.ledger_id}: {last} acknowledged, {self.next_entry} never sent")
-        self._marks[position] = last
+        marks = self._marks
+        marks[position] = last
         if self._scattered:
             self._absorb(position)
-        return not self.changing and self._drain()
+        if self.changing:
+            return False
+        # Most acknowledgements do not complete the entry after the head: see that first.
+        if self._mirrored:
+            if sorted(marks)[self._kth] <= head:
+                return False
+        elif sum(marks[p] > head for p in self._write_sets[(head + 1) % self._size]) < self._qa:
+            return False
+        return self._drain()
 
     def failed(self, slot: int) -> int | None:
         """The bookie of `slot` failed: its position is absent and its acknowledgements of pending entries are void.
@@ -323,7 +341,7 @@ class AppendWindow:
         hole: EntryId | None = None
         skip = self.quorum.write_quorum - self._qa
         for residue in range(size):
-            reached = sorted(marks[p] for p in self.quorum.write_set(residue))[skip]
+            reached = sorted([marks[p] for p in self._write_sets[residue]])[skip]
             base = max(head, reached) + 1
             first = base + (residue - base) % size
             if hole is None or first < hole:
@@ -332,7 +350,7 @@ class AppendWindow:
 
     def _spanned(self, head: EntryId) -> EntryId:
         for entry in range(self.pending_head + 1, head + 1):
-            members = [self.ensemble[p] for p in self.quorum.write_set(entry) if self._marks[p] >= entry]
+            members = [self.ensemble[p] for p in self._write_sets[entry % self._size] if self._marks[p] >= entry]
             if not spans_domains(members, self._domains, self._domains_needed):
                 return entry - 1
         return head
@@ -362,7 +380,7 @@ class AppendWindow:
             for run in self._runs:
                 rows = tuple(self.quorum.held_ranges(position, max(run.first, self.pending_head + 1), run.last))
                 if rows:
-                    sends.append(_cut(run, position, slot, rows))
+                    sends.append(Send(position, slot, *run.cut(rows), rows))
         return sends
 
     def stripe(self, run: Run) -> list[Send]:
@@ -371,16 +389,8 @@ class AppendWindow:
         for position, slot in self.live():
             rows = tuple(self.quorum.held_ranges(position, run.first, run.last))
             if rows:
-                sends.append(_cut(run, position, slot, rows))
+                sends.append(Send(position, slot, *run.cut(rows), rows))
         return sends
-
-
-def _cut(run: Run, position: int, slot: int, rows: tuple[tuple[EntryId, EntryId], ...]) -> Send:
-    if len(rows) == 1:
-        data, acks = run.part(*rows[0])
-        return Send(position, slot, data, acks, rows)
-    parts = [run.part(first, last) for first, last in rows]
-    return Send(position, slot, b"".join(p[0] for p in parts), b"".join(p[1] for p in parts), rows)
 
 
 def _first_of(run: Run) -> EntryId:
