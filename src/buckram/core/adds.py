@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 import google_crc32c
@@ -53,7 +53,7 @@ class AddRun:
     `lac` is the greatest LAC among them, `stride` the size of each frame, or 0 when they differ.
     """
 
-    chunk: bytes
+    chunk: bytes = field(repr=False)
     start: int
     end: int
     ledger_id: LedgerId
@@ -257,7 +257,7 @@ class AckMatcher:
                     queue.popleft()
                     offset += len(acks)
                     for sink, position, first, last in runs:
-                        _emit(events, sink, position, first, last)
+                        emit_ok(events, sink, position, first, last)
                     continue
                 matched = self._common_frames(acks, buffer, offset)
                 if matched:
@@ -293,7 +293,7 @@ class AckMatcher:
             if self._next_entry >= 0:
                 first = self._next_entry
             count = min(frames, last - first + 1)
-            _emit(events, sink, position, first, first + count - 1)
+            emit_ok(events, sink, position, first, first + count - 1)
             self._offset += count * ACK_BYTES
             frames -= count
             if first + count <= last:
@@ -327,7 +327,7 @@ class AckMatcher:
             last += 1
             after += ACK_BYTES
         if number == 0:
-            _emit(events, waiting.sink, waiting.position, entry, last)
+            emit_ok(events, waiting.sink, waiting.position, entry, last)
         else:
             events.append((waiting.sink, waiting.position, entry, last, Code.from_v2(number), ledger))
         self._remove(ledger, waiting, entry, last)
@@ -389,7 +389,7 @@ class AckMatcher:
         return self.expire(float("inf"))
 
 
-def _emit(events: list[AckEvent], sink: AckSink, position: int, first: EntryId, last: EntryId) -> None:
+def emit_ok(events: list[AckEvent], sink: AckSink, position: int, first: EntryId, last: EntryId) -> None:
     """Append an OK, or extend the one before it: fewer calls for the sink."""
     if events:
         before = events[-1]

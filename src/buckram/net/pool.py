@@ -1,49 +1,138 @@
-"""BookiePool: the only way a client reaches bookies. Being filled in; the signatures stand."""
+"""BookiePool: the only way a client reaches bookies. It decides which connection a request takes.
+
+Per bookie there is a connection for the wire that adds and reads use and, when that is v2, a v3 one for everything
+whose answer v2 lacks or could confuse: fencing reads, recovery adds, LACs, force, info, lists, long polls.
+Connections are made by the first request that needs them; a failed attempt fails what waited for it, and no more.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from buckram.config import NetConfig
-from buckram.core.messages import Reply, Request
-from buckram.errors import BuckramError
+from buckram.core.adds import RECOVERY_ADD, AckSink, SentRun
+from buckram.core.messages import BatchRead, Read, Reply, Request
+from buckram.errors import BookieError, BookieTooBusy, BookieUnavailable, BuckramError, HandleClosed, InvalidArgument
+from buckram.net.connection import MAX_UNSENT_BYTES, Connection, again
+from buckram.net.tasks import TaskScope
 from buckram.seams import Runtime
-from buckram.types import BookieAddress, BookieId, EntryId
+from buckram.types import BookieAddress, BookieId
+
+__all__ = ["AckSink", "AddLane", "BookiePool"]
+
+Outcome = Connection | BuckramError
+_Send = tuple[bytes, bytes, Sequence[SentRun], bool]
 
 
-class AckSink(Protocol):
-    """Whoever sends adds on a lane. For each run sent, every entry is reported exactly once, in ranges.
+class _Slot:
+    """The connection of one bookie and wire version: none, being made, or open. Adds wait here while it is made."""
 
-    Called on the loop, never from inside `send`.
-    """
+    def __init__(self, pool: BookiePool, bookie_id: BookieId, version: int) -> None:
+        self._pool = pool
+        self.bookie_id = bookie_id
+        self.version = version
+        self.connection: Connection | None = None
+        self._connecting: asyncio.Future[Outcome] | None = None
+        self._waiting: list[_Send] = []
+        self._waiting_bytes = 0
 
-    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None: ...
-    def add_failed(
-        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
-    ) -> None: ...
+    @property
+    def pending_bytes(self) -> int:
+        return self._waiting_bytes + (self.connection.pending_bytes if self.connection is not None else 0)
+
+    def current(self) -> Connection | None:
+        """The open connection, unless the bookie has moved since: then it is left to finish what it has."""
+        connection = self.connection
+        if connection is not None:
+            address = self._pool.resolve(self.bookie_id)
+            if address is not None and address != connection.address:
+                self.connection = None
+                connection.retire()
+                return None
+        return connection
+
+    def send(self, send: _Send) -> None:
+        connection = self.current()
+        if connection is not None:
+            try:
+                connection.send_adds(*send)
+            except BookieError as error:
+                self._pool.fail_soon(self.bookie_id, send[2], error)
+        elif self._waiting_bytes + len(send[0]) > MAX_UNSENT_BYTES:
+            busy = BookieTooBusy(self.bookie_id, f"{self._waiting_bytes} bytes wait for a connection already")
+            self._pool.fail_soon(self.bookie_id, send[2], busy)
+        else:
+            self._waiting.append(send)
+            self._waiting_bytes += len(send[0])
+            self.connect()
+
+    def connect(self) -> asyncio.Future[Outcome]:
+        """The result of the attempt that is under way, or of a new one."""
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_future()
+            self._pool.start_connecting(self)
+        return self._connecting
+
+    def connected(self, outcome: Outcome) -> None:
+        """The attempt ended: hand over what waited."""
+        connecting, self._connecting = self._connecting, None
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if isinstance(outcome, Connection):
+            self.connection = outcome
+        for send in waiting:
+            if isinstance(outcome, Connection):
+                try:
+                    outcome.send_adds(*send)
+                except BookieError as error:
+                    self._pool.fail_soon(self.bookie_id, send[2], error)
+            else:
+                self._pool.fail_soon(self.bookie_id, send[2], outcome)
+        if connecting is not None and not connecting.done():
+            connecting.set_result(outcome)
+
+    @property
+    def connecting(self) -> bool:
+        return self._connecting is not None
 
 
-AddRuns = Sequence[tuple[AckSink, int, EntryId, EntryId]]
-"""(sink, position, first, last) in the order of the frames; all of one ledger per run."""
+class AddLane:
+    """Adds to one bookie: the hot path. It stays valid as long as its pool, and connects by itself."""
 
+    def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
+        self.bookie_id = bookie_id
+        self._pool = pool
+        self._main = pool.slot(bookie_id, pool.wire_protocol)
+        self._v3 = pool.slot(bookie_id, 3)
 
-class AddLane(Protocol):
-    """Adds to one bookie. Keep it as long as you like; it connects by itself."""
+    def send(
+        self, frames: bytes, acks: bytes, runs: Sequence[SentRun], *, deferred_sync: bool = False
+    ) -> None:
+        """Queue v2 ADD frames; `acks`: the OK answers expected, 28 bytes each (core.adds.ack_frames), in their order.
 
-    bookie_id: BookieId
-
-    def send(self, frames: bytes, acks: bytes, runs: AddRuns, *, deferred_sync: bool = False) -> None:
-        """Queue v2 ADD frames; `acks` are the OK answers expected, 28 bytes each (core.adds.ack_frames), in order."""
-        ...
+        All that is sent in one loop turn leaves in one write. The sinks hear of every entry of `runs` exactly once,
+        never from inside this call. Frames with the recovery flag, and those with deferred sync, travel on the v3 wire.
+        """
+        if self._pool.closed:
+            self._pool.fail_soon(self.bookie_id, runs, _closed())
+        elif deferred_sync or frames[7] & RECOVERY_ADD:
+            self._v3.send((frames, acks, runs, deferred_sync))
+        else:
+            self._main.send((frames, acks, runs, False))
 
     @property
     def pending_bytes(self) -> int:
         """Bytes handed to send and not yet taken by the operating system."""
-        ...
+        total = self._main.pending_bytes
+        return total if self._v3 is self._main else total + self._v3.pending_bytes
 
 
 class BookiePool:
+    """`resolve` gives a bookie's address, or None while it is not registered; it is asked at every request.
+
+    `wire_protocol` (2 or 3) is for adds and plain reads.
+    """
+
     def __init__(
         self,
         runtime: Runtime,
@@ -52,18 +141,141 @@ class BookiePool:
         *,
         wire_protocol: int = 2,
     ) -> None:
-        raise NotImplementedError
+        if wire_protocol not in (2, 3):
+            raise InvalidArgument(f"wire_protocol is {wire_protocol}: 2 or 3 are possible")
+        self.wire_protocol = wire_protocol
+        self.resolve = resolve
+        self.closed = False
+        self._runtime = runtime
+        self._config = config
+        self._scope = TaskScope("bookie pool")
+        self._slots: dict[tuple[BookieId, int], _Slot] = {}
+        self._lanes: dict[BookieId, AddLane] = {}
+        self._connections: dict[Connection, _Slot] = {}
+        self._failed: list[tuple[BookieId, Sequence[SentRun], BuckramError]] = []
+        stats = runtime.stats
+        self._opened = stats.counter("buckram_client_connections_total", "connections to bookies opened")
+        self._refused = stats.counter("buckram_client_connection_failures_total", "failed attempts to connect")
+        self._lost = stats.counter("buckram_client_connections_lost_total", "connections that ended")
+
+    def slot(self, bookie_id: BookieId, version: int) -> _Slot:
+        key = (bookie_id, version)
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = _Slot(self, bookie_id, version)
+        return slot
 
     def lane(self, bookie_id: BookieId) -> AddLane:
-        raise NotImplementedError
+        """The lane of a bookie; always the same object."""
+        lane = self._lanes.get(bookie_id)
+        if lane is None:
+            lane = self._lanes[bookie_id] = AddLane(self, bookie_id)
+        return lane
+
+    def pending_bytes(self, bookie_id: BookieId) -> int:
+        """Bytes for this bookie that the operating system has not taken."""
+        slots = [self._slots.get((bookie_id, version)) for version in (2, 3)]
+        return sum(slot.pending_bytes for slot in slots if slot is not None)
 
     async def call(
         self, bookie_id: BookieId, request: Request, *, timeout_s: float | None = None, protocol: int | None = None
     ) -> Reply:
-        raise NotImplementedError
+        """One request, one reply; a reply with an error code is returned, not raised.
 
-    def pending_bytes(self, bookie_id: BookieId) -> int:
-        raise NotImplementedError
+        BookieUnavailable (no connection, or it ended), RequestTimeout, ProtocolError, BookieTooBusy (too much is
+        outstanding here), HandleClosed (the pool is closed). The time is counted from sending and checked by a sweep,
+        so it may take half a second longer. Cancelling abandons the wait, not the request. `protocol` forces a wire.
+        """
+        if self.closed:
+            raise _closed()
+        slot = self.slot(bookie_id, self._version(request, protocol))
+        connection = slot.current()
+        if connection is None:
+            outcome = await asyncio.shield(slot.connect())
+            if not isinstance(outcome, Connection):
+                raise again(outcome)
+            connection = outcome
+        if timeout_s is None:
+            timeout_s = self._config.request_timeout_s
+            if isinstance(request, Read) and request.previous_lac is not None:
+                timeout_s += (request.timeout_ms or 0) / 1000
+        return await connection.call(request, timeout_s)
+
+    def _version(self, request: Request, protocol: int | None) -> int:
+        if protocol is not None:
+            if protocol not in (2, 3):
+                raise InvalidArgument(f"protocol is {protocol}: 2 or 3 are possible")
+            return protocol
+        if isinstance(request, BatchRead):
+            return 2
+        if isinstance(request, Read) and not request.fence and request.previous_lac is None and request.entry_id >= 0:
+            return self.wire_protocol
+        return 3
+
+    def start_connecting(self, slot: _Slot) -> None:
+        address = None if self.closed else self.resolve(slot.bookie_id)
+        if address is None:
+            # Later, so that nobody hears of the failure from inside the call that caused it.
+            error = _closed() if self.closed else BookieUnavailable(slot.bookie_id, "is not registered")
+            asyncio.get_running_loop().call_soon(slot.connected, error)
+            return
+        self._scope.spawn(self._connect(slot, address), f"connect to {slot.bookie_id}")
+
+    async def _connect(self, slot: _Slot, address: BookieAddress) -> None:
+        connection = Connection(slot.bookie_id, address, slot.version, self._config, self._on_lost)
+        outcome: Outcome = connection
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                await self._runtime.network.connect(address.host, address.port, lambda: connection)
+        except (OSError, ValueError, OverflowError) as error:  # A host name or port may be nonsense, too.
+            why = str(error) or f"no connection within {self._config.connect_timeout_s:g} s"
+            outcome = BookieUnavailable(slot.bookie_id, f"cannot connect to {address}: {why}")
+        finally:
+            if not isinstance(outcome, Connection) or connection.error is not None or self.closed:
+                connection.fail(_closed() if self.closed else BookieUnavailable(slot.bookie_id, "not connected"))
+        if outcome is connection and connection.error is not None:
+            outcome = BookieUnavailable(slot.bookie_id, f"{address} closed the connection at once")
+        if outcome is connection:
+            self._opened.inc()
+            self._connections[connection] = slot
+        else:
+            self._refused.inc()
+        slot.connected(outcome)
+
+    def _on_lost(self, connection: Connection) -> None:
+        slot = self._connections.pop(connection, None)
+        if slot is not None:
+            self._lost.inc()
+            if slot.connection is connection:
+                slot.connection = None
+
+    def fail_soon(self, bookie_id: BookieId, runs: Sequence[SentRun], error: BuckramError) -> None:
+        """Tell the sinks in the next loop turn."""
+        if not self._failed:
+            asyncio.get_running_loop().call_soon(self._tell_failed)
+        self._failed.append((bookie_id, runs, error))
+
+    def _tell_failed(self) -> None:
+        failed, self._failed = self._failed, []
+        for bookie_id, runs, error in failed:
+            for sink, position, first, last in runs:
+                sink.add_failed(position, bookie_id, first, last, error)
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """End all connections; what is outstanding fails with HandleClosed. Idempotent."""
+        self.closed = True
+        await self._scope.close()
+        for slot in list(self._slots.values()):
+            if slot.connecting:
+                slot.connected(_closed())
+        connections = list(self._connections)
+        for connection in connections:
+            connection.fail(_closed())
+        self._tell_failed()
+        for connection in connections:
+            await connection.wait_gone()
+
+
+def _closed() -> HandleClosed:
+    return HandleClosed("the client is closed; connect again")
+

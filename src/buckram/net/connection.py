@@ -1,0 +1,263 @@
+"""One connection to one bookie: the socket, the callers' futures, one timeout sweep. Bytes are core/client_protocol.
+
+Everything outstanding gets exactly one outcome: the answer, RequestTimeout from the sweep, or the error that ended the
+connection. Writes of one loop turn leave together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from buckram.config import NetConfig
+from buckram.core.adds import AckEvent, SentRun
+from buckram.core.answers import bookie_error
+from buckram.core.client_protocol import ClientProtocol, Conflict
+from buckram.core.messages import Reply, Request
+from buckram.errors import (
+    BookieError,
+    BookieTooBusy,
+    BookieUnavailable,
+    BuckramError,
+    Code,
+    LedgerFenced,
+    ProtocolError,
+    RequestTimeout,
+)
+from buckram.types import BookieAddress, BookieId, LedgerId
+
+_log = logging.getLogger("buckram.net")
+MAX_REQUESTS = 50_000
+"""Requests outstanding on one connection before more are refused here."""
+MAX_UNSENT_BYTES = 256 * 1024 * 1024
+"""Bytes that the peer has not taken before more are refused here; writers slow down long before."""
+
+
+class Connection(asyncio.Protocol):
+    """Made by the pool as the protocol of a transport. `on_lost` is called once, when it can no longer be used."""
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        address: BookieAddress,
+        version: int,
+        config: NetConfig,
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self.address = address
+        self.version = version
+        self._config = config
+        self._on_lost = on_lost
+        self._protocol = ClientProtocol(version, config.max_frame_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._retired = False
+        self._last_received = self._busy_since = self._loop.time()
+        self.congested = False
+        self.error: BuckramError | None = None
+        """Why it can no longer be used; None while it can."""
+        self._gone = asyncio.Event()
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self.error is not None:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.error is not None:
+            return
+        self._last_received = self._loop.time()
+        received = self._protocol.feed(data)
+        try:
+            if received.acks:
+                self._deliver(received.acks, _no_answer(self.bookie_id, self._config.request_timeout_s))
+        finally:
+            for token, reply in received.answers:
+                if isinstance(token, asyncio.Future) and not token.done():
+                    token.set_result(reply)
+            if received.error is not None:
+                _log.warning("bookie %s at %s: %s; connection closed", self.bookie_id, self.address, received.error)
+                self.fail(ProtocolError(self.bookie_id, received.error))
+            elif self._retired and self._protocol.idle:
+                self.fail(BookieUnavailable(self.bookie_id, f"no longer at {self.address}"))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
+        why = f"connection to {self.address} lost" + (f": {exc}" if exc is not None else "")
+        self.fail(BookieUnavailable(self.bookie_id, why))
+
+    # -- what the pool uses -------------------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes not yet taken by the operating system."""
+        transport = self._transport
+        unsent = transport.get_write_buffer_size() if transport is not None and self.error is None else 0
+        return self._out_bytes + unsent
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is outstanding."""
+        return self._protocol.idle
+
+    async def call(self, request: Request, timeout_s: float) -> Reply:
+        """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""
+        self._check_room()
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        try:
+            key, data = self._protocol.request(request, future, self._loop.time() + timeout_s)
+        except Conflict as conflict:
+            raise BookieTooBusy(self.bookie_id, f"{conflict}; use protocol 3 or try again") from None
+        self._write(data)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self._protocol.forget(key, future)
+
+    def send_adds(self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool) -> None:
+        """The runs of a lane; their sinks hear of every entry. Raises, with nothing taken, when there is no room."""
+        self._check_room()
+        expires = self._loop.time() + self._config.request_timeout_s
+        self._write(self._protocol.adds(frames, acks, runs, expires, deferred_sync))
+
+    def retire(self) -> None:
+        """Take nothing new; close when nothing is outstanding."""
+        self._retired = True
+        if self._protocol.idle:
+            self.fail(BookieUnavailable(self.bookie_id, f"no longer at {self.address}"))
+
+    def fail(self, error: BuckramError) -> None:
+        """End the connection: everything outstanding fails with this error; idempotent."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._out.clear()
+        self._out_bytes = 0
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if self._transport is not None:
+            self._transport.abort()
+        self._on_lost(self)
+        overdue = self._protocol.give_up()
+        self._fail_tokens(overdue.tokens, lambda: again(error))
+        self._deliver(overdue.acks, lambda ledger: error)
+
+    async def wait_gone(self) -> None:
+        """Until the transport has said that it is gone, at most a second."""
+        if self._transport is None:
+            return
+        try:
+            async with asyncio.timeout(1.0):
+                await self._gone.wait()
+        except TimeoutError:
+            _log.warning("bookie %s at %s: the transport did not close in time", self.bookie_id, self.address)
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _check_room(self) -> None:
+        if self.error is not None:
+            raise BookieUnavailable(self.bookie_id, f"the connection to {self.address} has ended")
+        if self._protocol.requests >= MAX_REQUESTS:
+            raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")
+        if self.pending_bytes > MAX_UNSENT_BYTES:
+            raise BookieTooBusy(self.bookie_id, f"it has not taken {self.pending_bytes} bytes; write more slowly")
+
+    def _write(self, data: bytes) -> None:
+        if not self._out:
+            self._loop.call_soon(self._flush)
+            if self._sweep is None:
+                self._busy_since = self._loop.time()
+                self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        self._out_bytes = 0
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _on_sweep(self) -> None:
+        self._sweep = None
+        now = self._loop.time()
+        overdue = self._protocol.expire(now)
+        late = bool(overdue.acks or overdue.tokens)
+        if not self._protocol.idle:
+            self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
+        self._fail_tokens(overdue.tokens, self._timeout)
+        try:
+            self._deliver(overdue.acks, _no_answer(self.bookie_id, self._config.request_timeout_s))
+        finally:
+            silent = now - max(self._last_received, self._busy_since)
+            if late and silent >= self._config.request_timeout_s:
+                # A peer that vanished without a word: the next request should try a new connection.
+                self.fail(BookieUnavailable(self.bookie_id, f"{self.address} has been silent for {silent:.1f} s"))
+            elif self._protocol.overgrown:
+                self.fail(BookieUnavailable(self.bookie_id, "too many requests were never answered"))
+            elif self._retired and self._protocol.idle:
+                self.fail(BookieUnavailable(self.bookie_id, f"no longer at {self.address}"))
+
+    def _timeout(self) -> BuckramError:
+        return RequestTimeout(self.bookie_id, "no answer in time; the request may or may not have taken effect")
+
+    @staticmethod
+    def _fail_tokens(tokens: list[object], error: Callable[[], BuckramError]) -> None:
+        for token in tokens:
+            if isinstance(token, asyncio.Future) and not token.done():
+                token.set_exception(error())  # Its own for each waiter: raising one adds to its traceback.
+
+    def _deliver(self, events: list[AckEvent], no_answer: Callable[[LedgerId], BuckramError]) -> None:
+        bookie = self.bookie_id
+        for i, (sink, position, first, last, code, ledger) in enumerate(events):
+            try:
+                if code is Code.OK:
+                    sink.acked(position, bookie, first, last)
+                elif code is None:
+                    sink.add_failed(position, bookie, first, last, no_answer(ledger))
+                else:
+                    sink.add_failed(position, bookie, first, last, add_error(bookie, ledger, code))
+            except BaseException:
+                # A broken sink must not cost the others their answers; its own error goes on to the loop.
+                self._deliver(events[i + 1:], no_answer)
+                raise
+
+
+def _no_answer(bookie_id: BookieId, timeout_s: float) -> Callable[[LedgerId], BuckramError]:
+    return lambda ledger: RequestTimeout(
+        bookie_id, f"no answer to adds of ledger {ledger} for {timeout_s:g} s; they may or may not be stored"
+    )
+
+
+def again(error: BuckramError) -> BuckramError:
+    """The same error as a new object, for one more waiter."""
+    if isinstance(error, BookieError):
+        return type(error)(error.bookie, str(error).removeprefix(f"bookie {error.bookie}: "))
+    return type(error)(*error.args)
+
+
+def add_error(bookie_id: BookieId, ledger_id: LedgerId, code: Code) -> BuckramError:
+    """What a code other than OK means for an add."""
+    if code is Code.FENCED:
+        return LedgerFenced(ledger_id)
+    return bookie_error(bookie_id, code)

@@ -1,0 +1,15 @@
+"""The production Runtime: real network and clock. The simulator builds its own."""
+
+from __future__ import annotations
+
+import random
+
+from buckram.net.clock import SystemClock
+from buckram.net.stats import NullStats
+from buckram.net.tcp import TcpNetwork
+from buckram.seams import Runtime, Stats
+
+
+def production_runtime(seed: int | None = None, stats: Stats | None = None) -> Runtime:
+    """`seed` None: randomness from the operating system. `stats` None: none are kept."""
+    return Runtime(TcpNetwork(), SystemClock(), random.Random(seed), stats if stats is not None else NullStats())
