@@ -52,7 +52,7 @@ def test_an_answer_of_a_replaced_bookie_does_not_count() -> None:
 
 
 def test_all_are_reset_before_anything_is_acknowledged() -> None:
-    """Trap 1: under striping an entry without the replaced position sits before one that the replaced bookie completed."""
+    """Trap 1: an entry without the replaced position sits before one that the replaced bookie completed."""
     window = window_of(6, 2, 2)
     push(window, 6)
     for position in (1, 2):

@@ -29,8 +29,9 @@ def test_illegal_numbers_are_refused_with_the_rule(numbers: tuple[int, int, int]
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("3/3/2", (3, 3, 2)), ((5, 3, 2), (5, 3, 2)), (3, (3, 3, 2)), ("1", (1, 1, 1)), (2, (2, 2, 2)), ([4, 3, 2], (4, 3, 2))],
-)
+    [("3/3/2", (3, 3, 2)), ((5, 3, 2), (5, 3, 2)), (3, (3, 3, 2)), ("1", (1, 1, 1)), (2, (2, 2, 2)),
+     ([4, 3, 2], (4, 3, 2))],
+)  # fmt: skip
 def test_parse(text: int | str | tuple[int, ...], expected: tuple[int, int, int]) -> None:
     assert Quorum.parse(text) == Quorum(*expected)
 

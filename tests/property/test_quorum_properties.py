@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -46,5 +46,5 @@ def test_held_rows_are_the_ids_of_the_position(
     assert [e for low, high in rows for e in range(low, high + 1)] == [
         e for e in range(first, last + 1) if position in quorum.write_set(e)
     ]
-    assert all(b[0] > a[1] + 1 for a, b in zip(rows, rows[1:], strict=False)), "rows must be maximal"
+    assert all(b[0] > a[1] + 1 for a, b in pairwise(rows)), "rows must be maximal"
     assert all(quorum.holds(p, first) == (p in quorum.write_set(first)) for p in range(quorum.ensemble_size))
