@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.delete import delete_ledger
+from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
 from buckram.client.opening import Opening
+from buckram.client.reader import Reader
+from buckram.client.recover import recover_ledger
+from buckram.client.repair import Progress, RepairReport, repair_ledger
 from buckram.client.services import Services
 from buckram.client.writer import Writer
 from buckram.config import ClientConfig, NetConfig
@@ -150,10 +155,86 @@ class Client:
                 if wanted is not None:
                     raise
 
+    # -- reading, ending, mending -------------------------------------------------------------------------
+
+    def open(
+        self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
+    ) -> Opening[Reader]:
+        """A reader of a ledger as it is: never fences, never writes. `await client.open(id)` or `async with`.
+
+        The digest comes from the metadata; `digest` serves old records that do not name it. Errors: NoSuchLedger,
+        Unauthorized, ReadFailed (too few bookies of an open ledger answer).
+        """
+        secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
+        return Opening(
+            lambda: self._reader(
+                open_ledger(self.services, ledger_id, password=secret, digest=kind, on_closed=self._forget)
+            )
+        )
+
+    def recover(
+        self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
+    ) -> Opening[Reader]:
+        """Fence the ledger's writer, close the ledger and give a reader of it. A closed ledger is just opened.
+
+        Errors: NoSuchLedger, Unauthorized (nothing was fenced or written), RecoveryFailed (too few bookies, try later).
+        """
+        secret, kind = password_bytes(password), None if digest is None else digest_type(digest)
+        return Opening(
+            lambda: self._reader(
+                recover_ledger(self.services, ledger_id, password=secret, digest=kind, on_closed=self._forget)
+            )
+        )
+
+    async def _reader(self, opening: Coroutine[Any, Any, Reader]) -> Reader:
+        reader = await opening
+        if self._closed:
+            await reader.close()
+            self._guard()
+        self._handles[id(reader)] = reader.close
+        return reader
+
+    async def delete(
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes | str = b"",
+        digest: str | DigestType | None = None,
+        force: bool = False,
+    ) -> None:
+        """Delete a ledger, after recovering it if it is not closed. `force`: also if it cannot be recovered."""
+        kind = None if digest is None else digest_type(digest)
+        await delete_ledger(
+            self.services, ledger_id, password=password_bytes(password), digest=kind, force=force
+        )
+
+    def list(self) -> AsyncIterator[LedgerId]:
+        """All ledger ids, ascending: `async for ledger_id in client.list()`."""
+        return list_ledgers(self.services)
+
+    async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """What the metadata store holds of a ledger. NoSuchLedger if there is none."""
+        self._guard()
+        return (await self.services.store.read_ledger(check_ledger_id(ledger_id))).metadata
+
+    async def repair(
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes | str = b"",
+        digest: str | DigestType | None = None,
+        progress: Progress | None = None,
+    ) -> RepairReport:
+        """Copy missing or bad entries from good replicas, onto another bookie where one is gone; says what it did."""
+        kind = None if digest is None else digest_type(digest)
+        return await repair_ledger(
+            self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress
+        )
+
     # -- the end ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close every handle (open writers do not seal their ledgers), every connection and the store, if it is ours."""
+        """Close all handles (open writers do not seal their ledgers) and connections, and the store if it is ours."""
         if self._closed:
             return
         self._closed = True

@@ -15,6 +15,7 @@ from typing import Generic, NoReturn, TypeAlias, TypeVar
 from buckram.core.messages import Reply
 from buckram.core.quorum import Quorum
 from buckram.errors import (
+    BookieError,
     BookieIOError,
     BookieReadOnly,
     BookieTooBusy,
@@ -22,6 +23,7 @@ from buckram.errors import (
     BuckramError,
     Code,
     DigestMismatch,
+    HandleClosed,
     NoSuchEntry,
     ProtocolError,
     ReadFailed,
@@ -87,14 +89,14 @@ def bookie_error(bookie: BookieId, code: Code) -> BuckramError:
 def classify(bookie: BookieId, reply: Reply | BuckramError, verify: Callable[[], T]) -> Answer[T]:
     """The class of one reply. `verify` opens its contents and is called for OK only.
 
-    It raises DigestMismatch for bytes that fail (unknown, 4.5) or another BuckramError, which is unknown as well.
+    It raises DigestMismatch for bytes that fail (unknown, 4.5) or a BookieError, which is unknown as well.
     """
     if isinstance(reply, BuckramError):
         return Unknown(reply)
     if reply.code is Code.OK:
         try:
             return Positive(verify())
-        except BuckramError as error:
+        except (DigestMismatch, BookieError) as error:
             return Unknown(error)
     if reply.code.explicit_negative:
         return Negative(reply.code)
@@ -123,10 +125,10 @@ class FailureFold:
 
 
 def raise_failure(ledger_id: LedgerId, entry_id: EntryId, failure: Failure) -> NoReturn:
-    """The error of a read whose replicas all failed: NoSuchEntry, Unauthorized or ReadFailed."""
+    """The error of a read whose replicas all failed: NoSuchEntry, Unauthorized, HandleClosed or ReadFailed."""
     if isinstance(failure, Negative):
         raise NoSuchEntry(ledger_id, entry_id)
-    if isinstance(failure.error, Unauthorized):
+    if isinstance(failure.error, Unauthorized | HandleClosed):
         raise failure.error
     raise ReadFailed(ledger_id, f"entry {entry_id}: no replica gave a good copy: {failure.error}") from failure.error
 

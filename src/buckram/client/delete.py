@@ -1,0 +1,60 @@
+"""Deleting a ledger: recover first if it is not closed, so that no writer gets an add acknowledged after it (M10)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.client.open import check_ledger_id, check_password
+from buckram.client.recover import recover_ledger
+from buckram.client.services import Services
+from buckram.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, VersionConflict
+from buckram.types import DigestType, LedgerId
+
+_TRIES = 10
+_RETRY_S = 0.2
+
+
+async def delete_ledger(
+    services: Services,
+    ledger_id: LedgerId,
+    *,
+    password: bytes = b"",
+    digest: DigestType | None = None,
+    force: bool = False,
+) -> None:
+    """Delete the ledger. Its bookies drop the data when they next compare their store with the listing.
+
+    A live writer is fenced. `force` deletes also a ledger that cannot be recovered because its bookies are gone; then
+    a writer that still reaches them is stopped only by their collection. Errors: NoSuchLedger, Unauthorized,
+    RecoveryFailed, MetadataUnavailable (it may or may not be deleted).
+    """
+    services.guard()
+    store = services.store
+    versioned = await store.read_ledger(check_ledger_id(ledger_id))
+    check_password(ledger_id, versioned.metadata, password)
+    attempted = False
+    for left in reversed(range(_TRIES)):
+        try:
+            if attempted:
+                versioned = await store.read_ledger(ledger_id)
+            if not versioned.metadata.closed:
+                try:
+                    await (await recover_ledger(services, ledger_id, password=password, digest=digest)).close()
+                except RecoveryFailed:
+                    if not force:
+                        raise
+                versioned = await store.read_ledger(ledger_id)
+            attempted = True
+            await store.delete_ledger(ledger_id, versioned.version)
+        except NoSuchLedger:
+            # Gone after we asked for it: by our lost request or by somebody else, the wish is fulfilled.
+            if not attempted:
+                raise
+        except (VersionConflict, MetadataUnavailable):
+            # A repair changed it, or a reply was lost: look again before deciding.
+            if not left:
+                raise
+            attempted = True
+            await asyncio.sleep(_RETRY_S)
+            continue
+        return

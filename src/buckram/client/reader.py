@@ -1,0 +1,322 @@
+"""Reader: reads one ledger without ever fencing it.
+
+Large ranges are a pipeline of chunks: a chunk is a batch read (E == Qw, v2 wire) or a bundle of single reads, a few
+chunks are in flight, results come in order. Every entry is verified (S17) and nothing beyond the last confirmed
+entry is returned, except by read_unconfirmed (S16). Tailing is tail.py, races among replicas are replicas.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TypeVar
+
+from buckram.client.follow import LedgerFollower
+from buckram.client.lac import read_last_confirmed
+from buckram.client.replicas import LedgerReads, play
+from buckram.client.services import Services
+from buckram.client.tail import Tail
+from buckram.core.answers import Answer, Failure, Positive, raise_failure
+from buckram.core.entry import Digest
+from buckram.core.reading import Race, Span, readable_until, span_of
+from buckram.core.recovery import quorum_of
+from buckram.errors import BuckramError, HandleClosed, InvalidArgument, NoSuchEntry
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
+
+T = TypeVar("T")
+Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
+_CHUNKS_AHEAD = 3
+_FIRST_CHUNK = 64
+_SINGLE_READS = 64
+
+
+class Reader:
+    """Reads a ledger; `async with` or close(). Safe for many calls at the same time on one loop.
+
+    A closed ledger is read up to its last entry, an open one up to the last confirmed entry, which is looked up
+    again when more is asked for. Errors: NoSuchEntry (beyond the end, or certainly absent), ReadFailed (retryable:
+    no good copy could be had), Unauthorized, HandleClosed.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: LedgerId,
+        versioned: Versioned,
+        digest: Digest,
+        last_confirmed: EntryId,
+        *,
+        on_closed: Callable[[Reader], None] | None = None,
+    ) -> None:
+        self._services = services
+        self._on_closed = on_closed
+        self._digest = digest
+        self._scope = TaskScope(f"reader {ledger_id}")
+        self._reads = LedgerReads(services, ledger_id, digest, self._scope)
+        self._follower = LedgerFollower(services.store, ledger_id, versioned, self._scope)
+        self._quorum = quorum_of(versioned.metadata)
+        self._batches = self._quorum.mirrored and services.config.wire_protocol == 2
+        self._known_lac = last_confirmed
+        self._chunk = min(_FIRST_CHUNK, self._chunk_limit)
+        self._closed = False
+        self.ledger_id = ledger_id
+
+    # -- what is known -----------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as last seen."""
+        return self._follower.metadata
+
+    @property
+    def last_confirmed(self) -> EntryId:
+        """The last entry known to be readable; -1 if none. It never decreases (S12)."""
+        return readable_until(self.metadata, self._known_lac)
+
+    @property
+    def length(self) -> int | None:
+        """Payload bytes of a closed ledger; None while it is open."""
+        return self.metadata.length
+
+    async def refresh(self) -> EntryId:
+        """Look up metadata and the last confirmed entry now; returns the latter."""
+        self._check_open()
+        if not self.metadata.closed:
+            metadata = await self._follower.refresh()
+            lac = await read_last_confirmed(self._services, self.ledger_id, metadata, self._digest, self._scope)
+            self._raise_lac(lac)
+        return self.last_confirmed
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    async def read(self, first: EntryId, last: EntryId) -> list[Entry]:
+        """The entries first..last, both inclusive; all of them or an error for the lowest that failed."""
+        return [entry async for entry in self.entries(first, last)]
+
+    async def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
+        """As `read`, but the payloads alone: the fastest way to read in bulk."""
+        await self._check_range(first, last)
+        payloads: list[bytes] = []
+        async for chunk in self._stream(first, last, self._digest.open_payloads):
+            payloads += chunk
+        return payloads
+
+    async def get(self, entry: EntryId) -> Entry:
+        """One entry."""
+        await self._check_range(entry, entry)
+        return await self._get(entry)
+
+    async def read_unconfirmed(self, first: EntryId, last: EntryId) -> list[Entry]:
+        """Entries that may not be confirmed yet: recovery may still cut them off."""
+        _check_order(first, last)
+        self._check_open()
+        return [entry async for chunk in self._stream(first, last, self._digest.open_prefix) for entry in chunk]
+
+    async def entries(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncIterator[Entry]:
+        """Iterate over first..last (default: up to what is confirmed now), reading ahead."""
+        async for chunk in self.chunks(first, last):
+            for entry in chunk:
+                yield entry
+
+    async def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncIterator[list[Entry]]:
+        """As `entries`, in lists as they were read."""
+        if last is None:
+            last = await self.refresh()
+            if first > last:
+                return
+        await self._check_range(first, last)
+        async for chunk in self._stream(first, last, self._digest.open_prefix):
+            yield chunk
+
+    def tail(self, start: EntryId = 0) -> Tail:
+        """`async for entry in reader.tail()`: entries from `start` on as they are confirmed.
+
+        Ends after the last entry once the ledger is closed. One tail belongs to one consumer.
+        """
+        self._check_open()
+        if start < 0:
+            raise InvalidArgument(f"start {start}: entry ids begin at 0")
+        stream = partial(self._stream, opener=self._digest.open_prefix)
+        return Tail(
+            self._services, self._reads, self._follower, self._scope, stream, start, self.last_confirmed
+        )
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends all reads and tails of this handle; idempotent. The ledger is untouched."""
+        if not self._closed:
+            self._closed = True
+            if self._on_closed is not None:
+                self._on_closed(self)
+        await self._scope.close()
+
+    async def __aenter__(self) -> Reader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        self._services.guard()
+        if self._closed:
+            raise HandleClosed(f"reader of ledger {self.ledger_id} is closed; open the ledger again")
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    async def _check_range(self, first: EntryId, last: EntryId) -> None:
+        _check_order(first, last)
+        self._check_open()
+        if last > self.last_confirmed:
+            await self.refresh()
+        end = self.last_confirmed
+        if last > end:
+            beyond = max(first, end + 1)
+            if self.metadata.closed:
+                raise NoSuchEntry(self.ledger_id, beyond, f"the ledger is closed, its last entry is {end}")
+            raise NoSuchEntry(
+                self.ledger_id, beyond, f"the last confirmed entry is {end}; use tail() to wait or read_unconfirmed()"
+            )
+
+    def _raise_lac(self, lac: EntryId) -> None:
+        self._known_lac = max(self._known_lac, lac)
+
+    def _write_set(self, ensemble: Sequence[BookieId], entry: EntryId) -> list[BookieId]:
+        members = [ensemble[position] for position in self._quorum.write_set(entry)]
+        return self._services.bookies.read_order(members)
+
+    async def _get(self, entry: EntryId) -> Entry:
+        span = span_of(self.metadata, entry, entry)
+        outcome = await self._single(span)
+        if not isinstance(outcome, Positive):
+            moved = await self._moved(span)
+            outcome = await self._single(moved) if moved else outcome
+        if not isinstance(outcome, Positive):
+            raise_failure(self.ledger_id, entry, outcome)
+        return outcome.value
+
+    async def _single(self, span: Span) -> Answer[Entry]:
+        race: Race[Entry] = Race(self._write_set(span.ensemble, span.first))
+        return await play(race, lambda b: self._reads.entry(b, span.first), self._services, self._scope)
+
+    async def _moved(self, span: Span) -> Span | None:
+        """After a total failure: where the entries are now, if metadata names other bookies (repair, 4.9)."""
+        try:
+            metadata = await self._follower.refresh()
+        except BuckramError:
+            return None
+        fresh = span_of(metadata, span.first, span.last)
+        return fresh if fresh.ensemble != span.ensemble else None
+
+    async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncIterator[list[T]]:
+        """Chunks of first..last in order; a few are read at the same time."""
+        ahead: deque[tuple[EntryId, asyncio.Task[tuple[list[T], Failure | BuckramError | None]]]] = deque()
+        cursor = first
+        try:
+            while cursor <= last or ahead:
+                while cursor <= last and len(ahead) < _CHUNKS_AHEAD:
+                    span = span_of(self.metadata, cursor, min(last, cursor + self._chunk - 1))
+                    ahead.append((cursor, self._scope.spawn(self._read_chunk(span, opener), f"read {cursor}")))
+                    cursor = span.last + 1
+                start, task = ahead.popleft()
+                chunk, failure = await task
+                if failure is not None:
+                    if isinstance(failure, BuckramError):
+                        raise failure
+                    raise_failure(self.ledger_id, start + len(chunk), failure)
+                yield chunk
+        except asyncio.CancelledError:
+            # The scope was closed under us: say so, unless it is the caller who is cancelled.
+            if self._closed and not _being_cancelled():
+                self._check_open()
+            raise
+        finally:
+            for _, task in ahead:
+                task.cancel()
+
+    async def _read_chunk(self, span: Span, opener: Opener[T]) -> tuple[list[T], Failure | BuckramError | None]:
+        """The whole span, or the verified part before the first entry that failed and why. Does not raise."""
+        found: list[T] = []
+        cursor = span.first
+        again = True
+        while cursor <= span.last:
+            try:
+                outcome = await self._read_some(span.ensemble, cursor, span.last, opener)
+                if isinstance(outcome, Positive):
+                    found += outcome.value
+                    cursor = span.first + len(found)
+                    continue
+                moved = await self._moved(Span(span.ensemble, cursor, span.last)) if again else None
+            except BuckramError as error:
+                return found, error
+            if moved is None:
+                return found, outcome
+            # The fragment is the same, only members changed; one look is enough for a chunk.
+            span, again = Span(moved.ensemble, span.first, span.last), False
+        return found, None
+
+    async def _read_some(
+        self, ensemble: tuple[BookieId, ...], first: EntryId, last: EntryId, opener: Opener[T]
+    ) -> Answer[list[T]]:
+        """A non-empty verified prefix of first..last."""
+        if self._batches:
+            count = last - first + 1
+            race: Race[list[T]] = Race(self._write_set(ensemble, first))
+            return await play(
+                race,
+                lambda b: self._reads.batch(b, first, count, partial(opener, self.ledger_id, first), self._adapt),
+                self._services,
+                self._scope,
+            )
+        return await self._read_singles(ensemble, first, min(last, first + _SINGLE_READS - 1), opener)
+
+    async def _read_singles(
+        self, ensemble: tuple[BookieId, ...], first: EntryId, last: EntryId, opener: Opener[T]
+    ) -> Answer[list[T]]:
+        tasks = [
+            self._scope.spawn(self._stored(ensemble, entry, opener), f"read {entry}")
+            for entry in range(first, last + 1)
+        ]
+        found: list[T] = []
+        try:
+            for task in tasks:
+                outcome = await task
+                if not isinstance(outcome, Positive):
+                    return Positive(found) if found else outcome
+                found += outcome.value
+        finally:
+            for task in tasks:
+                task.cancel()
+        return Positive(found)
+
+    async def _stored(self, ensemble: tuple[BookieId, ...], entry: EntryId, opener: Opener[T]) -> Answer[list[T]]:
+        race: Race[list[T]] = Race(self._write_set(ensemble, entry))
+        one = partial(opener, self.ledger_id, entry)
+        return await play(race, lambda b: self._reads.single(b, entry, one), self._services, self._scope)
+
+    @property
+    def _chunk_limit(self) -> int:
+        return max(1, self._services.config.read_ahead_entries // _CHUNKS_AHEAD)
+
+    def _adapt(self, entries: int, size: int) -> None:
+        """Size the next chunks so that one fills one batch read; `size` bytes came for `entries`."""
+        fitting = self._services.config.read_batch_bytes * entries // max(1, size + 4 * entries)
+        self._chunk = max(1, min(self._chunk_limit, fitting))
+
+
+def _check_order(first: EntryId, last: EntryId) -> None:
+    if not 0 <= first <= last:
+        raise InvalidArgument(f"entries {first} to {last}: needs 0 <= first <= last, both inclusive")
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+

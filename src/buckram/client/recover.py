@@ -1,0 +1,255 @@
+"""Recovery as a coroutine: R1 to R8 (protocol.md, recovery). The decisions are core/recovery's.
+
+It talks to the bookies over connections of its own: on the v2 wire a fencing read or recovery add could not be told
+from the same entry's plain read or add by this client's reader or writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from buckram.client.metadata_cell import MetadataCell
+from buckram.client.open import check_ledger_id, check_password, digest_of
+from buckram.client.reader import Reader
+from buckram.client.replicas import LedgerReads, play
+from buckram.client.services import Services
+from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add
+from buckram.core.answers import Answer, Positive, Unknown
+from buckram.core.entry import Digest, master_key
+from buckram.core.metadata import in_recovery, recovered
+from buckram.core.reading import Race, Strategy, span_of
+from buckram.core.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    RecoveryFailed,
+    Unauthorized,
+    check,
+)
+from buckram.net.pool import BookiePool
+from buckram.net.tasks import TaskScope
+from buckram.types import (
+    BookieId,
+    DigestType,
+    Entry,
+    EntryId,
+    Fragment,
+    LedgerId,
+    LedgerMetadata,
+    LedgerState,
+)
+
+_PATIENCE_S = 10.0
+_AHEAD_MIN, _AHEAD_MAX = 16, 256
+_AHEAD_BYTES = 8 * 1024 * 1024
+
+
+async def recover_ledger(
+    services: Services,
+    ledger_id: LedgerId,
+    *,
+    password: bytes = b"",
+    digest: DigestType | None = None,
+    on_closed: Callable[[Reader], None] | None = None,
+) -> Reader:
+    """Fence the writer, close the ledger after its last recoverable entry, and give a reader of it.
+
+    A closed ledger is just opened. Errors: NoSuchLedger; Unauthorized (nothing was fenced or written);
+    RecoveryFailed (too few bookies: the ledger stays IN_RECOVERY, recover again); MetadataUnavailable.
+    """
+    services.guard()
+    versioned = await services.store.read_ledger(check_ledger_id(ledger_id))
+    check_password(ledger_id, versioned.metadata, password)
+    opened = digest_of(ledger_id, versioned.metadata, password, digest)
+    if not versioned.metadata.closed:
+        cell = MetadataCell(services.store, ledger_id, versioned)
+        # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
+        begun = await cell.update(_begin, patience_s=_PATIENCE_S)
+        if begun.state is LedgerState.IN_RECOVERY:
+            attempt = _Attempt(services, ledger_id, begun, opened, master_key(password))
+            close = await attempt.run()
+            await cell.update(close, patience_s=_PATIENCE_S)
+        # Whoever closed it, its record is the result (F15).
+        versioned = cell.current
+    metadata = versioned.metadata
+    check(metadata.closed, "S2", f"ledger {ledger_id} is {metadata.state.name} after recovery")
+    assert metadata.last_entry is not None
+    return Reader(services, ledger_id, versioned, opened, metadata.last_entry, on_closed=on_closed)
+
+
+def _begin(metadata: LedgerMetadata) -> LedgerMetadata | None:
+    return in_recovery(metadata) if metadata.state is LedgerState.OPEN else None
+
+
+class _Attempt:
+    """R2 to R6 once, over connections of its own. `run` gives the change that closes the ledger (R7)."""
+
+    def __init__(
+        self, services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, key: bytes
+    ) -> None:
+        self._services = services
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._digest = digest
+        self._key = key
+        self._scope = TaskScope(f"recovery {ledger_id}")
+        self._pool = BookiePool(
+            services.runtime, services.net, services.bookies.resolve, wire_protocol=services.config.wire_protocol
+        )
+        self._reads = LedgerReads(services, ledger_id, digest, self._scope, self._pool)
+        self._progress = asyncio.Event()
+        self._error: BaseException | None = None
+
+    async def run(self) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
+        try:
+            start = await self._fence()
+            back = await self._copy_forward(start)
+            length = await self._length(back)
+        finally:
+            await self._scope.close()
+            await self._pool.close()
+        fragments = [Fragment(first, members) for first, members in back.fragments.items()]
+
+        def close(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            return None if metadata.closed else recovered(metadata, fragments, back.head, length)
+
+        return close
+
+    # -- R3, R4 ------------------------------------------------------------------------------------------
+
+    async def _fence(self) -> EntryId:
+        fencing = Fencing(self._ledger_id, self._metadata)
+        asked = {
+            self._scope.spawn(self._fencing_read(bookie, None), f"fence {bookie}"): position
+            for position, bookie in enumerate(fencing.ensemble)
+        }
+        while not fencing.covered:
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in asked if task.done()]:
+                fencing.answered(asked.pop(task), task.result())
+        # Those that have not answered go on being asked: the more are fenced the sooner a live writer stops.
+        return fencing.start
+
+    async def _fencing_read(self, bookie: BookieId, entry: EntryId | None) -> Answer[Entry]:
+        try:
+            return await self._reads.fencing(bookie, entry, self._key)
+        except HandleClosed as error:
+            return Unknown(error)
+
+    # -- R5, R6 ------------------------------------------------------------------------------------------
+
+    async def _copy_forward(self, start: EntryId) -> WriteBack:
+        reads = ForwardRead(self._ledger_id, self._metadata, start)
+        back = WriteBack(self._ledger_id, self._metadata, start)
+        sink = _Sink(back, self._progress, self._services)
+        largest = _AHEAD_BYTES // _AHEAD_MIN
+        while not (reads.finished and not back.pending):
+            self._progress.clear()
+            if self._error is not None:
+                raise self._error
+            if sink.unauthorized is not None:
+                raise sink.unauthorized
+            if back.to_replace:
+                self._send(back, back.replaced(self._replacements(back)), sink)
+            found = reads.take()
+            if found:
+                largest = max(largest // 2, *(len(entry.payload) for entry in found), 1)
+                self._send(back, back.add(found), sink)
+                continue
+            ahead = max(_AHEAD_MIN, min(_AHEAD_MAX, _AHEAD_BYTES // largest)) - back.pending
+            order = {bookie: rank for rank, bookie in enumerate(self._services.bookies.read_order(back.ensemble))}
+            for entry in reads.next_reads(max(ahead, 0)):
+                self._scope.spawn(self._decide(reads, entry, order), f"recovery read {entry}")
+            if not (reads.finished and not back.pending) and not back.to_replace:
+                await self._progress.wait()
+        return back
+
+    async def _decide(self, reads: ForwardRead, entry: EntryId, order: dict[BookieId, int]) -> None:
+        try:
+            race = reads.race(entry, order)
+            outcome = await play(race, lambda b: self._fencing_read(b, entry), self._services, self._scope)
+            reads.decided(entry, outcome)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._progress.set()
+
+    def _replacements(self, back: WriteBack) -> dict[int, BookieId]:
+        """Other bookies for the failed positions, never one that failed in this attempt; {} if there is none."""
+        metadata = self._metadata
+        return self._services.bookies.replace(
+            back.ensemble,
+            back.to_replace,
+            exclude=list(back.failed),
+            write_quorum=metadata.write_quorum,
+            ack_quorum=metadata.ack_quorum,
+        )
+
+    def _send(self, back: WriteBack, sends: list[Resend], sink: _Sink) -> None:
+        frames: dict[EntryId, bytes] = {}
+        for send in sends:
+            runs: list[tuple[_Sink, int, EntryId, EntryId]] = []
+            parts: list[bytes] = []
+            acks: list[bytes] = []
+            for entry in send.entries:
+                entry_id = entry.entry_id
+                if entry_id not in frames:
+                    frames[entry_id] = self._frame(entry, back.frozen_lac)
+                parts.append(frames[entry_id])
+                acks.append(ack_frames(self._ledger_id, entry_id, 1))
+                if runs and runs[-1][3] == entry_id - 1:
+                    runs[-1] = (sink, send.position, runs[-1][2], entry_id)
+                else:
+                    runs.append((sink, send.position, entry_id, entry_id))
+            self._pool.lane(send.bookie).send(b"".join(parts), b"".join(acks), runs)
+
+    def _frame(self, entry: Entry, frozen_lac: EntryId) -> bytes:
+        """The recovery add: same id, payload and prefix length, the LAC of the start (F10)."""
+        stored = self._digest.seal(self._ledger_id, entry.entry_id, frozen_lac, entry.length, entry.payload)
+        return frame_add(self._key, stored, RECOVERY_ADD | HIGH_PRIORITY)
+
+    # -- the length (3.7) --------------------------------------------------------------------------------
+
+    async def _length(self, back: WriteBack) -> int:
+        """Prefix length in the header of the last entry; read from its own fragment if it was not recovered now."""
+        if back.last_recovered is not None:
+            return back.last_recovered.length
+        if back.head < 0:
+            return 0
+        span = span_of(self._metadata, back.head, back.head)
+        members = [span.ensemble[position] for position in quorum_of(self._metadata).write_set(back.head)]
+        race: Race[Entry] = Race(self._services.bookies.read_order(members), Strategy.PARALLEL)
+        outcome = await play(race, lambda b: self._reads.entry(b, back.head), self._services, self._scope)
+        if isinstance(outcome, Positive):
+            return outcome.value.length
+        why = outcome.error if isinstance(outcome, Unknown) else "every replica says that it does not hold it"
+        raise RecoveryFailed(
+            self._ledger_id, f"entry {back.head} is confirmed but cannot be read for the ledger's length: {why}"
+        )
+
+
+class _Sink:
+    """Takes the answers to recovery adds from the lanes."""
+
+    def __init__(self, back: WriteBack, progress: asyncio.Event, services: Services) -> None:
+        self._back = back
+        self._progress = progress
+        self._bookies = services.bookies
+        self.unauthorized: BuckramError | None = None
+
+    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
+        self._back.acked(position, bookie_id, first, last)
+        self._progress.set()
+
+    def add_failed(
+        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
+    ) -> None:
+        if isinstance(error, Unauthorized):
+            self.unauthorized = error
+        else:
+            self._bookies.report_failed(bookie_id)
+        self._back.add_failed(position, bookie_id)
+        self._progress.set()

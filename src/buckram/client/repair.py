@@ -1,0 +1,269 @@
+"""Repair of one ledger: every replica is read directly; what is missing or bad is copied from a good one.
+
+Only fragments that can no longer grow are touched (8.1 row 14). A member that is not registered any more is replaced:
+first all its entries are durable on another bookie, then the metadata changes (M7). Which bookies die and when to
+repair is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from buckram.client.metadata_cell import MetadataCell
+from buckram.client.open import check_ledger_id, check_password, digest_of
+from buckram.client.replicas import LedgerReads, ask, play
+from buckram.client.services import Services
+from buckram.core.answers import Answer, Negative, Positive, bookie_error
+from buckram.core.entry import Digest, master_key
+from buckram.core.messages import Add
+from buckram.core.metadata import fragment_end, fragment_index, member_replaced
+from buckram.core.reading import Race
+from buckram.core.recovery import quorum_of
+from buckram.errors import BookieError, BuckramError, Code
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata
+
+T = TypeVar("T")
+_WINDOW = 256
+_AT_ONCE = 16
+_PATIENCE_S = 10.0
+
+Progress = Callable[[int, int], None]
+"""(replicas of entries checked so far, all of them)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`new` took the place of `old` in the fragment that begins at `first_entry`."""
+
+    first_entry: EntryId
+    old: BookieId
+    new: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair found and did. `healthy`: nothing is left to do."""
+
+    ledger_id: LedgerId
+    fragments_checked: int
+    replicas_checked: int
+    entries_copied: int
+    bytes_copied: int
+    replaced: tuple[Replacement, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problems
+
+
+async def repair_ledger(
+    services: Services,
+    ledger_id: LedgerId,
+    *,
+    password: bytes = b"",
+    digest: DigestType | None = None,
+    progress: Progress | None = None,
+) -> RepairReport:
+    """Check and repair all replicas. What could not be repaired is in `problems`; run it again later.
+
+    Errors: NoSuchLedger, Unauthorized, MetadataUnavailable.
+    """
+    services.guard()
+    versioned = await services.store.read_ledger(check_ledger_id(ledger_id))
+    check_password(ledger_id, versioned.metadata, password)
+    opened = digest_of(ledger_id, versioned.metadata, password, digest)
+    await services.bookies.refresh()
+    cell = MetadataCell(services.store, ledger_id, versioned)
+    async with TaskScope(f"repair {ledger_id}") as scope:
+        return await _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress).run()
+
+
+class _Unreadable(BuckramError):
+    """No good replica of an entry: the copy of its fragment member ends here."""
+
+
+class _Repair:
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: LedgerId,
+        cell: MetadataCell,
+        digest: Digest,
+        key: bytes,
+        scope: TaskScope,
+        progress: Progress | None,
+    ) -> None:
+        self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
+        self._scope, self._progress = scope, progress
+        self._reads = LedgerReads(services, ledger_id, digest, scope)
+        self._quorum = quorum_of(cell.metadata)
+        self._checked = self._total = self._copied = self._copied_bytes = 0
+        self._replaced: list[Replacement] = []
+        self._problems: list[str] = []
+
+    async def run(self) -> RepairReport:
+        metadata = self._cell.metadata
+        ranges = self._ranges(metadata)
+        self._total = sum(
+            high - low + 1
+            for fragment, last in ranges
+            for position in range(len(fragment.ensemble))
+            for low, high in self._quorum.held_ranges(position, fragment.first_entry, last)
+        )
+        for fragment, last in ranges:
+            await self._fragment(fragment, last)
+        if not metadata.closed:
+            first = metadata.last_fragment.first_entry
+            self._problems.append(f"entries from {first} on can still grow: close or recover the ledger, then repair")
+        return RepairReport(
+            self._ledger_id,
+            len(ranges),
+            self._checked,
+            self._copied,
+            self._copied_bytes,
+            tuple(self._replaced),
+            tuple(self._problems),
+        )
+
+    def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
+        """Fragments that cannot grow, with their last entry (below the first: an empty one)."""
+        ends = [fragment_end(metadata, index) for index in range(len(metadata.fragments))]
+        return [(f, end) for f, end in zip(metadata.fragments, ends, strict=True) if end is not None]
+
+    async def _fragment(self, fragment: Fragment, last: EntryId) -> None:
+        gone = {p: b for p, b in enumerate(fragment.ensemble) if self._services.bookies.info(b) is None}
+        for position, bookie in enumerate(fragment.ensemble):
+            if position not in gone:
+                await self._member(fragment, last, position, bookie, bookie)
+        if not gone:
+            return
+        metadata = self._cell.metadata
+        spare = self._services.bookies.replace(
+            fragment.ensemble, gone, write_quorum=metadata.write_quorum, ack_quorum=metadata.ack_quorum
+        )
+        for position, old in gone.items():
+            new = spare.get(position)
+            if new is None:
+                self._problems.append(
+                    f"bookie {old} (entries {fragment.first_entry} to {last}) is gone and no other bookie is free: "
+                    "start one more"
+                )
+            elif await self._member(fragment, last, position, old, new):
+                await self._replace(fragment, old, new)
+
+    async def _member(
+        self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId
+    ) -> bool:
+        """Make `target` hold everything that `position` stores; True if it durably does (M7)."""
+        own = (
+            entry
+            for low, high in self._quorum.held_ranges(position, fragment.first_entry, last)
+            for entry in range(low, high + 1)
+        )
+        while ids := list(islice(own, _WINDOW)):
+            try:
+                bad = await self._bad(target, ids)
+                for start in range(0, len(bad), _AT_ONCE):
+                    await self._copy(fragment, old, target, bad[start : start + _AT_ONCE])
+            except (_Unreadable, BookieError) as error:
+                self._problems.append(f"entries from {ids[0]} on at bookie {target}: {error}")
+                return False
+            self._checked += len(ids)
+            if self._progress is not None:
+                self._progress(self._checked, self._total)
+        return True
+
+    async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
+        """Those of `ids` that the bookie does not hold in good order.
+
+        Raises the error of a bookie that does not answer: that is no evidence of anything.
+        """
+        if self._quorum.mirrored and self._services.config.wire_protocol == 2:
+            good = -1
+            while ids and good:
+                opener = partial(self._digest.open_payloads, self._ledger_id, ids[0])
+                held = _held(await self._reads.batch(target, ids[0], len(ids), opener, _ignore))
+                good = len(held) if held is not None else 0
+                ids = ids[good:]
+        bad: list[EntryId] = []
+        for start in range(0, len(ids), _AT_ONCE):
+            part = ids[start : start + _AT_ONCE]
+            answers = await self._all([self._reads.entry(target, entry) for entry in part])
+            bad += [entry for entry, answer in zip(part, answers, strict=True) if _held(answer) is None]
+        return bad
+
+    async def _copy(self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]) -> None:
+        """Read good copies and add them to the target; all are durable when this returns."""
+        entries = await self._all([self._source(fragment, old, entry) for entry in ids])
+        for entry in entries:
+            if isinstance(entry, _Unreadable):
+                raise entry
+        found = [entry for entry in entries if isinstance(entry, Entry)]
+        for failure in await self._all([self._add(target, entry) for entry in found]):
+            if failure is not None:
+                raise failure
+        self._copied += len(found)
+        self._copied_bytes += sum(len(entry.payload) for entry in found)
+
+    async def _source(self, fragment: Fragment, old: BookieId, entry: EntryId) -> Entry | _Unreadable:
+        members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
+        order = self._services.bookies.read_order([m for m in members if m != old])
+        why = "there is no other replica"
+        if order:
+            race: Race[Entry] = Race(order)
+            outcome = await play(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
+            if isinstance(outcome, Positive):
+                return outcome.value
+            why = "no other replica holds it" if isinstance(outcome, Negative) else str(outcome.error)
+        return _Unreadable(f"entry {entry} has no good copy: {why}")
+
+    async def _all(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        tasks = [self._scope.spawn(job, "repair") for job in jobs]
+        try:
+            return [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _add(self, target: BookieId, entry: Entry) -> BuckramError | None:
+        stored = self._digest.seal(
+            self._ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
+        )
+        request = Add(self._ledger_id, entry.entry_id, self._key, stored, recovery=True)
+        reply = await ask(self._services.pool, target, request)
+        if isinstance(reply, BuckramError):
+            return reply
+        return None if reply.code is Code.OK else bookie_error(target, reply.code)
+
+    async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> None:
+        def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            index = fragment_index(metadata, fragment.first_entry)
+            present = metadata.fragments[index]
+            if present.first_entry != fragment.first_entry or old not in present.ensemble or new in present.ensemble:
+                return None
+            return member_replaced(metadata, fragment.first_entry, old, new)
+
+        before = self._cell.current.version
+        metadata = await self._cell.update(change, patience_s=_PATIENCE_S)
+        ensemble = metadata.fragments[fragment_index(metadata, fragment.first_entry)].ensemble
+        if self._cell.current.version != before and new in ensemble:
+            self._replaced.append(Replacement(fragment.first_entry, old, new))
+
+
+def _held(answer: Answer[T]) -> T | None:
+    """What the bookie holds, None if it is missing or damaged; raises where that is unknown."""
+    if isinstance(answer, Positive):
+        return answer.value
+    if isinstance(answer, Negative) or answer.damaged:
+        return None
+    raise answer.error
+
+
+def _ignore(entries: int, size: int) -> None:
+    return None

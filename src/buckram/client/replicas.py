@@ -1,0 +1,213 @@
+"""Asking replicas: one Race (core/reading) played over the network, with hedging and the bookies' history.
+
+Requests in, verified answers out. Which entries to read and what a failure means are reader's and recover's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from buckram.client.services import Services
+from buckram.core.answers import Answer, Positive, Unknown, classify
+from buckram.core.entry import Digest
+from buckram.core.messages import BatchRead, BatchReadReply, Read, ReadReply, Reply, Request
+from buckram.core.reading import Race
+from buckram.errors import (
+    BookieError,
+    BookieUnavailable,
+    BuckramError,
+    Code,
+    DigestMismatch,
+    HandleClosed,
+    ProtocolError,
+)
+from buckram.net.pool import BookiePool
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, Entry, EntryId, LedgerId
+
+T = TypeVar("T")
+Opener = Callable[[Sequence[bytes]], list[T]]
+"""Verifies consecutive stored entries; returns those before the first bad one."""
+_BATCH_GIVE_UP = 2
+_SINGLES = 64
+
+
+async def ask(
+    pool: BookiePool, bookie: BookieId, request: Request, timeout_s: float | None = None
+) -> Reply | BookieError:
+    """One request; what is no reply comes back as the error, not raised."""
+    try:
+        return await pool.call(bookie, request, timeout_s=timeout_s)
+    except BookieError as error:
+        return error
+
+
+async def play(
+    race: Race[T], question: Callable[[BookieId], Awaitable[Answer[T]]], services: Services, scope: TaskScope
+) -> Answer[T]:
+    """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled."""
+    asked: dict[asyncio.Task[Answer[T]], BookieId] = {}
+
+    async def put(bookie: BookieId) -> Answer[T]:
+        try:
+            return await question(bookie)
+        except (BookieError, HandleClosed) as error:
+            return Unknown(error)
+
+    def send(bookies: Sequence[BookieId]) -> None:
+        for bookie in bookies:
+            asked[scope.spawn(put(bookie), f"ask {bookie}")] = bookie
+
+    first = race.start()
+    if len(first) == 1 and not (services.hedge_s and race.can_hedge):
+        _heard(services, race, first[0], await put(first[0]), send)
+    else:
+        send(first)
+    try:
+        while (outcome := race.outcome) is None:
+            timer = services.hedge_s if race.can_hedge else None
+            await asyncio.wait(asked, timeout=timer, return_when=asyncio.FIRST_COMPLETED)
+            done = [task for task in asked if task.done()]
+            for task in done:
+                # Taken in the order of asking: asyncio.wait's own result is a set.
+                _heard(services, race, asked.pop(task), task.result(), send)
+            if not done:
+                send(race.hedge())
+    finally:
+        for task in asked:
+            task.cancel()
+    for bookie in race.beaten():
+        services.bookies.report_slow(bookie)
+    return outcome
+
+
+def _heard(
+    services: Services, race: Race[T], bookie: BookieId, answer: Answer[T], send: Callable[[Sequence[BookieId]], None]
+) -> None:
+    report(services, bookie, answer)
+    send(race.answered(bookie, answer))
+
+
+def report(services: Services, bookie: BookieId, answer: Answer[T]) -> None:
+    """Remember what the answer says of the bookie; negatives say nothing."""
+    if isinstance(answer, Positive):
+        services.bookies.report_ok(bookie)
+    elif isinstance(answer, Unknown) and isinstance(answer.error, BookieError):
+        services.bookies.report_failed(bookie)
+    elif isinstance(answer, Unknown) and answer.damaged:
+        services.bookies.report_slow(bookie)
+
+
+class LedgerReads:
+    """The reads of one ledger that a single bookie can answer, verified."""
+
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: LedgerId,
+        digest: Digest,
+        scope: TaskScope,
+        pool: BookiePool | None = None,
+    ) -> None:
+        self._services = services
+        self._scope = scope
+        self._pool = pool or services.pool
+        self.ledger_id = ledger_id
+        self.digest = digest
+
+    async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
+        return self.opened(bookie, entry, await ask(self._pool, bookie, Read(self.ledger_id, entry)))
+
+    async def fencing(self, bookie: BookieId, entry: EntryId | None, master_key: bytes) -> Answer[Entry]:
+        """The entry (None: the last one stored), from a bookie that is fenced by the question."""
+        wanted = -1 if entry is None else entry
+        request = Read(self.ledger_id, wanted, fence=True, master_key=master_key, high_priority=True)
+        return self.opened(bookie, entry, await ask(self._pool, bookie, request))
+
+    def opened(self, bookie: BookieId, entry: EntryId | None, reply: Reply | BuckramError) -> Answer[Entry]:
+        """Classify the reply to a Read; `entry` None accepts any id."""
+
+        def verify() -> Entry:
+            if not isinstance(reply, ReadReply) or reply.body is None:
+                raise ProtocolError(bookie, "answered a read without an entry")
+            return self.digest.open(self.ledger_id, entry, reply.body)
+
+        return classify(bookie, reply, verify)
+
+    async def batch(
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Callable[[int, int], None]
+    ) -> Answer[list[T]]:
+        """A verified, non-empty prefix of `count` entries from `first` on; `came(entries, bytes)` hears of sizes.
+
+        A peer without batch reads closes the connection; after two such closings in a row it is asked entry by entry.
+        """
+        no_batch = self._services.no_batch
+        if no_batch and no_batch.get(bookie, 0) >= _BATCH_GIVE_UP:
+            return await self._singles(bookie, first, count, opener, came)
+        request = BatchRead(self.ledger_id, first, count, self._services.config.read_batch_bytes)
+        reply = await ask(self._pool, bookie, request)
+        if isinstance(reply, BookieUnavailable | ProtocolError):
+            # One entry tells a peer that is gone from one that hung up on the unknown request.
+            answer = await self._singles(bookie, first, 1, opener, came)
+            if isinstance(answer, Positive):
+                no_batch[bookie] = no_batch.get(bookie, 0) + 1
+            return answer
+
+        def verify() -> list[T]:
+            if not isinstance(reply, BatchReadReply):
+                raise ProtocolError(bookie, "answered a batch read with something else")
+            # More than was asked for could reach beyond the fragment or the LAC (S16).
+            bodies = reply.bodies if len(reply.bodies) <= count else reply.bodies[:count]
+            return self._opened_all(bookie, first, bodies, opener, came)
+
+        if no_batch and isinstance(reply, BatchReadReply) and reply.code is Code.OK:
+            no_batch.pop(bookie, None)
+        return classify(bookie, reply, verify)
+
+    async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T]) -> Answer[list[T]]:
+        """One entry as a list of one, through an opener of batches."""
+        return await self._singles(bookie, entry, 1, opener, None)
+
+    async def _singles(
+        self,
+        bookie: BookieId,
+        first: EntryId,
+        count: int,
+        opener: Opener[T],
+        came: Callable[[int, int], None] | None,
+    ) -> Answer[list[T]]:
+        requests = [Read(self.ledger_id, first + i) for i in range(min(count, _SINGLES))]
+        replies = await self._ask_all(bookie, requests)
+        bodies: list[bytes] = []
+        for reply in replies:
+            if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
+                break
+            bodies.append(reply.body)
+        return classify(bookie, replies[0], lambda: self._opened_all(bookie, first, bodies, opener, came))
+
+    def _opened_all(
+        self,
+        bookie: BookieId,
+        first: EntryId,
+        bodies: Sequence[bytes],
+        opener: Opener[T],
+        came: Callable[[int, int], None] | None,
+    ) -> list[T]:
+        opened = opener(bodies)
+        if not opened:
+            raise DigestMismatch(self.ledger_id, f"entry {first}: a bad copy at bookie {bookie}")
+        if came is not None:
+            came(len(bodies), sum(map(len, bodies)))
+        return opened
+
+    async def _ask_all(self, bookie: BookieId, requests: Sequence[Request]) -> list[Reply | BookieError]:
+        if len(requests) == 1:
+            return [await ask(self._pool, bookie, requests[0])]
+        tasks = [self._scope.spawn(ask(self._pool, bookie, request), f"ask {bookie}") for request in requests]
+        try:
+            return [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()

@@ -1,0 +1,198 @@
+"""Tailing: entries as they become readable, until the ledger is closed and all of it was delivered.
+
+Waits with long polls at the bookies and a metadata watch side by side. The end is only ever the last entry of
+closed metadata, never a LAC that stands still (S19, L6). While the metadata store is away it goes on with the
+ensemble it knows. Reading itself is reader.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+from buckram.client.follow import LedgerFollower
+from buckram.client.lac import bookie_lac
+from buckram.client.replicas import LedgerReads, ask, report
+from buckram.client.services import Services
+from buckram.core.answers import Answer, Positive, Unknown
+from buckram.core.messages import LAST_ENTRY, Read, ReadReply
+from buckram.core.reading import readable_until
+from buckram.core.recovery import quorum_of
+from buckram.errors import (
+    BookieError,
+    Code,
+    DigestMismatch,
+    HandleClosed,
+    NoSuchEntry,
+    NoSuchLedger,
+    ProtocolError,
+    ReadFailed,
+)
+from buckram.net.tasks import TaskScope
+from buckram.types import NO_ENTRY, BookieId, Entry, EntryId
+
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
+_POLLS_AT_ONCE = 2
+_GIVE_UP_S = 60.0
+
+Stream = Callable[[EntryId, EntryId], AsyncIterator[list[Entry]]]
+
+
+class Tail:
+    """`async for entry in tail`. Errors as for Reader.read, after a minute without a good copy; NoSuchLedger when
+    the ledger is deleted. `aclose()` ends it early; closing the reader does too."""
+
+    def __init__(
+        self,
+        services: Services,
+        reads: LedgerReads,
+        follower: LedgerFollower,
+        scope: TaskScope,
+        stream: Stream,
+        start: EntryId,
+        last_confirmed: EntryId,
+    ) -> None:
+        self._services = services
+        self._reads = reads
+        self._follower = follower
+        self._scope = scope
+        self._stream = stream
+        self._cursor = start
+        self._lac = last_confirmed
+        self._pause_s = _PAUSE_MIN_S
+        self._entries = self._run()
+
+    @property
+    def position(self) -> EntryId:
+        """The next entry to be delivered."""
+        return self._cursor
+
+    def __aiter__(self) -> Tail:
+        return self
+
+    async def __anext__(self) -> Entry:
+        return await self._entries.__anext__()
+
+    async def aclose(self) -> None:
+        await self._entries.aclose()
+
+    async def _run(self) -> AsyncGenerator[Entry, None]:
+        follower = self._follower
+        follower.follow()
+        loop = asyncio.get_running_loop()
+        failing_since: float | None = None
+        while True:
+            # Taken before the look at the metadata, so that no change falls between look and wait.
+            changed = follower.changes()
+            metadata = follower.metadata
+            end = readable_until(metadata, self._lac)
+            if self._cursor <= end:
+                try:
+                    async for chunk in self._stream(self._cursor, end):
+                        failing_since = None
+                        self._pause_s = _PAUSE_MIN_S
+                        for entry in chunk:
+                            self._cursor = entry.entry_id + 1
+                            yield entry
+                except (ReadFailed, NoSuchEntry):
+                    # A stale ensemble or bookies that restart; the entry is confirmed, so it must be somewhere.
+                    failing_since = failing_since or loop.time()
+                    if loop.time() - failing_since > _GIVE_UP_S:
+                        raise
+                    await self._pause(changed)
+            elif metadata.closed:
+                return
+            elif follower.deleted:
+                raise NoSuchLedger(self._reads.ledger_id)
+            else:
+                await self._wait(changed)
+
+    async def _wait(self, changed: asyncio.Event) -> None:
+        """Until the cursor's entry is confirmed, the metadata changed, or a round of polls brought nothing."""
+        order = self._poll_order()
+        polls: dict[asyncio.Task[Answer[EntryId]], BookieId] = {}
+        begun = asyncio.get_running_loop().time()
+        event = self._scope.spawn(_until(changed), "metadata change")
+
+        def poll() -> None:
+            bookie = order.pop(0)
+            polls[self._scope.spawn(self._poll(bookie), f"poll {bookie}")] = bookie
+
+        poll()
+        try:
+            while polls:
+                more = order and len(polls) < _POLLS_AT_ONCE
+                await asyncio.wait(
+                    [event, *polls],
+                    timeout=self._services.hedge_s if more else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if changed.is_set():
+                    return
+                done = [task for task in polls if task.done()]
+                for task in done:
+                    bookie = polls.pop(task)
+                    if self._learn(bookie, task.result()):
+                        return
+                if order and (more or not polls):
+                    poll()
+        finally:
+            event.cancel()
+            for task in polls:
+                task.cancel()
+        if asyncio.get_running_loop().time() - begun < self._services.config.long_poll_s / 2:
+            # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
+            await self._pause(changed)
+
+    def _poll_order(self) -> list[BookieId]:
+        """All members, those that get the LAC of the cursor's entry first."""
+        metadata = self._follower.metadata
+        ensemble = metadata.last_fragment.ensemble
+        members = [ensemble[position] for position in quorum_of(metadata).ensemble_set(self._cursor)]
+        return self._services.bookies.read_order(members)
+
+    def _learn(self, bookie: BookieId, answer: Answer[EntryId]) -> bool:
+        report(self._services, bookie, answer)
+        if isinstance(answer, Unknown) and isinstance(answer.error, HandleClosed):
+            raise answer.error
+        if isinstance(answer, Positive):
+            self._lac = max(self._lac, answer.value)
+        return self._lac >= self._cursor
+
+    async def _poll(self, bookie: BookieId) -> Answer[EntryId]:
+        """Wait at one bookie for a LAC that reaches the cursor; the largest LAC that it can prove then."""
+        services, reads = self._services, self._reads
+        wait_s = services.config.long_poll_s
+        request = Read(
+            reads.ledger_id, LAST_ENTRY, previous_lac=self._cursor - 1, timeout_ms=max(1, int(wait_s * 1000))
+        )
+        try:
+            reply = await ask(services.pool, bookie, request, wait_s + services.net.request_timeout_s)
+            opened = reads.opened(bookie, None, reply)
+            proven = opened.value.last_add_confirmed if isinstance(opened, Positive) else NO_ENTRY
+            if proven >= self._cursor:
+                return Positive(proven)
+            claims = isinstance(reply, ReadReply) and reply.max_lac is not None and reply.max_lac >= self._cursor
+            empty = isinstance(reply, ReadReply) and reply.code is Code.NO_ENTRY
+            if claims or empty or isinstance(reply, ProtocolError):
+                # An idle writer's LAC stands in a sealed packet beside the entries, not in the last entry.
+                answer = await bookie_lac(services, bookie, reads.ledger_id, reads.digest)
+                if claims and isinstance(answer, Positive) and answer.value < self._cursor:
+                    return Unknown(DigestMismatch(reads.ledger_id, f"bookie {bookie} cannot prove the LAC it claims"))
+                return answer
+        except (HandleClosed, BookieError) as error:
+            return Unknown(error)
+        return opened if not isinstance(opened, Positive) else Positive(proven)
+
+    async def _pause(self, changed: asyncio.Event) -> None:
+        """Sleep a little longer each time without progress; a change of the metadata ends it."""
+        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, _PAUSE_MAX_S)
+        try:
+            async with asyncio.timeout(pause):
+                await changed.wait()
+        except TimeoutError:
+            return
+
+
+async def _until(changed: asyncio.Event) -> None:
+    await changed.wait()
