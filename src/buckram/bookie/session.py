@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import Waiter
@@ -51,15 +52,14 @@ class Session(asyncio.Protocol):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        wire = self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         self._loop = asyncio.get_running_loop()
         self.open = True
         if not self._opened(self):
             self.open = False
-            transport.abort()
+            wire.abort()
             return
-        transport.set_write_buffer_limits(high=min(HIGH_WATER, self._budget.connection_limit // 4))
+        wire.set_write_buffer_limits(high=min(HIGH_WATER, self._budget.connection_limit // 4))
         self.waiting_since = self._loop.time()
         self._budget.join(self)
 
