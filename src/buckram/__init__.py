@@ -1,1 +1,76 @@
-"""Buckram: replicated, durable logs; a BookKeeper in Python."""
+"""Buckram: replicated, durable logs; a BookKeeper in Python.
+
+`connect()` gives a Client, which creates, opens, recovers, deletes and repairs ledgers. The same without async is in
+buckram.sync; clusters for tests in buckram.testing; Spark in buckram.spark. The values and errors below are part of
+the public interface; modules that are not named in docs/api.md are not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from buckram.config import ClientConfig, NetConfig
+from buckram.errors import (
+    BookieError,
+    BookieUnavailable,
+    BuckramError,
+    BufferFull,
+    ConfigError,
+    DigestMismatch,
+    DuplicateEntry,
+    EntryTooLarge,
+    ForkedClient,
+    HandleClosed,
+    InvalidArgument,
+    LedgerClosed,
+    LedgerError,
+    LedgerExists,
+    LedgerFenced,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+    ReadFailed,
+    RecoveryFailed,
+    RequestTimeout,
+    Unauthorized,
+    VersionConflict,
+    WriteFailed,
+)
+from buckram.types import BookieInfo, DigestType, Entry, Fragment, LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client, connect
+    from buckram.client.reader import Reader
+    from buckram.client.repair import RepairReport
+    from buckram.client.tail import Tail
+    from buckram.client.writer import Writer
+
+# Imported when first used: a bookie imports this package, too, and needs no client.
+_LAZY = {
+    "Client": "buckram.client.client",
+    "Reader": "buckram.client.reader",
+    "RepairReport": "buckram.client.repair",
+    "Tail": "buckram.client.tail",
+    "Writer": "buckram.client.writer",
+    "connect": "buckram.client.client",
+}
+
+__all__ = [
+    "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "Client", "ClientConfig",
+    "ConfigError", "DigestMismatch", "DigestType", "DuplicateEntry", "Entry", "EntryTooLarge", "ForkedClient",
+    "Fragment", "HandleClosed", "InvalidArgument", "LedgerClosed", "LedgerError", "LedgerExists", "LedgerFenced",
+    "LedgerMetadata", "LedgerState", "MetadataError", "MetadataUnavailable", "NetConfig", "NoSuchEntry",
+    "NoSuchLedger", "NotEnoughBookies", "ReadFailed", "Reader", "RecoveryFailed", "RepairReport", "RequestTimeout",
+    "Tail", "Unauthorized", "VersionConflict", "WriteFailed", "Writer", "connect",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from buckram.cli.exits import Exit
 from buckram.cli.ledger_write import write
 from buckram.cli.options import (
     connected,
@@ -21,7 +22,7 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )  # fmt: skip
-from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, table
+from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, progress, table
 from buckram.core.quorum import Quorum
 from buckram.types import Entry, LedgerMetadata
 
@@ -283,6 +284,8 @@ async def _delete(uri: str | None, ledger_id: int, password: str) -> None:
 def repair(ledger_id: int, password: str, uri: str | None, as_json: bool) -> None:
     """Copy missing or bad entries from good replicas; where a bookie is gone, onto another one.
 
+    Says what it did; exit code 1 when something is left to repair.
+
     \b
     Example:
       buckram ledger repair 7
@@ -291,11 +294,22 @@ def repair(ledger_id: int, password: str, uri: str | None, as_json: bool) -> Non
 
 
 async def _repair(uri: str | None, ledger_id: int, password: str, as_json: bool) -> None:
-    async with connected(uri) as client:
-        report = await client.repair(ledger_id, password=password)
-    shown = {"ledger": ledger_id, **dataclasses.asdict(report)}
+    seen = 0
+    with progress("replicas", None) as advance:
+
+        def show(done: int, total: int) -> None:
+            nonlocal seen
+            advance(done - seen)
+            seen = done
+
+        async with connected(uri) as client:
+            report = await client.repair(ledger_id, password=password, progress=show)
+    shown = {**dataclasses.asdict(report), "healthy": report.healthy}
+    shown = {"ledger": shown.pop("ledger_id"), **shown}
     if as_json:
         emit(shown)
-        return
-    for key, value in shown.items():
-        print(f"{key.replace('_', ' ')}: {value}")
+    else:
+        for key, value in shown.items():
+            print(f"{key.replace('_', ' ')}: {value}")
+    if not report.healthy:
+        raise click.exceptions.Exit(Exit.FAILED)
