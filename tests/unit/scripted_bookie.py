@@ -172,7 +172,7 @@ async def scripted(
     """A cluster of bookies b0, b1, ... and a client of it. After it no task may be left."""
     before = asyncio.all_tasks()
     cluster = ScriptedCluster()
-    await cluster.store.initialise()  # type: ignore[attr-defined]  # of TreeStore
+    await cluster.store.initialise()
     for i in range(bookies):
         await cluster.add(f"b{i}")
     async with connect(wrap(cluster.store), config=config, net=net, runtime=cluster.runtime) as client:
