@@ -20,6 +20,7 @@ from buckram.errors import (
     ForkedClient,
     HandleClosed,
     InvalidArgument,
+    InvariantViolation,
     LedgerClosed,
     LedgerExists,
     LedgerFenced,
@@ -434,3 +435,16 @@ async def test_a_fork_is_told_to_connect_again() -> None:
             os._exit(3)
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert status == 0
+
+
+async def test_a_broken_invariant_ends_the_writer_and_seals_nothing() -> None:
+    async with scripted() as (cluster, client):
+        writer = await client.create()
+        await writer.append(b"x")
+        with pytest.raises(InvariantViolation, match="S9"):
+            writer.acked(0, "b0", 0, 9)
+        with pytest.raises(WriteFailed, match="internal error"):
+            await writer.append(b"y")
+        with pytest.raises(WriteFailed):
+            await writer.close()
+        assert not (await cluster.store.read_ledger(writer.ledger_id)).metadata.closed

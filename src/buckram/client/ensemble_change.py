@@ -41,6 +41,8 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.5, 10.0
 _AVOID_S = 5.0
 """A bookie that failed this writer so recently is not taken back while the writer can do without."""
 _PROBE_S = 2.0
+_DESPAIR_MIN_S, _DESPAIR_MAX_S = 0.05, 1.0
+"""Pause before bookies that have just failed are tried again because there are no others."""
 
 
 class EnsembleChange:
@@ -71,6 +73,7 @@ class EnsembleChange:
         self._timer: asyncio.TimerHandle | None = None
         self._delay = _RETRY_MIN_S
         self._retrying = False
+        self._despair_s, self._despair_head = _DESPAIR_MIN_S, -1
         self.degraded = ""
         """Why fewer bookies than Qw get the entries; empty when all is well."""
         self.changes = 0
@@ -103,6 +106,7 @@ class EnsembleChange:
             if bookie in window.ensemble and self._is_reborn(bookie):
                 slot = window.slots[window.ensemble.index(bookie)]
                 self.position_failed(slot, WriteFailed(window.ledger_id, f"bookie {bookie} came back without its data"))
+        self._remember_incarnations()
         if window.absent and not window.closed:
             self._delay = _RETRY_MIN_S
             self._retry_soon()
@@ -157,10 +161,8 @@ class EnsembleChange:
         """The compare-and-set of 2.6 step 3: predicate and choice are made anew on every fresh record."""
         window = self._window
         doomed = not window.survives()
-        if doomed and not self._choose(window.ensemble, failed, tried, doomed):
-            # Before giving up: the list may be older than a bookie that could help.
-            with suppress(MetadataError):  # then what we know has to do
-                await self._watcher.refresh()
+        if doomed and not self._choose(window.ensemble, failed, tried, doomed=False):
+            await self._before_giving_up()
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
             self._check_open(metadata)
@@ -171,6 +173,16 @@ class EnsembleChange:
             return ensemble_changed(metadata, first_entry, [chosen.get(p, b) for p, b in enumerate(ensemble)])
 
         await self._cell.update(change, patience_s=_PATIENCE_S if doomed else _DEGRADED_PATIENCE_S)
+
+    async def _before_giving_up(self) -> None:
+        """The list may be older than a bookie that could help; and those left have failed a moment ago."""
+        with suppress(MetadataError, TimeoutError):  # then what we know has to do
+            async with asyncio.timeout(_PROBE_S):
+                await self._watcher.refresh()
+        head = self._window.pending_head
+        self._despair_s = _DESPAIR_MIN_S if head > self._despair_head else min(self._despair_s * 2, _DESPAIR_MAX_S)
+        self._despair_head = head
+        await asyncio.sleep(self._despair_s)
 
     def _choose(
         self, ensemble: Sequence[BookieId], failed: dict[int, BookieId], tried: dict[BookieId, None], doomed: bool
@@ -215,7 +227,7 @@ class EnsembleChange:
         usable = quorum.ensemble_size - len(left)
         message = (
             f"of the {quorum.ensemble_size} bookies ({quorum}) only {usable} are usable, some write set has fewer than "
-            f"{quorum.ack_quorum}, and {trouble or 'no other bookie is registered'}; last failure: {self._last_error}"
+            f"{quorum.ack_quorum}, and {trouble or 'no other bookie can be used'}; last failure: {self._last_error}"
         )
         return self._ended(NotEnoughBookies(quorum.ack_quorum, usable, message), message)
 
@@ -261,6 +273,8 @@ class EnsembleChange:
             return
         positions = [p for p, bookie in window.absent.items() if bookie in back and not self._is_reborn(bookie)]
         if positions and not cell.in_doubt:
+            for position in positions:
+                self._watcher.report_ok(window.absent[position])
             sends = window.readmit(positions)
             self._after_resume("")
             self._send(sends)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from buckram.errors import MetadataUnavailable, VersionConflict
 from buckram.seams import MetadataStore
-from buckram.types import LedgerId, LedgerMetadata, Versioned
+from buckram.types import LedgerId, LedgerMetadata, LedgerState, Versioned
 
 Change = Callable[[LedgerMetadata], LedgerMetadata | None]
 """Derives the new record from the present one; None means nothing is left to do; raises to give up. Pure: it is
@@ -76,11 +76,15 @@ class MetadataCell:
                 delay = min(delay * 2, _RETRY_MAX_S)
 
     async def settle(self, *, patience_s: float) -> LedgerMetadata:
-        """End a doubt: after this no earlier write of ours can still be applied. May write the record unchanged."""
+        """End a doubt: after this no earlier write of ours can still be applied. May write the record unchanged.
+
+        A record that is no longer OPEN is left alone: its writer has come to its end anyway.
+        """
 
         def same(metadata: LedgerMetadata) -> LedgerMetadata | None:
             # Updates write creator token 0, whatever else they do.
-            return replace(metadata, creator_token=0) if self._doubt is not None and not metadata.closed else None
+            unsettled = self._doubt is not None and metadata.state is LedgerState.OPEN
+            return replace(metadata, creator_token=0) if unsettled else None
 
         return await self.update(same, patience_s=patience_s)
 

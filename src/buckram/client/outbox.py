@@ -37,9 +37,10 @@ class Outbox:
         sink: AckSink,
         carried: Callable[[EntryId], None],
         fail: Callable[[BaseException], None],
+        room: Callable[[], None],
     ) -> None:
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
-        self._sink, self._carried, self._fail = sink, carried, fail
+        self._sink, self._carried, self._fail, self._room = sink, carried, fail, room
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
@@ -52,7 +53,7 @@ class Outbox:
             turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
         self.stalled = False
-        """Some lane holds more than its share; `recheck` says when that is over."""
+        """Some lane holds more than its share: appends wait. `room` is called when that is over."""
         self._retarget()
 
     def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
@@ -80,12 +81,6 @@ class Outbox:
         self._put(sends)
         self._turn.send_loads([self])
 
-    def recheck(self) -> bool:
-        """Ask the lanes again; True if a stall has just ended."""
-        was = self.stalled
-        self.check_stall()
-        return was and not self.stalled
-
     def clear(self) -> None:
         self._bodies, self._ids, self._size, self._targets = [], [], 0, []
         self.stalled = False
@@ -98,9 +93,12 @@ class Outbox:
     def send_failed(self, error: BaseException) -> None:
         self._fail(error)
 
-    def check_stall(self) -> None:
-        limit = self._turn.lane_limit
+    def check_stall(self) -> bool:
+        limit, before = self._turn.lane_limit, self.stalled
         self.stalled = any(load.lane.pending_bytes > limit for load, _ in self._targets)
+        if before and not self.stalled:
+            self._room()
+        return self.stalled
 
     def send_now(self) -> None:
         bodies, size, window = self._bodies, self._size, self._window

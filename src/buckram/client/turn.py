@@ -14,6 +14,8 @@ from buckram.errors import BuckramError
 from buckram.net.pool import AddLane
 from buckram.seams import Counter
 
+_STALL_CHECK_S = 0.005
+
 
 class Sender(Protocol):
     """Has something to send at the end of this turn."""
@@ -27,8 +29,8 @@ class Sender(Protocol):
         ...
 
     def send_failed(self, error: BaseException) -> None: ...
-    def check_stall(self) -> None:
-        """Some lane has much to send."""
+    def check_stall(self) -> bool:
+        """Whether a lane it sends to is crowded. After a True it hears of the end by another call."""
         ...
 
 
@@ -63,6 +65,7 @@ class TurnEnd:
         self._senders: list[Sender] = []
         self._loads: dict[tuple[AddLane, bool], Load] = {}
         self._active: list[Load] = []
+        self._stalled: dict[Sender, None] = {}
         self.lane_limit = 0
         """A lane with more bytes than this makes writers wait."""
         self.entries = 0
@@ -121,4 +124,16 @@ class TurnEnd:
         active.clear()
         if crowded:
             for sender in senders:
-                sender.check_stall()
+                self._watch(sender)
+
+    def _watch(self, sender: Sender) -> None:
+        # Asked again by a timer: the lane may be crowded by others, then no answer to `sender` would tell it.
+        if sender.check_stall():
+            if not self._stalled:
+                asyncio.get_running_loop().call_later(_STALL_CHECK_S, self._recheck)
+            self._stalled[sender] = None
+
+    def _recheck(self) -> None:
+        stalled, self._stalled = self._stalled, {}
+        for sender in stalled:
+            self._watch(sender)

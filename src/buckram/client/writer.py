@@ -69,10 +69,10 @@ class Writer:
         self._window = window = AppendWindow(
             ledger_id, quorum, metadata.last_fragment.ensemble, deferred_sync=deferred_sync, explicit_ids=explicit_ids
         )
-        self._scope = TaskScope(f"writer {ledger_id}", self._task_failed)
+        self._scope = TaskScope(f"writer {ledger_id}", self._broken)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self._outbox = Outbox(
-            window, services, digest, key, sink=self, carried=self._lac.carried, fail=self._task_failed
+            window, services, digest, key, sink=self, carried=self._lac.carried, fail=self._broken, room=self._admit
         )
         self._completions = Completions()
         self._intake = Intake(
@@ -89,6 +89,7 @@ class Writer:
         self._plain_limit = -1 if explicit_ids else self._max_payload
         self._failure: BuckramError | None = None
         """What the first append that failed failed with."""
+        self._unsound: BuckramError | None = None
         self._closing: asyncio.Task[BuckramError | None] | None = None
         self._finished = False
 
@@ -281,6 +282,8 @@ class Writer:
                 await force(window, self._services.pool)
             unfinished = LedgerClosed(self.ledger_id, "the writer was closed before this was acknowledged")
             self._end(unfinished, meant=not wait)
+            if self._unsound is not None:
+                raise self._unsound  # recovery decides from what the bookies hold
             await seal(self._cell, self.ledger_id, *window.close())
         except InvariantViolation:
             raise
@@ -332,10 +335,11 @@ class Writer:
         if self._refusal is None:
             self._refusal, self._plain_limit = error, -1
 
-    def _task_failed(self, error: BaseException) -> None:
-        """Something of ours broke: a bug. Nothing more may be acknowledged on unsound state."""
+    def _broken(self, error: BaseException) -> None:
+        """A bug, or the client may not be used any more. Nothing may be acknowledged or sealed on unsound state."""
         if not isinstance(error, BuckramError) or isinstance(error, InvariantViolation):
             error = WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}")
+            self._unsound = error
         self._fail(error)
 
     # -- answers (AckSink) --------------------------------------------------------------------------------
@@ -345,12 +349,10 @@ class Writer:
         try:
             moved = self._window.acked(position, first, last)
         except InvariantViolation as error:
-            self._task_failed(error)
+            self._broken(error)
             raise
         if moved:
             self._head_moved()
-        if self._outbox.stalled and self._outbox.recheck():
-            self._intake.admit()
 
     def add_failed(
         self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
@@ -362,14 +364,15 @@ class Writer:
                 self._fail(error)
             else:
                 self._change.position_failed(position, error)
-        if self._outbox.stalled and self._outbox.recheck():
-            self._intake.admit()
 
     def _head_moved(self) -> None:
         self._completions.reached(self._window.pending_head)
         self._lac.head_moved()
         if self._intake.waiting:
             self._intake.admit()
+
+    def _admit(self) -> None:
+        self._intake.admit()
 
 
 def _as_bytes(payload: Buffer) -> bytes:
