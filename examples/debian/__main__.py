@@ -101,7 +101,7 @@ def write(uri: str, kinds: dict[str, list[bytes]], total: int, victim: BookiePro
     def kill() -> None:
         pid = victim.pid
         victim.kill()
-        step(f"[bold red]kill -9[/bold red] of bookie-{VICTIM + 1} (process {pid}) with half acknowledged; writing goes on")
+        step(f"[bold red]kill -9 {pid}[/bold red]: bookie-{VICTIM + 1}, with half acknowledged; writing goes on")
 
     columns = (TextColumn("  writing"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -129,7 +129,8 @@ def show(written: Written, found: Report) -> int:
     good = check.good and check.records == len(written.places)
     out.rule()
     if good:
-        out.print(f"[bold green]each of {check.records:,} records came back exactly once with the same bytes[/bold green]")
+        text = f"each of {check.records:,} records came back exactly once with the same bytes"
+        out.print(f"[bold green]{text}[/bold green]")
     else:
         out.print(
             f"[bold red]NOT what was written: {check.lost:,} lost, {check.changed:,} changed, "

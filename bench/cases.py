@@ -1,0 +1,204 @@
+"""One function a case; each starts its own cluster, so each can be run alone. Figures are plain numbers in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Bench, cluster, last_json
+from bench.machine import Watch, cpu_seconds, memory
+from buckram import connect
+
+Figures = dict[str, Any]
+Case = Callable[[], Figures]
+CASES: dict[str, Case] = {}
+GIB = 1024**3
+ENTRY = 1024
+SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))
+GROWING_GIB = float(os.environ.get("BENCH_GROWING_GIB", "10"))
+RESTART_GIB = float(os.environ.get("BENCH_RESTART_GIB", "5"))
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+def _written(bench: Bench, replicas: int = 3, **options: object) -> Figures:
+    """A write load with what it cost: CPU of the bookies an add, bytes on the disk a payload byte and replica."""
+    cpu, before = [cpu_seconds(pid) for pid in bench.pids], _stored_entries(bench)
+    with Watch(bench.folder, bench.pids) as watch:
+        figures = bench.write(**options)
+    figures.pop("ledgers", None)
+    # Not `acked`: the generator's warm-up went to the disk as well.
+    everything = _stored_entries(bench) - before
+    spent = sum(cpu_seconds(pid) for pid in bench.pids) - sum(cpu)
+    return {
+        **figures,
+        "bookie_cpu_us_per_add": round(spent / max(1, everything) / len(bench.pids) * 1e6, 2),
+        "disk_bytes_per_byte": round(watch.disk_bytes / max(1, everything * ENTRY * replicas), 3),
+        "foreign_cpu": watch.foreign_share,
+    }
+
+
+def _stored_entries(bench: Bench) -> int:
+    """Entries in all closed ledgers, the warm-up's included."""
+    listed = bench.run("ledger", "list")["ledgers"]
+    return sum((ledger["last_entry"] or 0) + 1 for ledger in listed)
+
+
+@case
+def one_ledger() -> Figures:
+    """One writer at full speed."""
+    with cluster() as bench:
+        return _written(bench, ledgers=1, seconds=SECONDS)
+
+
+@case
+def hundred_ledgers() -> Figures:
+    """A hundred writers in one process, each on a ledger of its own."""
+    with cluster() as bench:
+        return _written(bench, ledgers=100, seconds=SECONDS)
+
+
+@case
+def paced() -> Figures:
+    """5,000 adds/s to one ledger; latency from the moment each was due."""
+    with cluster() as bench:
+        return _written(bench, ledgers=1, rate=5000, seconds=max(20.0, SECONDS))
+
+
+@case
+def sequential_read() -> Figures:
+    """One reader through a closed ledger of a million entries, and single entries at random places."""
+    with cluster() as bench:
+        ledger = bench.write(ledgers=1, seconds=6)["ledgers"][0]
+        figures = {"sequential": bench.run("bench", "read", "--ledger", ledger)}
+        figures["random"] = bench.run("bench", "read", "--ledger", ledger, "--random")
+        flat = {f"{kind}_{name}": value for kind, values in figures.items() for name, value in values.items()}
+        return {"entries_per_s": flat["sequential_entries_per_s"], **flat}
+
+
+@case
+def growing_store() -> Figures:
+    """Bytes on the disk for each acknowledged byte and replica, at full speed, over BENCH_GROWING_GIB a replica."""
+    with cluster() as bench:
+        figures: Figures = {}
+        speeds: list[int] = []
+        stored = 0
+        with Watch(bench.folder, bench.pids) as watch:
+            while stored < GROWING_GIB * GIB:
+                figures = bench.write(ledgers=1, seconds=15)
+                speeds.append(figures["adds_per_s"])
+                stored = _stored_entries(bench) * ENTRY
+        return {
+            "disk_bytes_per_byte": round(watch.disk_bytes / (3 * stored), 3),
+            "appended_gib_per_replica": round(stored / GIB, 2),
+            "adds_per_s_first": speeds[0],
+            "adds_per_s_last": speeds[-1],
+            "p99_ms_last": figures["p99_ms"],
+            "max_rss_mb": round(max(memory(pid)["peak"] for pid in bench.pids) / 1e6, 1),
+            "foreign_cpu": watch.foreign_share,
+        }
+
+
+@case
+def footprint_paced() -> Figures:
+    """Bytes on the disk for each byte at 5,000 adds/s, where groups are small."""
+    with cluster() as bench:
+        return _written(bench, ledgers=1, rate=5000, seconds=30)
+
+
+@case
+def footprint_compaction() -> Figures:
+    """The same with every second ledger deleted and the bookies rewriting their files meanwhile."""
+    quick = {"BUCKRAM_BOOKIE_COLLECTION_INTERVAL_S": "1", "BUCKRAM_BOOKIE_COLLECTION_AGE_S": "2"}
+    with cluster(environment=quick) as bench:
+        ledgers = bench.write(ledgers=100, seconds=10)["ledgers"]
+        before = sum(_size(bookie.directory) for bookie in bench.bookies)
+        asyncio.run(_delete(bench.uri, ledgers[::2] + random.sample(ledgers[1::2], 20)))
+        figures = _written(bench, ledgers=1, rate=5000, seconds=40)
+        after = sum(_size(bookie.directory) for bookie in bench.bookies)
+        return {**figures, "store_mb_before": round(before / 1e6), "store_mb_after": round(after / 1e6)}
+
+
+async def _delete(uri: str, ledgers: list[int]) -> None:
+    async with connect(uri) as client:
+        for ledger in ledgers:
+            await client.delete(ledger)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # compaction removes files while we look
+            total += path.stat().st_blocks * 512
+    return total
+
+
+@case
+def idle_bookie() -> Figures:
+    """Memory of a bookie that has just started and does nothing."""
+    with cluster(1) as bench:
+        time.sleep(3)
+        return {"rss_mb": round(memory(bench.pids[0])["rss"] / 1e6, 1)}
+
+
+@case
+def overload() -> Figures:
+    """Ten clients overload one bookie with adds and reads; four of them never read an answer."""
+    with cluster(1) as bench:
+        port = bench.bookies[0].ready.port if bench.bookies[0].ready else 0
+        command = [sys.executable, "-m", "bench.overload", bench.uri, str(port), str(SECONDS)]
+        figures = last_json(command)
+        peak = memory(bench.pids[0])["peak"]
+        again = bench.write(ensemble="1/1/1", ledgers=1, rate=1000, seconds=3)
+        return {"peak_rss_mb": round(peak / 1e6, 1), **figures, "p99_ms_after": again["p99_ms"]}
+
+
+@case
+def restart() -> Figures:
+    """From the start of the process to its ready line, after kill -9 under load with BENCH_RESTART_GIB stored."""
+    with cluster(1) as bench:
+        bookie = bench.bookies[0]
+        while _size(bookie.directory) < RESTART_GIB * GIB:
+            bench.write(ensemble="1/1/1", ledgers=1, seconds=5)
+        command = [sys.executable, "-m", "buckram", "bench", "write", "--metadata", bench.uri]
+        with _background([*command, "--ensemble", "1/1/1", "--seconds", "60"]):
+            time.sleep(3)
+            bookie.kill()
+        size = _size(bookie.directory)
+        cold = _drop_caches()
+        began = time.monotonic()
+        bookie.start()
+        bookie.wait_ready()
+        return {"seconds": round(time.monotonic() - began, 2), "store_gib": round(size / GIB, 2), "cold_cache": cold}
+
+
+@contextlib.contextmanager
+def _background(command: list[str]) -> Any:
+    import subprocess
+
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _drop_caches() -> bool:
+    """Only root can; the figure says whether it was done."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        return False
+    return True

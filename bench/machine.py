@@ -1,0 +1,83 @@
+"""What the machine says: bytes the disk wrote, memory and CPU of processes, CPU of everybody else. Linux only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECTOR = 512
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def disk_written(path: Path) -> int:
+    """Bytes written to the device below `path` since boot, by anybody, from /proc/diskstats."""
+    device = os.stat(path).st_dev
+    wanted = (str(os.major(device)), str(os.minor(device)))
+    for line in Path("/proc/diskstats").read_text().splitlines():
+        parts = line.split()
+        if (parts[0], parts[1]) == wanted:
+            return int(parts[9]) * SECTOR
+    raise RuntimeError(f"{path} is on device {':'.join(wanted)}, which /proc/diskstats does not list: use a real disk")
+
+
+def memory(pid: int) -> dict[str, int]:
+    """Resident bytes of a process, now and at its peak."""
+    fields = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM"):
+            fields[name] = int(value.split()[0]) * 1024
+    return {"rss": fields["VmRSS"], "peak": fields["VmHWM"]}
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / TICKS
+
+
+def machine_cpu_seconds() -> float:
+    """Time that all processors were busy since boot."""
+    first = Path("/proc/stat").read_text().split("\n")[0]
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, first.split()[1:])
+    return (user + nice + system + irq + softirq) / TICKS
+
+
+@dataclass
+class Watch:
+    """Counters over a stretch of time: `with Watch(folder, pids) as watch`, then the fields.
+
+    `own_cpu` is that of `pids`; `foreign_share` is what all processes but those and this one's ended children took,
+    as a share of the machine, so that a figure taken beside other work shows it.
+    """
+
+    folder: Path
+    pids: Sequence[int]
+    seconds: float = 0.0
+    disk_bytes: int = 0
+    own_cpu: float = 0.0
+    foreign_share: float = 0.0
+    _at: tuple[float, int, float, float, float] = field(default=(0.0, 0, 0.0, 0.0, 0.0), repr=False)
+
+    def _read(self) -> tuple[float, int, float, float, float]:
+        times = os.times()
+        mine = times.user + times.system + times.children_user + times.children_system
+        own = sum(cpu_seconds(pid) for pid in self.pids)
+        return time.monotonic(), disk_written(self.folder), own, machine_cpu_seconds(), mine
+
+    def __enter__(self) -> Watch:
+        os.sync()  # what others left unwritten must not be counted as ours
+        self._at = self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.sync()
+        was, now = self._at, self._read()
+        self.seconds = now[0] - was[0]
+        self.disk_bytes = now[1] - was[1]
+        self.own_cpu = now[2] - was[2]
+        foreign = now[3] - was[3] - self.own_cpu - (now[4] - was[4])
+        self.foreign_share = round(max(0.0, foreign / self.seconds / (os.cpu_count() or 1)), 3)

@@ -1,0 +1,235 @@
+"""A cluster in this process and on this loop: real bookies, real TCP on loopback, real files in a temporary folder.
+
+Bookies are told apart by a number from 0. What cannot be had in one process is a kill -9 in the middle of a disk
+write; for that run bookies as processes (buckram.processes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from buckram.bookie.process import Bookie
+from buckram.client.client import Client, connect
+from buckram.client.opening import Opening
+from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
+from buckram.disk.local import LocalDisk
+from buckram.errors import InvalidArgument
+from buckram.metadata.uri import init_cluster, open_store
+from buckram.net.runtime import production_runtime
+from buckram.seams import Disk, Listener, MetadataStore, Network, Runtime
+
+_numbers = itertools.count()
+MIB = 1024 * 1024
+# Small, so that a test with ten clusters neither fills the disk nor the memory.
+STORE = StoreConfig(segment_bytes=32 * MIB, tail_cache_bytes=4 * MIB)
+
+
+class _Gate(asyncio.Protocol):
+    """Stands before a bookie's connection. While its network is paused, what arrives waits here."""
+
+    def __init__(self, inner: asyncio.Protocol, network: _GatedNetwork) -> None:
+        self._inner, self._network = inner, network
+        self._waiting: list[Callable[[], object]] = []
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]  # noticed paused or not
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+
+    def _pass(self, event: Callable[[], object]) -> None:
+        if self._network.paused:
+            if not self._waiting:
+                self._network.held.append(self)
+            self._waiting.append(event)
+        else:
+            event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._pass(lambda: self._inner.connection_made(transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._pass(lambda: self._inner.data_received(data))
+
+    def eof_received(self) -> bool:
+        self._pass(self._inner.eof_received)
+        return False
+
+    def release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            event()
+
+
+class _GatedNetwork:
+    """The production network, with a switch that stops everything that comes in."""
+
+    def __init__(self, inner: Network) -> None:
+        self._inner = inner
+        self.paused = False
+        self.held: list[_Gate] = []
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        return await self._inner.connect(host, port, factory)
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> Listener:
+        return await self._inner.listen(host, port, lambda: _Gate(factory(), self))
+
+    def resume(self) -> None:
+        self.paused = False
+        held, self.held = self.held, []
+        for gate in held:
+            gate.release()
+
+
+class _Node:
+    """One bookie and what it stands on; survives restarts."""
+
+    def __init__(self, directory: Path, config: BookieConfig, uri: str) -> None:
+        self.directory, self.config, self.uri = directory, config, uri
+        self.network: _GatedNetwork | None = None
+        self.bookie: Bookie | None = None
+        self._disk: Disk | None = None
+        self._store: MetadataStore | None = None
+
+    async def start(self) -> None:
+        runtime = production_runtime()
+        self.network = _GatedNetwork(runtime.network)
+        runtime = Runtime(self.network, runtime.clock, runtime.rng, runtime.stats)
+        self._disk = LocalDisk(str(self.directory))
+        self._store = await open_store(self.uri, runtime)
+        bookie = Bookie(runtime, self._disk, self._store, self.config, STORE, NetConfig())
+        try:
+            info = await bookie.start()
+        except BaseException:
+            await self._close_parts()
+            raise
+        self.bookie = bookie
+        # The same identity and the same port after a restart, as an administrator would run it.
+        assert info.address is not None
+        self.config = replace(self.config, port=info.address.port)
+
+    async def stop(self, *, abruptly: bool) -> None:
+        bookie, self.bookie = self.bookie, None
+        if bookie is None:
+            return
+        if self.network is not None:
+            self.network.resume()
+        if abruptly:
+            bookie.server.abort()
+        await bookie.stop()
+        await self._close_parts()
+
+    async def _close_parts(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+        if self._disk is not None:
+            self._disk.close()
+
+
+class Cluster:
+    """What `cluster()` gives. `uri` names it for connect() on this loop."""
+
+    def __init__(self, uri: str, nodes: list[_Node]) -> None:
+        self.uri = uri
+        self._nodes = nodes
+        self._clients: list[Client] = []
+
+    @property
+    def bookies(self) -> list[str]:
+        """Ids by number."""
+        return [node.config.bookie_id for node in self._nodes]
+
+    def client(self, config: ClientConfig | None = None) -> Opening[Client]:
+        """A client: `async with c.client() as client`, or await it; one still open at the end is closed then."""
+
+        async def start() -> Client:
+            client = await connect(self.uri, config=config)
+            self._clients.append(client)
+            return client
+
+        return Opening(start)
+
+    async def kill(self, number: int) -> None:
+        """Cut a bookie off at once: connections are reset, nothing more is answered, its registration goes."""
+        await self._node(number).stop(abruptly=True)
+
+    async def stop(self, number: int) -> None:
+        """Stop a bookie in order."""
+        await self._node(number).stop(abruptly=False)
+
+    async def pause(self, number: int) -> None:
+        """A bookie that hangs: it stays registered, connections stay open, nothing that arrives is looked at."""
+        node = self._node(number)
+        if node.network is not None:
+            node.network.paused = True
+
+    async def resume(self, number: int) -> None:
+        """After pause: what arrived meanwhile is handled, in order."""
+        node = self._node(number)
+        if node.network is not None:
+            node.network.resume()
+
+    async def restart(self, number: int) -> None:
+        """Start a bookie again on its data; one that still runs is stopped in order first."""
+        node = self._node(number)
+        await node.stop(abruptly=False)
+        await node.start()
+
+    async def add(self) -> int:
+        """One more bookie; its number."""
+        first = self._nodes[0]
+        number = len(self._nodes)
+        node = _node(first.directory.parent, number, self.uri)
+        await node.start()
+        self._nodes.append(node)
+        return number
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+        for node in self._nodes:
+            await node.stop(abruptly=False)
+
+    def _node(self, number: int) -> _Node:
+        if not 0 <= number < len(self._nodes):
+            raise InvalidArgument(f"bookie {number}: there are {len(self._nodes)}, numbered from 0")
+        return self._nodes[number]
+
+
+def _node(root: Path, number: int, uri: str) -> _Node:
+    directory = root / f"bookie-{number}"
+    directory.mkdir(exist_ok=True)
+    return _Node(directory, BookieConfig(port=0, bookie_id=f"bookie-{number}"), uri)
+
+
+@asynccontextmanager
+async def cluster(bookies: int = 3, *, metadata: Literal["memory", "sqlite"] = "memory") -> AsyncIterator[Cluster]:
+    """`async with cluster(bookies=3) as c`: a cluster of its own, gone without a trace at the end.
+
+    With `metadata="memory"` its URI is good on this loop only, with "sqlite" also for other threads and processes.
+    """
+    if bookies < 1:
+        raise InvalidArgument(f"bookies = {bookies}: at least one is needed")
+    with tempfile.TemporaryDirectory(prefix="buckram-test-") as folder:
+        root = Path(folder)
+        name = f"memory:test-{os.getpid()}-{next(_numbers)}"
+        uri = name if metadata == "memory" else f"sqlite://{root / 'metadata.db'}"
+        # This session keeps a cluster in memory alive, whoever comes and goes.
+        store = await open_store(uri)
+        running = Cluster(uri, [_node(root, number, uri) for number in range(bookies)])
+        try:
+            await init_cluster(store)
+            for node in running._nodes:
+                await node.start()
+            yield running
+        finally:
+            await running.close()
+            await store.close()
