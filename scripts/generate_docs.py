@@ -46,8 +46,8 @@ def configuration() -> str:
     lines = [
         "# Configuration\n",
         NOTE,
-        "A value comes from its default, then a TOML file (`--config FILE.toml`), then the environment variable, then a\n"
-        "command-line option; the last one wins. `buckram bookie config` prints each value in force and where it came\n"
+        "A value comes from its default, then a TOML file (`--config FILE.toml`), then the environment variable, then\n"
+        "a command-line option; the last one wins. `buckram bookie config` prints each value in force and where it came\n"
         "from. An unknown key is an error. Client commands and `connect()` read the sections `net` and `client`.\n",
     ]
     for section, cls in SECTIONS.items():
@@ -144,7 +144,8 @@ def _signature(value: Any) -> str:
     except (TypeError, ValueError):
         return "(...)"
     # Default objects print with their address, which changes from run to run.
-    return re.sub(r"<[^>]* at 0x[0-9a-f]+>", "...", text).replace("'", "").replace("(self, ", "(").replace("(self)", "()")
+    text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "...", text).replace("'", "")
+    return text.replace("(self, ", "(").replace("(self)", "()")
 
 
 def _first_line(value: Any) -> str:

@@ -1,0 +1,77 @@
+"""The long checks in full. `python scripts/soak.py [CHECK...]`; what passed for this commit is not run again.
+
+Each check has a state file in .soak/ and its output beside it. The last line is JSON; exit code 0 only if all held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STATE = Path(".soak")
+PYTHON = sys.executable
+PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+CHECKS: dict[str, list[str]] = {
+    "simulated_lives": [PYTHON, "-m", "buckram.sim", "--seeds", "0:2000"],
+    "mutants": [PYTHON, "-m", "buckram.sim", "--mutants"],
+    "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(STATE / "rounds.json")],
+    "fuzzing": [*PYTEST, "tests/core", "tests/property"],
+    "crash_points": [*PYTEST, "tests/crashpoints"],
+    "contracts": [*PYTEST, "tests/contracts"],
+    "bookies_and_clients": [*PYTEST, "tests/unit", "tests/e2e"],
+    "sync_before_ack": [*PYTEST, "tests/chaos"],
+    "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],
+}
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or list(CHECKS)
+    unknown = [name for name in chosen if name not in CHECKS]
+    if unknown:
+        print(f"no check {unknown[0]!r}; known: {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
+    STATE.mkdir(exist_ok=True)
+    version = _version()
+    results = {name: _check(name, version) for name in chosen}
+    print(json.dumps({"checks": results}), flush=True)
+    return 0 if all(result["ok"] for result in results.values()) else 1
+
+
+def _version() -> str:
+    """The commit and what differs from it: results of other code do not count."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    changes = subprocess.run(["git", "diff", "HEAD", "--", "src", "tests"], capture_output=True, check=False).stdout
+    return head + (hashlib.sha256(changes).hexdigest()[:12] if changes else "")
+
+
+def _check(name: str, version: str) -> dict[str, object]:
+    state, output = STATE / f"{name}.json", STATE / f"{name}.log"
+    known = json.loads(state.read_text()) if state.exists() else {}
+    if known.get("version") == version and known.get("ok"):
+        print(f"{name}: held before, {known['seconds']} s", file=sys.stderr, flush=True)
+        return {"ok": True, "seconds": known["seconds"]}
+    rounds = STATE / "rounds.json"
+    if name == "kill_rounds" and known.get("version") != version:
+        rounds.unlink(missing_ok=True)
+    # Before it runs, so that rounds done for this version are kept when it is interrupted.
+    state.write_text(json.dumps({"version": version, "ok": False, "seconds": 0}))
+    print(f"{name}: {' '.join(CHECKS[name][1:])}", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    with output.open("wb") as log:
+        environment = {**os.environ, "BUCKRAM_SOAK": "1"}
+        code = subprocess.run(CHECKS[name], stdout=log, stderr=log, env=environment, check=False).returncode
+    result: dict[str, object] = {"ok": code == 0, "seconds": round(time.monotonic() - began, 1)}
+    state.write_text(json.dumps({"version": version, **result}))
+    if code != 0:
+        tail = output.read_text(errors="replace").splitlines()[-15:]
+        print(f"{name}: FAILED with {code}; {output} ends with\n  " + "\n  ".join(tail), file=sys.stderr, flush=True)
+    return result
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
