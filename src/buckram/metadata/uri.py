@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from buckram.errors import ConfigError
 from buckram.metadata.memory import MemoryKeys, MemoryTree
@@ -53,7 +52,7 @@ def parse(uri: str) -> MetadataUri:
 
 
 def _parse_sqlite(uri: str, rest: str) -> MetadataUri:
-    path = unquote(rest.removeprefix("//"))
+    path = rest.removeprefix("//")  # taken literally: a path may hold any character, % included
     if not rest.startswith("///") or path.endswith("/") or "\0" in path:
         raise ConfigError(
             f"metadata URI {uri!r}: needs the absolute path of a file after three slashes, "
