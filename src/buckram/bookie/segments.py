@@ -261,8 +261,9 @@ class OpenFiles:
 
     def hold(self, name: str) -> File:
         """Keep it open until `release`: a read in another thread uses it."""
+        file = self.get(name)
         self._busy[name] = self._busy.get(name, 0) + 1
-        return self.get(name)
+        return file
 
     def release(self, name: str) -> None:
         left = self._busy[name] - 1

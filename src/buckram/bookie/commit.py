@@ -1,0 +1,343 @@
+"""Group commit: what arrived while the last sync ran becomes one block, one write and one sync.
+
+At most one block is in flight, so a torn block can only be the last of the log. The newest bytes stay in a ring of
+memory that is also where blocks are put together: a byte is copied once and tailing readers never touch the disk.
+Which file comes next and what the frames mean is the store's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import mmap
+from collections import deque
+from collections.abc import Callable
+
+from buckram.bookie.segments import Segment
+from buckram.bookie.store_errors import StoreError
+from buckram.core.segment_format import BLOCK_HEADER, pack_block_header, padded
+from buckram.seams import Disk, Write
+from buckram.types import Buffer
+
+Waiter = Callable[[OSError | None], None]
+PENDING_LIMIT = 256 << 20
+"""Bytes inserted but not yet handed to the disk, above which adds are refused. The server stops reading long before."""
+INDEX_LIMIT = 24 << 20
+"""Bytes of memory for the index of one unsealed segment."""
+RETRY_S = 0.25
+"""Pause before a block that found no space is written again."""
+_SMALL = 4096
+_ZEROS = bytes(4096)
+
+
+class TailRing:
+    """The last `size` bytes of the log by position; positions only grow, whatever files the bytes are in."""
+
+    def __init__(self, size: int) -> None:
+        self.size = padded(max(size, 4096), 4096)
+        self.head = 0
+        self._memory = mmap.mmap(-1, self.size)
+        self._view = memoryview(self._memory)
+
+    def parts(self, position: int, length: int) -> list[memoryview]:
+        start = position % self.size
+        end = start + length
+        if end <= self.size:
+            return [self._view[start:end]]
+        return [self._view[start:], self._view[: end - self.size]]
+
+    def put(self, position: int, data: Buffer) -> None:
+        start, length = position % self.size, len(data)
+        end = start + length
+        if end <= self.size:
+            self._view[start:end] = data
+            return
+        cut = self.size - start
+        with memoryview(data) as whole:
+            self._view[start:] = whole[:cut]
+            self._view[: end - self.size] = whole[cut:]
+
+    def get(self, position: int, length: int) -> bytes | None:
+        if position < max(0, self.head - self.size) or position + length > self.head:
+            return None
+        parts = self.parts(position, length)
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+
+class Group:
+    """One block to be: where it goes, the chunks' slices it consists of, and who waits for it."""
+
+    __slots__ = ("segment", "size", "slices", "start", "waiters")
+
+    def __init__(self, segment: Segment, start: int) -> None:
+        self.segment, self.start, self.size = segment, start, 0
+        self.slices: list[tuple[Buffer, int, int]] = []
+        self.waiters: list[Waiter] = []
+
+
+class GroupCommit:
+    """Gathers frames at the end of the log and makes them durable.
+
+    `next_segment(active)` gives the segment to go on with once the active one is full, or None while none is ready;
+    the log then goes on in the old one up to `hard_limit`. `on_failed` hears of the error that ended the log.
+    """
+
+    def __init__(
+        self, disk: Disk, ring: TailRing, salt: int, commit_max_bytes: int, soft_limit: int,
+        next_segment: Callable[[Segment], Segment | None], on_failed: Callable[[OSError], None],
+    ) -> None:
+        self._disk, self.ring, self._salt = disk, ring, salt
+        self._max, self.soft_limit, self.hard_limit = commit_max_bytes, soft_limit, min(2 * soft_limit, 2**32 - 1)
+        self._next_segment, self._on_failed = next_segment, on_failed
+        self.segment: Segment | None = None
+        self.failed: OSError | None = None
+        self.full = False
+        self.groups = self.bytes = 0
+        self._open: Group | None = None
+        self._closed: deque[Group] = deque()
+        self._closed_bytes = 0
+        self._in_flight: Group | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._kicked = self._closing = False
+        # The open block: file position of its next byte, where it must end, and the slice that may still grow.
+        self._pos, self._limit = 0, -1
+        self._chunk: Buffer | None = None
+        self._slice_start = self._slice_end = 0
+
+    # -- inserting
+
+    def make_room(self, size: int) -> None:
+        """The next `size` bytes go to one block of `segment`, which may become another one here.
+
+        StoreError when too much waits for the disk, the log has no room, or it has failed.
+        """
+        if self._pos + size > self._limit:
+            self._begin(size)
+
+    def append(self, chunk: Buffer, start: int, end: int) -> int:
+        """Take chunk[start:end] (whole frames) into the open block; returns their offset in `segment`'s file.
+
+        `make_room` for at least as much came before, without an await between.
+        """
+        pos = self._pos
+        if chunk is self._chunk and start == self._slice_end:
+            self._slice_end = end
+        else:
+            if self._chunk is not None:
+                self._close_slice()
+            self._chunk, self._slice_start, self._slice_end = chunk, start, end
+        self._pos = pos + end - start
+        if not self._kicked:
+            self.kick()
+        return pos
+
+    def _begin(self, size: int) -> None:
+        if self.failed is not None:
+            raise StoreError("io", f"the log failed: {self.failed}")
+        if self.segment is None:
+            raise StoreError("io", "the store is closed")
+        if size > self.ring.size // 2:
+            raise StoreError(
+                "busy", f"a run of {size} bytes is over the limit of {self.ring.size // 2}; raise tail_cache_bytes"
+            )
+        if self.pending_bytes > PENDING_LIMIT:
+            raise StoreError("busy", f"{self.pending_bytes} bytes wait for the disk, the limit is {PENDING_LIMIT}")
+        self._close_group()
+        start = self.segment.log_end
+        if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or _crowded(self.segment)):
+            fresh = self._next_segment(self.segment)
+            if fresh is not None:
+                self.segment, start = fresh, fresh.log_end
+            elif start + BLOCK_HEADER + size > self.hard_limit:
+                raise StoreError("full", "the log file is full and there is no room for the next one")
+        self._open = Group(self.segment, start)
+        self._pos = pos = start + BLOCK_HEADER
+        block_end = min(start + self._max, max(self.soft_limit, pos + size))
+        self._limit = max(block_end, pos + size)
+
+    def _close_slice(self) -> None:
+        chunk, start, end = self._chunk, self._slice_start, self._slice_end
+        if chunk is not None and self._open is not None:
+            if end - start < len(chunk) // 2:
+                # A small slice must not keep a large receive buffer in memory.
+                chunk, start, end = bytes(chunk[start:end]), 0, end - start
+            self._open.slices.append((chunk, start, end))
+        self._chunk = None
+
+    def _close_group(self) -> None:
+        group = self._open
+        if group is None:
+            return
+        self._close_slice()
+        group.size = self._pos - group.start - BLOCK_HEADER
+        group.segment.log_end = group.start + padded(BLOCK_HEADER + group.size, self._disk.alignment)
+        self._closed.append(group)
+        self._closed_bytes += group.size
+        self._open, self._limit = None, -1
+
+    @property
+    def pending_bytes(self) -> int:
+        """Inserted but not yet handed to the disk."""
+        return self._closed_bytes + (0 if self._open is None else self._pos - self._open.start)
+
+    def after_durable(self, done: Waiter) -> None:
+        """Call back once everything inserted so far is durable; at once if it is."""
+        if self.failed is not None:
+            done(self.failed)
+        elif self._open is not None:
+            self._open.waiters.append(done)
+        elif self._closed:
+            self._closed[-1].waiters.append(done)
+        elif self._in_flight is not None:
+            self._in_flight.waiters.append(done)
+        else:
+            done(None)
+
+    # -- writing
+
+    def kick(self) -> None:
+        """Write at the end of this loop turn, so that all connections' chunks of one turn share a sync."""
+        self._kicked = True
+        if self._in_flight is None:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._in_flight is not None or self.failed is not None:
+            return
+        if not self._closed:
+            self._close_group()
+            self._kicked = False
+        if not self._closed:
+            return
+        group = self._closed.popleft()
+        self._closed_bytes -= group.size
+        self._in_flight = group
+        self._write(group, self._assemble(group))
+
+    def _assemble(self, group: Group) -> Write:
+        """Put the block together at the ring's head."""
+        parts: list[Buffer] = []
+        for chunk, start, end in group.slices:
+            if end - start == len(chunk):
+                parts.append(chunk)
+            elif end - start < _SMALL:
+                parts.append(chunk[start:end])
+            else:
+                parts.append(memoryview(chunk)[start:end])
+        only = parts[0] if len(parts) == 1 else None
+        payload = only if type(only) is bytes else b"".join(parts)
+        group.slices.clear()
+        segment, ring = group.segment, self.ring
+        header, span = pack_block_header(segment.seq, self._salt, group.start, payload, self._disk.alignment)
+        segment.base = ring.head - group.start
+        head = ring.head
+        ring.put(head, header)
+        ring.put(head + BLOCK_HEADER, payload)
+        gap = span - BLOCK_HEADER - len(payload)
+        if gap:
+            ring.put(head + span - gap, _ZEROS[:gap])
+        ring.head = head + span
+        assert segment.file is not None
+        return Write(segment.file, group.start, ring.parts(head, span))
+
+    def _write(self, group: Group, write: Write) -> None:
+        self._retry = None
+
+        def done(error: OSError | None) -> None:
+            if error is None:
+                self.full = False
+                self._written(group)
+            elif error.errno == errno.ENOSPC and not self._closing:
+                # Nothing was acknowledged and nothing later was written: the same block may be written again.
+                self.full = True
+                loop = asyncio.get_running_loop()
+                self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))
+            else:
+                self.fail(error)
+
+        self._disk.write([write], done)
+
+    def _written(self, group: Group) -> None:
+        if self.failed is not None:
+            return
+        self._in_flight = None
+        self.groups += 1
+        self.bytes += group.size
+        if self._closed or self._open is not None:
+            self.kick()
+        else:
+            self._kicked = False
+        _call(group.waiters, None)
+
+    def fail(self, error: OSError) -> None:
+        """The log ends here: nothing is retried, everybody hears the error, now and later."""
+        if self.failed is not None:
+            return
+        self.failed = error
+        groups = [*self._closed]
+        if self._in_flight is not None:
+            groups.insert(0, self._in_flight)
+        if self._open is not None:
+            groups.append(self._open)
+        self._closed.clear()
+        self._in_flight = self._open = self._chunk = None
+        self._closed_bytes, self._limit = 0, -1
+        self._on_failed(error)
+        for group in groups:
+            _call(group.waiters, error)
+
+    async def close(self) -> None:
+        """Write what is pending; returns when it is durable or the log has failed."""
+        self._closing = True
+        finished = asyncio.get_running_loop().create_future()
+        self.after_durable(lambda error: None if finished.done() else finished.set_result(None))
+        if self._retry is not None:
+            self._retry.cancel()
+            self.fail(OSError(errno.ENOSPC, "no space left on the device for the last block"))
+        await finished
+        self.segment = None
+
+    # -- reading what is not on disk only
+
+    def recent(self, segment: Segment, offset: int, length: int) -> bytes | None:
+        """Bytes of the log that are still in memory, or None."""
+        if segment.base is not None:
+            found = self.ring.get(segment.base + offset, length)
+            if found is not None:
+                return found
+        for group in (*self._closed, self._open):
+            if group is not None and group.segment is segment and offset >= group.start + BLOCK_HEADER:
+                found = self._in_group(group, offset - group.start - BLOCK_HEADER, length)
+                if found is not None:
+                    return found
+        return None
+
+    def _in_group(self, group: Group, at: int, length: int) -> bytes | None:
+        slices = group.slices
+        if group is self._open and self._chunk is not None:
+            slices = [*slices, (self._chunk, self._slice_start, self._slice_end)]
+        found = b""
+        for chunk, start, end in slices:
+            if at < end - start:
+                found += bytes(chunk[start + at : min(end, start + at + length - len(found))])
+                at = 0
+                if len(found) == length:
+                    return found
+            else:
+                at -= end - start
+        return None
+
+
+def _crowded(segment: Segment) -> bool:
+    """Its index in memory is large enough, although its file is not full: very many ledgers or very small entries."""
+    return segment.index is not None and segment.index.cost(segment.runs) > INDEX_LIMIT
+
+
+def _call(waiters: list[Waiter], error: OSError | None) -> None:
+    for waiter in waiters:
+        try:
+            waiter(error)
+        except Exception as bug:  # one waiter's bug must not keep the answer from the others
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a callback of a commit failed", "exception": bug}
+            )

@@ -1,0 +1,152 @@
+"""Reads a segment that has no good footer: walks its blocks and rebuilds its index and ledger states.
+
+Decides what a damaged block means: at the end of the log it is a write that never finished; before a good block it is
+acknowledged data that was lost. Blocking; used at start and when a footer turns out to be damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.bookie.index import SegmentIndex, Slot
+from buckram.bookie.ledger_table import record_of
+from buckram.core.segment_format import (
+    BLOCK_HEADER,
+    MAGIC,
+    RUN_RECORD,
+    SECTOR,
+    Block,
+    CorruptBytes,
+    LedgerState,
+    Run,
+    block_span,
+    open_block,
+    parse_frames,
+)
+from buckram.seams import File
+
+_CHUNK = 4 << 20
+_PIECE = 64 << 10
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What a segment's blocks hold. `damaged`: a block is bad although later ones are good, or is unreadable."""
+
+    index: SegmentIndex
+    log_end: int = 0
+    runs: int = 0
+    damaged: bool = False
+
+
+class _Window:
+    """A sliding view of the file; unreadable pieces read as zeros and are remembered."""
+
+    def __init__(self, file: File) -> None:
+        self._file, self.size = file, file.size()
+        self._start, self._data = 0, b""
+        self.unreadable = False
+
+    def at(self, offset: int, length: int) -> tuple[bytes, int]:
+        """Data and the index in it where `offset` is; at least `length` bytes follow unless the file ends."""
+        if not (self._start <= offset and offset + length <= self._start + len(self._data)):
+            self._start = offset
+            self._data = self._read(offset, min(max(length, _CHUNK), max(0, self.size - offset)))
+        return self._data, offset - self._start
+
+    def _read(self, offset: int, length: int) -> bytes:
+        try:
+            return self._file.read(offset, length)
+        except OSError:
+            self.unreadable = True
+        pieces = []
+        for start in range(offset, offset + length, _PIECE):
+            size = min(_PIECE, offset + length - start)
+            try:
+                pieces.append(self._file.read(start, size).ljust(size, b"\0"))
+            except OSError:
+                pieces.append(bytes(size))
+        return b"".join(pieces)
+
+    def block(self, offset: int, segment: int, salt: int) -> Block | None:
+        data, at = self.at(offset, BLOCK_HEADER)
+        sizes = block_span(data, at, segment, salt, offset)
+        if sizes is None:
+            return None
+        data, at = self.at(offset, BLOCK_HEADER + sizes[0])
+        return open_block(data, at, segment, salt, offset)
+
+    def next_block(self, offset: int, segment: int, salt: int) -> Block | None:
+        """The first good block that begins after `offset`."""
+        offset += SECTOR
+        while offset < self.size:
+            data, at = self.at(offset, min(_CHUNK, self.size - offset))
+            found = data.find(MAGIC, at)
+            while found >= 0:
+                where = offset + found - at
+                if where % SECTOR == 0 and block_span(data, found, segment, salt, where) is not None:
+                    block = self.block(where, segment, salt)
+                    if block is not None:
+                        return block
+                    data, at = self.at(offset, min(_CHUNK, self.size - offset))
+                    found = where - offset + at
+                found = data.find(MAGIC, found + 1)
+            # A magic number lies in one sector, so none is cut in two here.
+            offset += max(SECTOR, (len(data) - at) // SECTOR * SECTOR)
+        return None
+
+
+def scan_segment(file: File, segment: int, salt: int) -> Scanned:
+    """Walk all blocks. Never fails on bad bytes: what is good is kept."""
+    window = _Window(file)
+    result = Scanned(SegmentIndex())
+    offset = 0
+    while True:
+        block = window.block(offset, segment, salt) if offset < window.size else None
+        if block is None:
+            block = window.next_block(offset, segment, salt) if offset < window.size else None
+            if block is None:
+                break
+            result.damaged = True
+        offset = result.log_end = block.offset + block.span
+        try:
+            items = parse_frames(block.payload, block.offset + BLOCK_HEADER)
+        except CorruptBytes:
+            result.damaged = True
+            continue
+        for item in items:
+            if isinstance(item, LedgerState):
+                _apply_state(result.index, segment, item)
+            else:
+                _apply_run(result, segment, item)
+    result.damaged = result.damaged or window.unreadable
+    return result
+
+
+def _apply_state(index: SegmentIndex, segment: int, state: LedgerState) -> None:
+    slot = index.slots.get(state.ledger_id)
+    if slot is None:
+        index.slots[state.ledger_id] = Slot(segment, record_of(state))
+        return
+    slot.record = record_of(state)
+    if state.epoch != slot.epoch:
+        slot.clear(state.epoch)
+        slot.bytes = 0
+
+
+def _apply_run(result: Scanned, segment: int, run: Run) -> None:
+    ledger, first, count, offset, length, lac, key = run
+    slot = result.index.slots.get(ledger)
+    if slot is None:
+        # Its state was in a damaged block; the frame itself still tells the key.
+        slot = result.index.slots[ledger] = Slot(segment, record_of(LedgerState(ledger, key)))
+    last = first + count - 1
+    if first > slot.last:
+        slot.runs += RUN_RECORD.pack(first, count, 0, offset, length)
+        slot.last = last
+    else:
+        result.index.overlays += slot.insert_again(first, count, offset, length)
+    slot.bytes += length
+    result.runs += 1
+    record = slot.record
+    record.lac, record.last = max(record.lac, lac), max(record.last, last)

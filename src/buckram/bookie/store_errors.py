@@ -1,0 +1,20 @@
+"""StoreError: why the store can say neither what an entry is nor that it is absent."""
+
+from __future__ import annotations
+
+from buckram.errors import BuckramError
+
+
+class StoreError(BuckramError):
+    """`kind`: "limbo" (may have been lost here), "corrupt" (bytes fail their checks), "io" (the device or the log
+    failed), "busy" (too much waits for the disk), "full" (no room). None of them is evidence of absence."""
+
+    retryable = True
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def limbo(self) -> bool:
+        return self.kind == "limbo"

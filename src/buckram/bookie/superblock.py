@@ -1,0 +1,113 @@
+"""The superblock: which files make up the store, its incarnation, and whether it may have lost data.
+
+One small text file, replaced atomically (temporary file, rename, directory sync). A log file or table that it does not
+name does not exist for the store: that is how compaction publishes and how deletion begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from buckram.core.segment_format import FORMAT_VERSION, crc
+from buckram.errors import CorruptStore
+from buckram.seams import Disk, File, Write
+
+NAME, TEMPORARY = "superblock", "superblock.new"
+LOG_PREFIX, TABLE_PREFIX = "log-", "ledgers-"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """A segment in order of age. `states`: its footer carries ledger states (false for compaction's output)."""
+
+    seq: int
+    name: str
+    states: bool
+    dead_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Superblock:
+    """Everything in it is durable before anything depends on it.
+
+    `salt` is in every block, so that blocks of another store never pass. `losses` and `limbo`: see ledger_table.Losses.
+    `covered`: the table holds all states of segments up to that number. `next_number` counts segments and tables,
+    `next_file` files; neither ever repeats. `free` names log files whose data is dead.
+    """
+
+    incarnation: str
+    salt: int
+    clean: bool = False
+    losses: int = 0
+    limbo: bool = False
+    next_number: int = 1
+    next_file: int = 1
+    segments: tuple[SegmentEntry, ...] = ()
+    free: tuple[str, ...] = ()
+    table: str = ""
+    table_number: int = 0
+    covered: int = 0
+    format: int = field(default=FORMAT_VERSION)
+
+    def encode(self) -> bytes:
+        body = json.dumps(asdict(self), indent=None, separators=(",", ":")).encode()
+        return body + f"\ncrc32c {crc(body):08x}\n".encode()
+
+
+def decode(data: bytes, where: str) -> Superblock:
+    """CorruptStore when the text is damaged or of a newer format."""
+    body, _, check = data.partition(b"\n")
+    if check != f"crc32c {crc(body):08x}\n".encode():
+        raise CorruptStore(
+            f"{where}: its checksum is wrong, so nothing says which files belong to the store; restore the file, or "
+            "give the bookie an empty directory and let the other replicas fill it"
+        )
+    fields: dict[str, Any] = json.loads(body)
+    if fields.get("format") != FORMAT_VERSION:
+        raise CorruptStore(
+            f"{where}: format version {fields.get('format')}, this program knows up to {FORMAT_VERSION}; "
+            "start the program version that wrote it"
+        )
+    segments = tuple(SegmentEntry(**entry) for entry in fields.pop("segments"))
+    return Superblock(segments=segments, free=tuple(fields.pop("free")), **fields)
+
+
+def read_superblock(disk: Disk) -> Superblock | None:
+    """None in a directory without one. CorruptStore if there are log files without one."""
+    names = disk.names()
+    if NAME not in names:
+        stray = [name for name in names if name.startswith((LOG_PREFIX, TABLE_PREFIX))]
+        if stray:
+            raise CorruptStore(
+                f"{len(stray)} log files but no file {NAME!r}: it was deleted or the directory was only copied in "
+                "part; restore it, or give the bookie an empty directory and let the other replicas fill it"
+            )
+        return None
+    with opened(disk, NAME) as file:
+        return decode(file.read(0, file.size()), f"file {NAME!r}")
+
+
+def write_superblock(disk: Disk, superblock: Superblock) -> None:
+    """Blocking; durable when it returns."""
+    if TEMPORARY in disk.names():
+        disk.remove(TEMPORARY)
+    file = disk.open(TEMPORARY, create=True)
+    try:
+        disk.write_now([Write(file, 0, [superblock.encode()])])
+    finally:
+        file.close()
+    disk.rename(TEMPORARY, NAME)
+    disk.sync_names()
+
+
+@contextmanager
+def opened(disk: Disk, name: str) -> Iterator[File]:
+    file = disk.open(name)
+    try:
+        yield file
+    finally:
+        file.close()
