@@ -187,12 +187,13 @@ class SqliteTree:
 
     def _abandon(self, db: sqlite3.Connection) -> None:
         self.touched.clear()
+        if self._new_lock is not None:
+            # Before the rollback: after it another process may get the same session id, and with it the same file.
+            self._new_lock.release()
+            self._new_lock = None
         if db.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
-        if self._new_lock is not None:
-            self._new_lock.release()
-            self._new_lock = None
 
     def _run_job(self, ops: Sequence[KeyOp]) -> list[int] | BuckramError:
         db = self._open()
