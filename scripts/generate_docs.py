@@ -48,7 +48,7 @@ def configuration() -> str:
         NOTE,
         "A value comes from its default, then a TOML file (`--config FILE.toml`), then the environment variable, then\n"
         "a command-line option; the last one wins. `buckram bookie config` prints each value in force and where it\n"
-        "came from. An unknown key is an error. Client commands and `connect()` read the sections `net` and `client`.\n",
+        "came from. An unknown key is an error. Client commands read the sections `net` and `client`.\n",
     ]
     for section, cls in SECTIONS.items():
         lines.append(f"## [{section}]\n")

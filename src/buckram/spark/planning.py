@@ -103,7 +103,7 @@ def slices(extents: Iterable[LedgerExtent], options: Options) -> list[Slice]:
     wanted = [(e, options.first_entry, _clip(e.last_entry, options.last_entry)) for e in extents]
     wanted = [(e, first, last) for e, first, last in wanted if first <= last]
     total = sum(_bytes(e, first, last) for e, first, last in wanted)
-    size = max(options.partition_bytes, total // max(1, MAX_PARTITIONS - len(wanted)))
+    size = max(options.partition_bytes, -(-total // max(1, MAX_PARTITIONS - len(wanted))))
     found = []
     for extent, first, last in wanted:
         count = last - first + 1

@@ -1,0 +1,144 @@
+"""`buckram up` and `bookie run` as processes: start, stop, start again, kills, and ends with the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < limit, what
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_same_directory_is_the_same_cluster_again(tmp_path: Path, number: signal.Signals) -> None:
+    first = Up(tmp_path / "data", "--bookies", 2)
+    assert first.ready["zookeeper"] is None
+    assert buckram("ledger", "write", "--ensemble", "2/2/2", "--close", uri=first.uri, stdin=b"kept\n").code == 0
+    assert first.stop(number) == 0
+    assert all(gone(pid) for pid in first.pids)
+    again = Up(tmp_path / "data")
+    try:
+        assert [b["id"] for b in again.ready["bookies"]] == [b["id"] for b in first.ready["bookies"]]
+        assert again.uri == first.uri
+        assert buckram("ledger", "read", 0, uri=again.uri).out == "kept\n"
+    finally:
+        again.stop()
+
+
+def test_it_is_the_default_cluster_of_its_folder(tmp_path: Path) -> None:
+    running = Up(tmp_path / "buckram-data", "--bookies", 1)
+    try:
+        assert buckram("bookie", "list", "--json", cwd=tmp_path).json["bookies"][0]["state"] == "writable"
+    finally:
+        running.stop()
+
+
+def test_children_end_when_up_is_killed(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data", "--bookies", 2)
+    running.stop(signal.SIGKILL)
+    wait_until(lambda: all(gone(pid) for pid in running.pids), "bookies outlived their parent")
+
+
+def test_a_killed_bookie_stays_down_and_the_rest_goes_on(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data", "--bookies", 3)
+    try:
+        os.kill(running.pids[0], signal.SIGKILL)
+        wait_until(lambda: gone(running.pids[0]), "still there")
+
+        def states() -> list[str]:
+            return [b["state"] for b in buckram("bookie", "list", "--json", uri=running.uri).json["bookies"]]
+
+        wait_until(lambda: states() == ["down", "writable", "writable"], "its registration stays")
+        written = buckram("ledger", "write", "--ensemble", "2/2/2", "--close", uri=running.uri, stdin=b"x\n")
+        assert written.code == 0, written.err
+        assert running.process.poll() is None
+    finally:
+        assert running.stop() == 0
+
+
+def test_two_at_once_on_one_directory(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data", "--bookies", 1)
+    try:
+        second = buckram("up", "--data", tmp_path / "data")
+        assert second.code == 2
+        assert str(tmp_path / "data") in second.err
+    finally:
+        running.stop()
+
+
+def test_fewer_bookies_than_there_are_is_refused(tmp_path: Path) -> None:
+    Up(tmp_path / "data", "--bookies", 2).stop()
+    done = buckram("up", "--data", tmp_path / "data", "--bookies", 1)
+    assert done.code == 2
+    assert "has 2 bookies" in done.err
+
+
+def test_zookeeper_is_not_there_yet(tmp_path: Path) -> None:
+    done = buckram("up", "--data", tmp_path / "data", "--zookeeper")
+    assert done.code == 2
+    assert "ZooKeeper" in done.err
+
+
+def bookie_run(uri: str, directory: Path, *options: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory), "--json"]
+    return subprocess.Popen(
+        [*command, *map(str, options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None)
+    )
+
+
+def test_bookie_run_keeps_its_identity_under_another_port(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path / 'metadata.db'}"
+    ids = []
+    for _ in range(2):
+        process = bookie_run(uri, tmp_path / "bookie", "--host", "127.0.0.1", "--port", 0)
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert set(ready) >= {"id", "host", "port", "pid"}
+        ids.append(ready["id"])
+        with socket.create_connection((ready["host"], ready["port"]), timeout=5):
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+    assert ids[0] == ids[1]
+
+
+def test_a_port_in_use_and_a_foreign_directory_are_errors_of_one_line(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path / 'metadata.db'}"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = buckram("bookie", "run", "--metadata", uri, "--data", tmp_path / "a", "--port", port)
+        assert done.code == 1, done.err
+        assert str(port) in done.err.splitlines()[-1]
+    process = bookie_run(uri, tmp_path / "mine", "--port", 0)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE_S)
+    other = f"sqlite://{tmp_path / 'other.db'}"
+    foreign = buckram("bookie", "run", "--metadata", other, "--data", tmp_path / "mine", "--port", 0)
+    assert foreign.code == 5, foreign.err
+    assert "mine" in foreign.err or "cluster" in foreign.err
