@@ -54,6 +54,7 @@ def test_an_expired_session_is_refused_and_its_keys_are_gone() -> None:
         tree.get("/e/2", first)
     assert tree.children("/e", second) == ["2"]
     assert tree.snapshot() == {"/e": KeyValue(b"", 0), "/e/2": KeyValue(b"", 0)}
+    assert (tree.peek("/e/1"), tree.peek("/e/2")) == (None, KeyValue(b"", 0))
 
 
 def test_a_multi_that_fails_leaves_sessions_and_watches_alone() -> None:

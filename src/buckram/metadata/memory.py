@@ -129,6 +129,11 @@ class MemoryTree:
             start = bisect_right(names, after)
             return names[start : start + limit]
 
+    def peek(self, key: str) -> KeyValue | None:
+        """The value without a session and without an error; for checkers and tests."""
+        node = self._nodes.get(key)
+        return None if node is None else KeyValue(node.value, node.version)
+
     def snapshot(self) -> dict[str, KeyValue]:
         """Every key with its value, in order of the keys; for checkers and tests."""
         with self._lock:
