@@ -14,7 +14,8 @@ from buckram.bookie.admission import Verdict
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.session import Session
-from buckram.bookie.store import LedgerRecord, NoRoom, Store
+from buckram.bookie.store import LedgerRecord, Store
+from buckram.bookie.store_errors import StoreError
 from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
 from buckram.core.protocol import encode_add_replies
 from buckram.errors import Code
@@ -22,6 +23,8 @@ from buckram.seams import Stats
 from buckram.types import LedgerId
 
 Held = tuple[Session, AddRun]
+REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
+"""What an add is answered when the store takes nothing; any other kind is an I/O error."""
 _CODES = {Verdict.UNKNOWN: Code.IO_ERROR, Verdict.WRONG_KEY: Code.UNAUTHORIZED}
 
 
@@ -46,7 +49,10 @@ class AddPath:
             record is None or record.fenced or record.tombstone or not record.admitted
             or record.master_key != run.master_key or not self._store.is_writable or self._budget.refuse_adds
         ):
-            code = self._decide(session, run, record)
+            try:
+                code = self._decide(session, run, record)
+            except StoreError as error:
+                code = REFUSALS.get(error.kind, Code.IO_ERROR)
             if code is None:
                 return
             if code is not Code.OK:
@@ -109,8 +115,8 @@ class AddPath:
             asyncio.get_running_loop().call_soon(self._close_turn)
         try:
             self._store.add_run(ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end)
-        except NoRoom:
-            self.refuse(session, run, Code.READ_ONLY)
+        except StoreError as error:
+            self.refuse(session, run, REFUSALS.get(error.kind, Code.IO_ERROR))
             return
         session.requests_held += run.end - run.start
         if ledger_id in self._polls.waiting:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from buckram.bookie.store import Store
+from buckram.bookie.store_errors import StoreError
 from buckram.core.entry import master_key
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
 from buckram.net.tasks import TaskScope
@@ -81,12 +82,27 @@ class Admission(Generic[R]):
             self._running -= 1
 
     def _conclude(self, ledger_id: LedgerId, verdict: Verdict, key: bytes | None) -> None:
-        """Writes the verdict down and lets the runs go; no await, so a fence that came meanwhile is seen (F4)."""
+        """Write the verdict down and let the runs go; no await, so a fence that came meanwhile is seen (F4)."""
+        runs = self.waiting.pop(ledger_id)
         offered = self._keys.pop(ledger_id)
+        try:
+            verdict = self._write_down(ledger_id, verdict, offered, key)
+        except StoreError as error:
+            log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
+            verdict = Verdict.UNKNOWN
+        if verdict is Verdict.WRONG_KEY:
+            self._release(runs[0], verdict)
+            for run in runs[1:]:
+                self._release(run, Verdict.ADMITTED)  # goes through the whole add path again, this check included
+            return
+        for run in runs:
+            self._release(run, verdict)
+
+    def _write_down(self, ledger_id: LedgerId, verdict: Verdict, offered: bytes, key: bytes | None) -> Verdict:
         record = self._store.ledger(ledger_id)
         if verdict is not Verdict.UNKNOWN and key is not None and record is None and offered != key:
             # The first run has a wrong password, so it changes nothing (F14); the others get a check of their own.
-            verdict = Verdict.WRONG_KEY
+            return Verdict.WRONG_KEY
         if verdict is Verdict.ADMITTED:
             if record is None:
                 self._store.put_ledger(ledger_id, offered)
@@ -96,14 +112,7 @@ class Admission(Generic[R]):
             if record is None:
                 self._store.put_ledger(ledger_id, offered if key is None else key)
             self._store.fence(ledger_id)
-        runs = self.waiting.pop(ledger_id)
-        if verdict is Verdict.WRONG_KEY:
-            self._release(runs[0], verdict)
-            for run in runs[1:]:
-                self._release(run, Verdict.ADMITTED)  # goes through the whole add path again, this check included
-            return
-        for run in runs:
-            self._release(run, verdict)
+        return verdict
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> tuple[Verdict, bytes | None]:
         """The verdict and, where metadata knows the password, the master key."""

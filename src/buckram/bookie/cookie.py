@@ -41,12 +41,11 @@ def remembered_id(disk: Disk) -> BookieId | None:
 
 async def claim(
     disk: Disk, metadata: MetadataStore, configured_id: str, default_id: str, *, has_store: bool,
-    ignored: tuple[str, ...] = (),
 ) -> Claim:
     """Decide at start whether directory and cluster belong together; WrongCookie names what to do if not.
 
-    `has_store`: whether the directory holds a store (its superblock). `ignored`: names that do not make a
-    directory "not empty" (the lock). Call `finish` when the store is open.
+    The directory is locked, so that two first starts do not meet. `has_store`: whether it holds a store (its
+    superblock). Call `finish` when the store is open.
     """
     local, unfinished = _local(disk, COOKIE_FILE), _local(disk, UNFINISHED_FILE)
     known = local or unfinished
@@ -69,7 +68,7 @@ async def claim(
         check_cookie(master, remote)
         return Claim(bookie_id, False)
     if unfinished is None:
-        _refuse_unless_new(disk, bookie_id, remote, ignored)
+        _refuse_unless_new(disk, bookie_id, remote)
         _write(disk, UNFINISHED_FILE, serialise_cookie(master))
     elif remote is not None:
         check_cookie(master, remote)
@@ -90,18 +89,18 @@ def finish(disk: Disk, claimed: Claim) -> None:
         disk.sync_names()
 
 
-def _refuse_unless_new(disk: Disk, bookie_id: BookieId, remote: Cookie | None, ignored: tuple[str, ...]) -> None:
+def _refuse_unless_new(disk: Disk, bookie_id: BookieId, remote: Cookie | None) -> None:
     if remote is not None:
         raise WrongCookie(
             f"bookie {bookie_id} is known to this cluster, but the directory is empty or was not made for it: a wiped "
             "or swapped disk must not pass for the old bookie. Use its old directory, or start with a new --id and let "
             "the ledgers be repaired; remove the old bookie's cookie only after that"
         )
-    foreign = [name for name in sorted(disk.names()) if name not in ignored and name != UNFINISHED_FILE]
+    foreign = [name for name in sorted(disk.names()) if name != UNFINISHED_FILE]
     if foreign:
         raise WrongCookie(
-            f"bookie {bookie_id}: the directory holds {foreign[0]!r} but no {COOKIE_FILE} file; a new bookie needs an empty "
-            "directory"
+            f"bookie {bookie_id}: the directory holds {foreign[0]!r} but no {COOKIE_FILE} file; a new bookie needs an "
+            "empty directory"
         )
 
 

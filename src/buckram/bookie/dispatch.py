@@ -11,11 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from struct import Struct
 
+from buckram.bookie.adds import REFUSALS
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.reads import ReadPath, absence
 from buckram.bookie.session import REQUEST_COST, Session
-from buckram.bookie.store import Store, StoreError
+from buckram.bookie.store import Store
+from buckram.bookie.store_errors import StoreError
 from buckram.core import availability
 from buckram.core.context import ReplyContext
 from buckram.core.messages import (
@@ -75,7 +77,10 @@ class Dispatcher:
             session.reply(context, ErrorReply(Code.BAD_REQUEST))
 
     def _write_lac(self, session: Session, context: ReplyContext, request: WriteLac) -> None:
-        code = self._accept_lac(request)
+        try:
+            code = self._accept_lac(request)
+        except StoreError as error:
+            code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is not Code.OK:
             session.reply(context, WriteLacReply(code, request.ledger_id))
             return

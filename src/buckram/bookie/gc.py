@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buckram.bookie.store import Store
+from buckram.bookie.store_errors import StoreError
 from buckram.config import BookieConfig
 from buckram.errors import MetadataError, NoSuchKey, NoSuchLedger
 from buckram.seams import MetadataStore
@@ -58,9 +59,12 @@ class Collector:
             await asyncio.sleep(self._config.collection_interval_s)
             try:
                 await self.round()
-            except MetadataError as error:
-                log.warning("collection postponed, nothing was deleted: %s", error)
-            await self._store.compact(None)
+            except (MetadataError, StoreError) as error:
+                log.warning("collection postponed: %s", error)
+            try:
+                await self._store.compact(None)
+            except (StoreError, OSError) as error:
+                log.warning("compaction postponed: %s", error)
 
     async def round(self) -> list[LedgerId]:
         """One comparison; returns the ledgers buried. MetadataError: the listing failed, nothing was deleted."""

@@ -20,6 +20,10 @@ REFUSE_READS, REFUSE_ADDS = 1.5, 2.0
 """Shares of the total limit from which reads, then adds, are answered TOO_MANY_REQUESTS: the last resort."""
 
 
+FAIR_BYTES = 64 * 1024
+"""A connection that holds no more goes on although the others have used up the memory."""
+
+
 class Member(Protocol):
     """One connection as the budget sees it."""
 
@@ -32,7 +36,14 @@ class Member(Protocol):
         """Bytes of requests in memory and of answers not yet sent."""
         ...
 
-    def held_requests(self) -> int: ...
+    def unfinished(self) -> int:
+        """The part of `held` that is a frame not yet complete: only reading on can make it go."""
+        ...
+
+    def in_work(self) -> int:
+        """The part of `held` that waits for this bookie, not for the peer."""
+        ...
+
     def progress(self) -> int:
         """Grows when the peer took bytes or sent some."""
         ...
@@ -49,8 +60,8 @@ class Member(Protocol):
 class Budget:
     """Limits in bytes: one connection, all connections. Members call `update` when what they hold may have changed."""
 
-    def __init__(self, connection_limit: int, total_limit: int) -> None:
-        self.connection_limit, self.total_limit = connection_limit, total_limit
+    def __init__(self, connection_limit: int, total_limit: int, fair_bytes: int = FAIR_BYTES) -> None:
+        self.connection_limit, self.total_limit, self._fair_bytes = connection_limit, total_limit, fair_bytes
         self.total = 0
         self.highest_total = 0
         self._members: dict[Member, None] = {}
@@ -88,7 +99,7 @@ class Budget:
         member.charged = held
         if self.total > self.highest_total:
             self.highest_total = self.total
-        if held > self.connection_limit:
+        if held - member.unfinished() > self.connection_limit:
             self._pause(member)
         if self.total > self.total_limit:
             self._pause_heaviest()
@@ -109,9 +120,10 @@ class Budget:
 
     def _pause_heaviest(self) -> None:
         heaviest: Member | None = None
+        most = self._fair_bytes
         for member in self._members:
-            if not member.paused and member.charged and (heaviest is None or member.charged > heaviest.charged):
-                heaviest = member
+            if not member.paused and member.charged > most:
+                heaviest, most = member, member.charged
         if heaviest is not None:
             self._pause(heaviest)
 
@@ -120,7 +132,7 @@ class Budget:
         if self.total > self.total_limit * 3 // 4:
             return
         for member in list(self._paused):
-            if member.charged <= self.connection_limit // 2:
+            if member.charged - member.unfinished() <= self.connection_limit // 2:
                 del self._paused[member]
                 member.resume()
 
@@ -138,7 +150,7 @@ class Budget:
         self.update(member)
         member.poke()
         mark = member.progress()
-        if mark != member.waiting_mark or member.held_requests() or not member.charged:
+        if mark != member.waiting_mark or member.in_work() or not member.charged:
             # A connection with requests in work waits for us, not we for it.
             member.waiting_mark, member.waiting_since = mark, now
             return

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from buckram.bookie import cookie, superblock
 from buckram.bookie.gc import Collector
-from buckram.bookie.metrics import parse_address
+from buckram.bookie.metrics import parse_address, serve_metrics
 from buckram.bookie.registration import PATIENCE_S, Registration
 from buckram.bookie.server import BookieServer, Service
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig, StoreConfig
+from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError
+from buckram.metadata.uri import open_store
+from buckram.net.runtime import production_runtime
+from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tasks import TaskScope
-from buckram.seams import Disk, MetadataStore, Runtime
+from buckram.seams import Disk, Listener, MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 INCARNATION = "buckram.incarnation"
+DISK_VARIABLE, LOOP_VARIABLE = "BUCKRAM_DISK", "BUCKRAM_LOOP"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -43,7 +48,7 @@ class Bookie:
         self._properties = dict(properties or {})
         self._scope = TaskScope("bookie", on_error=self._task_failed)
         self._server = BookieServer(runtime, bookie_config, net_config)
-        self._service: Service | None = None
+        self.service: Service | None = None
         self._registration: Registration | None = None
         self.store: Store | None = None
         self.collector: Collector | None = None
@@ -67,6 +72,7 @@ class Bookie:
             raise
 
     async def _start(self) -> BookieInfo:
+        self._disk.lock()
         port = await self._server.listen()
         address = self._advertised(port)
         claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
@@ -75,15 +81,15 @@ class Bookie:
         properties = self._properties | {INCARNATION: store.incarnation}
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
-        self._service = Service(
+        self.service = Service(
             self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space
         )
-        self._server.serve(self._service)
+        self._server.serve(self.service)
         self._registration = Registration(self._metadata, self.info, self._runtime.rng)
         await self._registration.start(readonly=not store.is_writable)
         store.on_space_change(self._space_changed)
         self._space_changed()
-        self.collector = Collector(store, self._metadata, claimed.bookie_id, self._config, self._service.buried)
+        self.collector = Collector(store, self._metadata, claimed.bookie_id, self._config, self.service.buried)
         self._scope.spawn(self.collector.run(), "collection")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
@@ -93,9 +99,9 @@ class Bookie:
         await self._close(graceful=True)
 
     async def _claim(self, address: BookieAddress) -> cookie.Claim:
-        names = self._disk.names()
         return await cookie.claim(
-            self._disk, self._metadata, self._config.bookie_id, str(address), superblock.NAME in names, own_files=(LOCK_NAME,)
+            self._disk, self._metadata, self._config.bookie_id, str(address),
+            has_store=superblock.NAME in self._disk.names(),
         )
 
     def _advertised(self, port: int) -> BookieAddress:
@@ -121,8 +127,8 @@ class Bookie:
         await self._scope.close()
         if self._registration is not None:
             await self._registration.close(unregister=True)
-        if self._service is not None:
-            await self._service.close()
+        if self.service is not None:
+            await self.service.close()
         await self._server.close()
         if store is not None:
             await store.close()
@@ -161,3 +167,86 @@ class Bookie:
     def _task_failed(self, error: BaseException) -> None:
         if not self.failed.done():
             self._store_failed(error)
+
+
+async def serve_bookie(
+    directory: str, metadata_uri: str, bookie_config: BookieConfig, store_config: StoreConfig, net_config: NetConfig,
+    *, environment: Mapping[str, str], on_ready: Callable[[BookieInfo], None], stop: asyncio.Event,
+) -> None:
+    """Run one bookie on the production runtime until `stop` is set. Raises what kept it from starting, or the error
+    of its store. `on_ready` is called once, when it is registered and serves."""
+    stats = PrometheusStats() if bookie_config.metrics else NullStats()
+    runtime = production_runtime(stats=stats)
+    disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
+    page: Listener | None = None
+    try:
+        metadata = await open_store(metadata_uri, runtime)
+        try:
+            bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config)
+            if isinstance(stats, PrometheusStats):
+                where = parse_address(bookie_config.metrics, "metrics")
+                page = await serve_metrics(runtime.network, where, stats.render)
+            try:
+                on_ready(await bookie.start())
+                stopping = asyncio.ensure_future(stop.wait())
+                await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+            finally:
+                await bookie.stop()
+            if bookie.failed.done():
+                raise bookie.failed.result()
+        finally:
+            await metadata.close()
+    finally:
+        if page is not None:
+            await page.close()
+        disk.close()
+
+
+def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
+    """The production disk, or for tests the layer that BUCKRAM_DISK names:
+
+    `withhold:SEED` loses or tears unsynced writes when the process is killed, `withhold-nosync:SEED` never syncs.
+    """
+    if not layer:
+        return LocalDisk(directory, mode)
+    kind, _, seed = layer.partition(":")
+    if kind not in ("withhold", "withhold-nosync") or not seed.isdigit():
+        raise ConfigError(f"{DISK_VARIABLE} = {layer!r}: needs withhold:SEED or withhold-nosync:SEED, or nothing")
+    from buckram.disk.withholding import WithholdingDisk  # no part of a bookie that anybody relies on
+
+    return WithholdingDisk(directory, int(seed), sync_does_nothing=kind == "withhold-nosync")
+
+
+def run_bookie(
+    directory: str, metadata_uri: str, bookie_config: BookieConfig, store_config: StoreConfig, net_config: NetConfig,
+    *, environment: Mapping[str, str], on_ready: Callable[[BookieInfo], None],
+    on_loop: Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None],
+) -> None:
+    """Run one bookie in an event loop of its own until it is stopped; the process form of `serve_bookie`.
+
+    `on_loop(loop, stop)` is called first: install signal handlers there that call `stop` (on the loop). The loop is
+    uvloop where it is installed; BUCKRAM_LOOP=asyncio in `environment` chooses asyncio's own.
+    """
+    async def main() -> None:
+        stop = asyncio.Event()
+        on_loop(asyncio.get_running_loop(), stop.set)
+        await serve_bookie(
+            directory, metadata_uri, bookie_config, store_config, net_config,
+            environment=environment, on_ready=on_ready, stop=stop,
+        )
+
+    with asyncio.Runner(loop_factory=loop_factory(environment)) as runner:
+        runner.run(main())
+
+
+def loop_factory(environment: Mapping[str, str]) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """For asyncio.Runner: uvloop where there is one, unless BUCKRAM_LOOP=asyncio; None is asyncio's default."""
+    if environment.get(LOOP_VARIABLE, "") == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -7,18 +7,22 @@ Negatives are said only where the store is certain (F6); anything else is an err
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls, Waiter, Woken
 from buckram.bookie.session import HIGH_WATER, REQUEST_COST, Session
-from buckram.bookie.store import LedgerRecord, Store, StoreError
+from buckram.bookie.store import LedgerRecord, Store
+from buckram.bookie.store_errors import StoreError
 from buckram.core.context import ReplyContext
 from buckram.core.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
 from buckram.errors import Code
 from buckram.types import NO_ENTRY, EntryId, LedgerId
 
+log = logging.getLogger("buckram.bookie")
 MAX_AT_ONCE = 256
 FIRST_GUESS, SMALLEST_GUESS = 512 * 1024, 4096
 BATCH_OVERHEAD = 24 + 8 + 4
@@ -26,7 +30,7 @@ FRAME_ROOM = 128
 """What a v3 answer needs beside the entry, generously."""
 UNLIMITED = 2**31 - 1
 
-Outcome = bytes | StoreError | None
+Outcome: TypeAlias = bytes | StoreError | None
 
 
 class Job:
@@ -73,7 +77,11 @@ class ReadPath:
             self._queue(session, Job(context, request, False))
 
     def _arrive_fencing(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
-        code = self.fence(request.ledger_id, request.master_key)
+        try:
+            code = self.fence(request.ledger_id, request.master_key)
+        except StoreError as error:
+            log.warning("ledger %d cannot be fenced: %s", request.ledger_id, error)
+            code = Code.IO_ERROR
         if code is Code.OK:
             self._queue(session, Job(context, request, True))
         elif code is Code.UNAUTHORIZED:
@@ -82,7 +90,10 @@ class ReadPath:
             self._store.after_durable(partial(self._refuse_durably, session, context, request, code))
 
     def fence(self, ledger_id: LedgerId, key: bytes | None) -> Code:
-        """Set the fence bit; OK, UNAUTHORIZED, NO_LEDGER (deleted here) or IO_ERROR. Durable with after_durable."""
+        """Set the fence bit; OK, UNAUTHORIZED, NO_LEDGER (deleted here) or IO_ERROR. Durable with after_durable.
+
+        StoreError when the store takes no more.
+        """
         store = self._store
         if key is None:
             return Code.UNAUTHORIZED

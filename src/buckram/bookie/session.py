@@ -139,8 +139,11 @@ class Session(asyncio.Protocol):
     def unsent(self) -> int:
         return self._out_bytes + (self._transport.get_write_buffer_size() if self.open else 0)
 
-    def held_requests(self) -> int:
-        return self.requests_held + self.reading_bytes
+    def unfinished(self) -> int:
+        return self.protocol.pending_bytes
+
+    def in_work(self) -> int:
+        return self.requests_held + self.reading_bytes - REQUEST_COST * len(self.jobs)
 
     def progress(self) -> int:
         return self._received + self._written - (self._transport.get_write_buffer_size() if self.open else 0)
