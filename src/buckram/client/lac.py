@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from buckram.client.replicas import ask, report
+from buckram.client.replicas import ask, check_running, report
 from buckram.client.services import Services
 from buckram.core.answers import Answer, CoverageTally, Positive, Unknown, classify
 from buckram.core.entry import Digest
@@ -46,7 +46,7 @@ async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, 
 
 
 async def _last_entry_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
-    reply = await ask(services.pool, bookie, Read(ledger_id, LAST_ENTRY))
+    reply = await ask(services.pool, bookie, Read(ledger_id, LAST_ENTRY), protocol=2)
 
     def verify() -> EntryId:
         if not isinstance(reply, ReadReply) or reply.body is None:
@@ -96,6 +96,7 @@ async def read_last_confirmed(
         except HandleClosed as closed:
             return Unknown(closed)
 
+    check_running(scope)
     asked = {
         scope.spawn(question(bookie), f"LAC of {bookie}"): (position, bookie)
         for position, bookie in enumerate(fragment.ensemble)
@@ -105,6 +106,7 @@ async def read_last_confirmed(
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in asked if task.done()]:
                 position, bookie = asked.pop(task)
+                check_running(scope)
                 answer = task.result()
                 report(services, bookie, answer)
                 tally.add(position, answer)

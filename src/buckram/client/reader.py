@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -82,8 +82,8 @@ class Reader:
         """Payload bytes of a closed ledger; None while it is open."""
         return self.metadata.length
 
-    async def refresh(self) -> EntryId:
-        """Look up metadata and the last confirmed entry now; returns the latter."""
+    async def read_last_confirmed(self) -> EntryId:
+        """Look up metadata and the last confirmed entry now; returns the latter (-1: none)."""
         self._check_open()
         if not self.metadata.closed:
             metadata = await self._follower.refresh()
@@ -125,7 +125,7 @@ class Reader:
     async def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncIterator[list[Entry]]:
         """As `entries`, in lists as they were read."""
         if last is None:
-            last = await self.refresh()
+            last = await self.read_last_confirmed()
             if first > last:
                 return
         await self._check_range(first, last)
@@ -174,7 +174,7 @@ class Reader:
         _check_order(first, last)
         self._check_open()
         if last > self.last_confirmed:
-            await self.refresh()
+            await self.read_last_confirmed()
         end = self.last_confirmed
         if last > end:
             beyond = max(first, end + 1)
@@ -214,12 +214,13 @@ class Reader:
         fresh = span_of(metadata, span.first, span.last)
         return fresh if fresh.ensemble != span.ensemble else None
 
-    async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncIterator[list[T]]:
+    async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
         """Chunks of first..last in order; a few are read at the same time."""
         ahead: deque[tuple[EntryId, asyncio.Task[tuple[list[T], Failure | BuckramError | None]]]] = deque()
         cursor = first
         try:
             while cursor <= last or ahead:
+                self._check_open()
                 while cursor <= last and len(ahead) < _CHUNKS_AHEAD:
                     span = span_of(self.metadata, cursor, min(last, cursor + self._chunk - 1))
                     ahead.append((cursor, self._scope.spawn(self._read_chunk(span, opener), f"read {cursor}")))

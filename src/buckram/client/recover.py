@@ -1,7 +1,7 @@
 """Recovery as a coroutine: R1 to R8 (protocol.md, recovery). The decisions are core/recovery's.
 
-It talks to the bookies over connections of its own: on the v2 wire a fencing read or recovery add could not be told
-from the same entry's plain read or add by this client's reader or writer.
+Fencing reads and recovery adds travel on the v3 wire (net/pool sees to that): on v2 their answers could not be told
+from those to a plain read or add of the same entry by this client's own reader or writer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from buckram.errors import (
     Unauthorized,
     check,
 )
-from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import (
     BookieId,
@@ -83,7 +82,7 @@ def _begin(metadata: LedgerMetadata) -> LedgerMetadata | None:
 
 
 class _Attempt:
-    """R2 to R6 once, over connections of its own. `run` gives the change that closes the ledger (R7)."""
+    """R2 to R6 once. `run` gives the change that closes the ledger (R7)."""
 
     def __init__(
         self, services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, key: bytes
@@ -94,10 +93,7 @@ class _Attempt:
         self._digest = digest
         self._key = key
         self._scope = TaskScope(f"recovery {ledger_id}")
-        self._pool = BookiePool(
-            services.runtime, services.net, services.bookies.resolve, wire_protocol=services.config.wire_protocol
-        )
-        self._reads = LedgerReads(services, ledger_id, digest, self._scope, self._pool)
+        self._reads = LedgerReads(services, ledger_id, digest, self._scope)
         self._progress = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -108,7 +104,6 @@ class _Attempt:
             length = await self._length(back)
         finally:
             await self._scope.close()
-            await self._pool.close()
         fragments = [Fragment(first, members) for first, members in back.fragments.items()]
 
         def close(metadata: LedgerMetadata) -> LedgerMetadata | None:
@@ -204,7 +199,7 @@ class _Attempt:
                     runs[-1] = (sink, send.position, runs[-1][2], entry_id)
                 else:
                     runs.append((sink, send.position, entry_id, entry_id))
-            self._pool.lane(send.bookie).send(b"".join(parts), b"".join(acks), runs)
+            self._services.pool.lane(send.bookie).send(b"".join(parts), b"".join(acks), runs)
 
     def _frame(self, entry: Entry, frozen_lac: EntryId) -> bytes:
         """The recovery add: same id, payload and prefix length, the LAC of the start (F10)."""

@@ -35,11 +35,11 @@ _SINGLES = 64
 
 
 async def ask(
-    pool: BookiePool, bookie: BookieId, request: Request, timeout_s: float | None = None
+    pool: BookiePool, bookie: BookieId, request: Request, *, protocol: int | None = None
 ) -> Reply | BookieError:
     """One request; what is no reply comes back as the error, not raised."""
     try:
-        return await pool.call(bookie, request, timeout_s=timeout_s)
+        return await pool.call(bookie, request, protocol=protocol)
     except BookieError as error:
         return error
 
@@ -57,6 +57,7 @@ async def play(
             return Unknown(error)
 
     def send(bookies: Sequence[BookieId]) -> None:
+        check_running(scope)
         for bookie in bookies:
             asked[scope.spawn(put(bookie), f"ask {bookie}")] = bookie
 
@@ -72,6 +73,8 @@ async def play(
             done = [task for task in asked if task.done()]
             for task in done:
                 # Taken in the order of asking: asyncio.wait's own result is a set.
+                if task.cancelled():
+                    raise _closed()
                 _heard(services, race, asked.pop(task), task.result(), send)
             if not done:
                 send(race.hedge())
@@ -81,6 +84,16 @@ async def play(
     for bookie in race.beaten():
         services.bookies.report_slow(bookie)
     return outcome
+
+
+def check_running(scope: TaskScope) -> None:
+    """HandleClosed when the handle that owns the scope was closed."""
+    if scope.closed:
+        raise _closed()
+
+
+def _closed() -> HandleClosed:
+    return HandleClosed("the handle was closed while it was in use; open the ledger again")
 
 
 def _heard(
@@ -109,11 +122,10 @@ class LedgerReads:
         ledger_id: LedgerId,
         digest: Digest,
         scope: TaskScope,
-        pool: BookiePool | None = None,
     ) -> None:
         self._services = services
         self._scope = scope
-        self._pool = pool or services.pool
+        self._pool = services.pool
         self.ledger_id = ledger_id
         self.digest = digest
 

@@ -8,11 +8,12 @@ ensemble it knows. Reading itself is reader.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
 
 from buckram.client.follow import LedgerFollower
 from buckram.client.lac import bookie_lac
-from buckram.client.replicas import LedgerReads, ask, report
+from buckram.client.replicas import LedgerReads, ask, check_running, report
 from buckram.client.services import Services
 from buckram.core.answers import Answer, Positive, Unknown
 from buckram.core.messages import LAST_ENTRY, Read, ReadReply
@@ -35,12 +36,16 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
 _POLLS_AT_ONCE = 2
 _GIVE_UP_S = 60.0
 
-Stream = Callable[[EntryId, EntryId], AsyncIterator[list[Entry]]]
+Stream = Callable[[EntryId, EntryId], AsyncGenerator[list[Entry], None]]
 
 
 class Tail:
-    """`async for entry in tail`. Errors as for Reader.read, after a minute without a good copy; NoSuchLedger when
-    the ledger is deleted. `aclose()` ends it early; closing the reader does too."""
+    """`async for entry in tail`, or `await tail.next_chunk()` for lists. One tail belongs to one consumer.
+
+    Cancelling a wait loses nothing: the next one goes on where the last ended. Errors as for Reader.read, after a
+    minute without a good copy; NoSuchLedger when the ledger is deleted. `aclose()` ends it early; closing the reader
+    does too.
+    """
 
     def __init__(
         self,
@@ -59,53 +64,89 @@ class Tail:
         self._stream = stream
         self._cursor = start
         self._lac = last_confirmed
+        self._chunks: AsyncGenerator[list[Entry], None] | None = None
+        self._fetched: deque[Entry] = deque()
+        self._failing_since: float | None = None
         self._pause_s = _PAUSE_MIN_S
-        self._entries = self._run()
+        self._ended = False
 
     @property
     def position(self) -> EntryId:
         """The next entry to be delivered."""
-        return self._cursor
+        return self._fetched[0].entry_id if self._fetched else self._cursor
 
     def __aiter__(self) -> Tail:
         return self
 
     async def __anext__(self) -> Entry:
-        return await self._entries.__anext__()
+        if not self._fetched:
+            self._fetched.extend(await self._fetch())
+            if not self._fetched:
+                raise StopAsyncIteration
+        return self._fetched.popleft()
+
+    async def next_chunk(self) -> list[Entry]:
+        """The next entries, as many as came together; empty at the end of the ledger."""
+        if self._fetched:
+            chunk = list(self._fetched)
+            self._fetched.clear()
+            return chunk
+        return await self._fetch()
 
     async def aclose(self) -> None:
-        await self._entries.aclose()
+        self._ended = True
+        self._fetched.clear()
+        await self._drop_stream()
 
-    async def _run(self) -> AsyncGenerator[Entry, None]:
+    async def _fetch(self) -> list[Entry]:
+        """At least one entry, or none at the end. Safe to cancel at every await."""
         follower = self._follower
         follower.follow()
-        loop = asyncio.get_running_loop()
-        failing_since: float | None = None
-        while True:
+        while not self._ended:
+            check_running(self._scope)
             # Taken before the look at the metadata, so that no change falls between look and wait.
             changed = follower.changes()
             metadata = follower.metadata
             end = readable_until(metadata, self._lac)
             if self._cursor <= end:
-                try:
-                    async for chunk in self._stream(self._cursor, end):
-                        failing_since = None
-                        self._pause_s = _PAUSE_MIN_S
-                        for entry in chunk:
-                            self._cursor = entry.entry_id + 1
-                            yield entry
-                except (ReadFailed, NoSuchEntry):
-                    # A stale ensemble or bookies that restart; the entry is confirmed, so it must be somewhere.
-                    failing_since = failing_since or loop.time()
-                    if loop.time() - failing_since > _GIVE_UP_S:
-                        raise
-                    await self._pause(changed)
+                chunk = await self._read(end, changed)
+                if chunk:
+                    return chunk
             elif metadata.closed:
-                return
+                break
             elif follower.deleted:
                 raise NoSuchLedger(self._reads.ledger_id)
             else:
                 await self._wait(changed)
+        return []
+
+    async def _read(self, end: EntryId, changed: asyncio.Event) -> list[Entry]:
+        """The next chunk up to `end`; empty if it should be looked at again."""
+        loop = asyncio.get_running_loop()
+        if self._chunks is None:
+            self._chunks = self._stream(self._cursor, end)
+        chunk: list[Entry] = []
+        try:
+            chunk = await anext(self._chunks, chunk)
+        except (ReadFailed, NoSuchEntry):
+            # A stale ensemble or bookies that restart; the entry is confirmed, so it must be somewhere.
+            self._failing_since = self._failing_since or loop.time()
+            if loop.time() - self._failing_since > _GIVE_UP_S:
+                self._failing_since = None
+                raise
+            await self._pause(changed)
+            return []
+        finally:
+            if not chunk:
+                await self._drop_stream()
+        self._cursor = chunk[-1].entry_id + 1
+        self._failing_since, self._pause_s = None, _PAUSE_MIN_S
+        return chunk
+
+    async def _drop_stream(self) -> None:
+        chunks, self._chunks = self._chunks, None
+        if chunks is not None:
+            await chunks.aclose()
 
     async def _wait(self, changed: asyncio.Event) -> None:
         """Until the cursor's entry is confirmed, the metadata changed, or a round of polls brought nothing."""
@@ -132,6 +173,7 @@ class Tail:
                 done = [task for task in polls if task.done()]
                 for task in done:
                     bookie = polls.pop(task)
+                    check_running(self._scope)
                     if self._learn(bookie, task.result()):
                         return
                 if order and (more or not polls):
@@ -167,7 +209,7 @@ class Tail:
             reads.ledger_id, LAST_ENTRY, previous_lac=self._cursor - 1, timeout_ms=max(1, int(wait_s * 1000))
         )
         try:
-            reply = await ask(services.pool, bookie, request, wait_s + services.net.request_timeout_s)
+            reply = await ask(services.pool, bookie, request)
             opened = reads.opened(bookie, None, reply)
             proven = opened.value.last_add_confirmed if isinstance(opened, Positive) else NO_ENTRY
             if proven >= self._cursor:

@@ -1,0 +1,170 @@
+"""The client without async, under the same names: `with buckram.sync.connect(uri) as client: ...`.
+
+One background thread with its own event loop per client does the work; calls from any number of threads, also from
+inside a running event loop (a notebook), wait for it. After a fork a client is of no use in the child: ForkedClient.
+Cancelling or interrupting a wait has the meaning it has in the async client: it never takes back a write.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+from buckram.client import client as _client
+from buckram.client.reader import Reader as _Reader
+from buckram.client.repair import Progress, RepairReport
+from buckram.client.writer import Writer as _Writer
+from buckram.config import ClientConfig, NetConfig
+from buckram.errors import BuckramError
+from buckram.net.tasks import TaskScope
+from buckram.seams import MetadataStore
+from buckram.sync.reader import Reader, Tail
+from buckram.sync.thread import LoopThread, flatten
+from buckram.sync.writer import Writer
+from buckram.types import DigestType, LedgerId, LedgerMetadata
+
+__all__ = ["Client", "Reader", "Tail", "Writer", "connect"]
+
+_PAGE = 1000
+_EXIT_WAIT_S = 5.0
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def connect(
+    metadata: str | MetadataStore | None = None, *, config: ClientConfig | None = None, net: NetConfig | None = None
+) -> Client:
+    """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here)."""
+    thread = LoopThread()
+    try:
+
+        async def start() -> _client.Client:
+            return await _client.connect(metadata, config=config, net=net)
+
+        return Client(thread, thread.run(start), config or ClientConfig())
+    except BaseException:
+        thread.stop()
+        raise
+
+
+class Client:
+    """See buckram.Client. Safe to use from several threads; `with` or close()."""
+
+    def __init__(self, thread: LoopThread, client: _client.Client, config: ClientConfig) -> None:
+        self._thread = thread
+        self._client = client
+        self._config = config
+        _clients.add(self)
+
+    def create(
+        self,
+        *,
+        ensemble: int | str | Sequence[int] = (3, 3, 2),
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        digest: str | DigestType = DigestType.CRC32C,
+        password: bytes | str = b"",
+        custom_metadata: Mapping[str, bytes | str] | None = None,
+        ledger_id: LedgerId | None = None,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+    ) -> Writer:
+        """A new ledger and its writer; arguments as in buckram.Client.create."""
+
+        async def start() -> tuple[_Writer, TaskScope]:
+            writer = await self._client.create(
+                ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest, password=password,
+                custom_metadata=custom_metadata, ledger_id=ledger_id, explicit_ids=explicit_ids,
+                deferred_sync=deferred_sync,
+            )  # fmt: skip
+            return writer, TaskScope(f"sync writer {writer.ledger_id}")
+
+        return Writer(self._thread, *self._thread.run(start), self._config)
+
+    def open(
+        self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
+    ) -> Reader:
+        """A reader of a ledger as it is; never fences."""
+
+        async def start() -> _Reader:
+            return await self._client.open(ledger_id, password=password, digest=digest)
+
+        return Reader(self._thread, self._thread.run(start))
+
+    def recover(
+        self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
+    ) -> Reader:
+        """Fence the writer, close the ledger, and give a reader of it."""
+
+        async def start() -> _Reader:
+            return await self._client.recover(ledger_id, password=password, digest=digest)
+
+        return Reader(self._thread, self._thread.run(start))
+
+    def delete(
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes | str = b"",
+        digest: str | DigestType | None = None,
+        force: bool = False,
+    ) -> None:
+        """Delete a ledger, after recovering it if it is not closed."""
+        self._thread.run(lambda: self._client.delete(ledger_id, password=password, digest=digest, force=force))
+
+    def list(self) -> Iterator[LedgerId]:
+        """All ledger ids, ascending."""
+        self._thread.check()
+        ids = self._client.list()
+
+        async def page() -> Sequence[LedgerId] | None:
+            found: list[LedgerId] = []
+            async for ledger_id in ids:
+                found.append(ledger_id)
+                if len(found) == _PAGE:
+                    break
+            return found or None
+
+        return flatten(self._thread, page, ids)
+
+    def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
+        """What the metadata store holds of a ledger."""
+        return self._thread.run(lambda: self._client.metadata(ledger_id))
+
+    def repair(
+        self,
+        ledger_id: LedgerId,
+        *,
+        password: bytes | str = b"",
+        digest: str | DigestType | None = None,
+        progress: Progress | None = None,
+    ) -> RepairReport:
+        """Copy missing or bad entries from good replicas. `progress` is called in the client's thread."""
+        return self._thread.run(
+            lambda: self._client.repair(ledger_id, password=password, digest=digest, progress=progress)
+        )
+
+    def close(self) -> None:
+        """Close every handle and end the thread; open ledgers are not sealed. In a forked child: nothing."""
+        self._thread.stop(self._client.close)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _close_all() -> None:
+    """At the end of the interpreter: connections end in order; what was not flushed may or may not be written."""
+    for client in list(_clients):
+        try:
+            client._thread.stop(client._client.close, _EXIT_WAIT_S)
+        except (BuckramError, TimeoutError, RuntimeError):
+            continue
+
+
+atexit.register(_close_all)

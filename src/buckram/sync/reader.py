@@ -1,0 +1,117 @@
+"""The blocking faces of Reader and Tail: entries cross from the loop in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+from buckram.client.reader import Reader as _Reader
+from buckram.client.tail import Tail as _Tail
+from buckram.sync.thread import LoopThread, each
+from buckram.types import Entry, EntryId, LedgerMetadata
+
+
+class Reader:
+    """See buckram.Reader. Safe to use from several threads."""
+
+    def __init__(self, thread: LoopThread, reader: _Reader) -> None:
+        self._thread = thread
+        self._reader = reader
+        self.ledger_id = reader.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._reader.metadata
+
+    @property
+    def last_confirmed(self) -> EntryId:
+        return self._reader.last_confirmed
+
+    @property
+    def length(self) -> int | None:
+        return self._reader.length
+
+    def read_last_confirmed(self) -> EntryId:
+        """Look up the last confirmed entry now."""
+        return self._thread.run(self._reader.read_last_confirmed)
+
+    def read(self, first: EntryId, last: EntryId) -> list[Entry]:
+        """The entries first..last, both inclusive."""
+        return self._thread.run(lambda: self._reader.read(first, last))
+
+    def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
+        """The payloads of first..last, the fastest way to read in bulk."""
+        return self._thread.run(lambda: self._reader.read_payloads(first, last))
+
+    def get(self, entry: EntryId) -> Entry:
+        """One entry."""
+        return self._thread.run(lambda: self._reader.get(entry))
+
+    def read_unconfirmed(self, first: EntryId, last: EntryId) -> list[Entry]:
+        """Entries that recovery may still cut off."""
+        return self._thread.run(lambda: self._reader.read_unconfirmed(first, last))
+
+    def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[list[Entry]]:
+        """Iterate over first..last in lists, reading ahead."""
+        self._thread.check()
+        source = self._reader.chunks(first, last)
+
+        async def step() -> list[Entry] | None:
+            return await anext(source, None)
+
+        return each(self._thread, step, source)
+
+    def entries(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
+        """Iterate over first..last (default: up to what is confirmed now), reading ahead."""
+        for chunk in self.chunks(first, last):
+            yield from chunk
+
+    def tail(self, start: EntryId = 0) -> Tail:
+        """`for entry in reader.tail()`: entries as they are confirmed, until the ledger is closed."""
+
+        async def begin() -> _Tail:
+            return self._reader.tail(start)
+
+        return Tail(self._thread, self._thread.run(begin))
+
+    def close(self) -> None:
+        """End all reads and tails of this handle. In a forked child, or after the client's close: nothing."""
+        if self._thread.usable:
+            self._thread.run(self._reader.close)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Tail:
+    """See buckram.Tail. One tail belongs to one consumer."""
+
+    def __init__(self, thread: LoopThread, tail: _Tail) -> None:
+        self._thread = thread
+        self._tail = tail
+        self._fetched: Iterator[Entry] = iter(())
+
+    def __iter__(self) -> Tail:
+        return self
+
+    def __next__(self) -> Entry:
+        entry = next(self._fetched, None)
+        if entry is None:
+            chunk = self._thread.run(self._tail.next_chunk)
+            if not chunk:
+                raise StopIteration
+            self._fetched = iter(chunk)
+            entry = next(self._fetched)
+        return entry
+
+    def next_chunk(self, timeout_s: float | None = None) -> list[Entry]:
+        """The next entries, as many as came together; empty at the end of the ledger. TimeoutError loses nothing."""
+        return list(self._fetched) or self._thread.run(self._tail.next_chunk, timeout_s)
+
+    def close(self) -> None:
+        self._thread.run(self._tail.aclose)
