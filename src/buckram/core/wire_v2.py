@@ -161,8 +161,10 @@ def _auth_message(packet: bytes) -> tuple[str, bytes]:
         message = pb.AuthMessage.FromString(packet[4:])
         if not message.IsInitialized():
             raise BadPacket("a v2 AUTH without plug-in name or payload")
+        if not isinstance(message.authPluginName, str):
+            raise BadPacket("a v2 AUTH whose plug-in name is no text")
         return message.authPluginName, message.payload
-    except (DecodeError, UnicodeDecodeError) as error:  # A proto2 string is checked only when it is looked at.
+    except (DecodeError, UnicodeDecodeError) as error:  # Text is checked when it is looked at, or given as bytes.
         raise BadPacket(f"a v2 AUTH that is no AuthMessage: {error}") from None
 
 

@@ -145,10 +145,10 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | No
     if body is None:
         return Refused(Code.BAD_REQUEST, True), context
     if operation == OP_AUTH:
-        try:
-            return Auth(body.authPluginName, body.payload), context
-        except UnicodeDecodeError:  # A proto2 string is checked only when it is looked at.
+        plugin = _text(body)
+        if plugin is None:
             return Refused(Code.BAD_REQUEST, True), context
+        return Auth(plugin, body.payload), context
     if operation == OP_START_TLS:
         return StartTls(), context
     if header.version != VERSION:
@@ -293,7 +293,16 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger)
     if operation == OP_START_TLS:
         return StartTlsReply(code)
+    plugin = _text(body)
+    if plugin is None:
+        raise BadPacket("a v3 AUTH answer whose plug-in name is no text")
+    return AuthReply(code, plugin, body.payload)
+
+
+def _text(auth: Any) -> str | None:
+    """The plug-in name; protobuf gives bytes or raises, by its version, where they are no text."""
     try:
-        return AuthReply(code, body.authPluginName, body.payload)
+        name = auth.authPluginName
     except UnicodeDecodeError:
-        raise BadPacket("a v3 AUTH answer whose plug-in name is no text") from None
+        return None
+    return name if isinstance(name, str) else None

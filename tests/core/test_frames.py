@@ -1,0 +1,63 @@
+"""Cutting a stream into packets: any chunking, the limit, linear time."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from buckram.core.frames import ChunkBuffer, FrameSplitter, FrameTooLarge, frame
+
+LIMIT = 5 * 1024 * 1024
+
+
+@given(st.lists(st.binary(max_size=50), max_size=12), st.data())
+def test_any_chunking_gives_the_same_packets(packets: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(frame(packet) for packet in packets)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    splitter = FrameSplitter(LIMIT)
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += splitter.feed(stream[start:end])
+    assert found == packets
+
+
+def test_the_limit_counts_the_prefix() -> None:
+    splitter = FrameSplitter(LIMIT)
+    assert splitter.feed(struct.pack(">I", LIMIT - 4)) == []
+    assert len(splitter.feed(bytes(LIMIT - 4))[0]) == 5_242_876
+    for size in (LIMIT - 3, 2**32 - 1):
+        with pytest.raises(FrameTooLarge) as caught:
+            FrameSplitter(LIMIT).feed(struct.pack(">I", size))
+        assert caught.value.limit == LIMIT
+
+
+def test_the_limit_is_seen_when_the_prefix_comes_in_pieces() -> None:
+    splitter = FrameSplitter(100)
+    assert splitter.feed(b"\0") == []
+    assert splitter.feed(b"\0\0") == []
+    with pytest.raises(FrameTooLarge):
+        splitter.feed(b"\x61")
+
+
+def test_an_empty_packet_is_delivered() -> None:
+    assert FrameSplitter(LIMIT).feed(bytes(4)) == [b""]
+
+
+def test_a_large_frame_in_small_chunks_is_joined_once() -> None:
+    """Counted, not timed: until the frame is complete a push returns nothing and keeps the chunk itself."""
+    buffer = ChunkBuffer(LIMIT)
+    stream = frame(bytes(LIMIT - 4))
+    first = buffer.push(stream[:1000])
+    buffer.keep(first, 0)
+    offset = 1000
+    joined = []
+    while offset < len(stream):
+        chunk = stream[offset:offset + 1000]
+        joined.append(buffer.push(chunk))
+        offset += 1000
+    assert [len(part) for part in joined if part] == [len(stream)]
+    assert joined[-1] == stream
+    assert buffer.pending_bytes == 0
