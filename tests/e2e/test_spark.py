@@ -84,7 +84,8 @@ def test_an_open_ledger_is_read_and_not_fenced(spark: SparkSession, cluster: Thr
         writer.append_many([b"a", b"b"])
         with client.open(writer.ledger_id) as reader:
             next(iter(reader.tail(1)))
-        assert rows(load(spark, cluster.uri, writer.ledger_id)) == [(writer.ledger_id, 0, b"a"), (writer.ledger_id, 1, b"b")]
+        found = rows(load(spark, cluster.uri, writer.ledger_id))
+        assert found == [(writer.ledger_id, 0, b"a"), (writer.ledger_id, 1, b"b")]
         writer.append(b"still alive")
 
 

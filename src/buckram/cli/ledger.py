@@ -157,7 +157,7 @@ async def _read(
     uri: str | None, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
 ) -> None:
     async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
-        end = await reader.refresh() if last is None else last
+        end = await reader.read_last_confirmed() if last is None else last
         while first <= end:
             window = min(end, first + WINDOW_ENTRIES - 1)
             _print_entries(await reader.read(first, window), raw, as_json)

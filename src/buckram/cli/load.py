@@ -219,7 +219,7 @@ def _timerfd(period: float) -> int | None:
 
 async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
     """All readable entries, `batch` a call, two calls at a time; latency is that of a call."""
-    last = await reader.refresh()
+    last = await reader.read_last_confirmed()
     tally, size, began = Tally(), 0, time.perf_counter()
     starts = iter(range(0, last + 1, batch))
 
@@ -237,7 +237,7 @@ async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
 
 async def read_random(reader: Reader, count: int, concurrency: int = 64) -> dict[str, Any]:
     """Single entries at random places."""
-    last = await reader.refresh()
+    last = await reader.read_last_confirmed()
     tally, size, began = Tally(), 0, time.perf_counter()
     picks = iter([random.randint(0, last) for _ in range(count if last >= 0 else 0)])
 

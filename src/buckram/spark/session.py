@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram.spark.java import find_java
@@ -26,6 +27,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+QUIET = (Path(__file__).parent / "log4j2.properties").as_uri()
 FOREIGN_VARIABLES = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
 
@@ -47,6 +49,7 @@ def local_session(
     chosen = {
         **SETTINGS,
         "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET}",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), f"buckram-warehouse-{os.getuid()}"),
         **(settings or {}),
@@ -54,7 +57,6 @@ def local_session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
     register(session)
     return session
 

@@ -106,7 +106,7 @@ class LedgerReader(DataSourceReader):
             length = reader.get(last).length if last >= 0 else 0
         return LedgerExtent(ledger, last, length)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Arrow is allowed
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LedgerPartition):
             return  # Spark calls once with an empty partition where there are none
         work = partition.work
