@@ -8,8 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
-import buckram.sync
 import pytest
+
+import buckram.sync
 from buckram.errors import InvalidArgument, NotEnoughBookies
 from buckram.testing import ThreadedCluster, cluster
 
