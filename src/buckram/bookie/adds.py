@@ -40,6 +40,7 @@ class AddPath:
         self._turn: list[Held] = []
         self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
         self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
+        self._seconds = stats.histogram("buckram_bookie_add_seconds", "from arrival to acknowledgement, per loop turn")
         self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
 
     def add(self, session: Session, run: AddRun) -> None:
@@ -122,16 +123,17 @@ class AddPath:
         if ledger_id in self._polls.waiting:
             self._polls.lac_advanced(ledger_id, run.lac)
         if run.deferred_sync and not run.flags & RECOVERY_ADD:
-            self._store.after_written(partial(self._answer, [(session, run)]))
+            now = asyncio.get_running_loop().time()
+            self._store.after_written(partial(self._answer, [(session, run)], now))
         else:
             turn.append((session, run))
 
     def _close_turn(self) -> None:
         turn, self._turn = self._turn, []
         if turn:
-            self._store.after_durable(partial(self._answer, turn))
+            self._store.after_durable(partial(self._answer, turn, asyncio.get_running_loop().time()))
 
-    def _answer(self, turn: list[Held], error: OSError | None) -> None:
+    def _answer(self, turn: list[Held], since: float, error: OSError | None) -> None:
         """The runs of one loop turn are durable (or failed): one write per connection."""
         code = Code.OK if error is None else Code.IO_ERROR
         blobs: dict[Session, list[bytes]] = {}
@@ -152,6 +154,7 @@ class AddPath:
         if error is None:
             self._added.inc(entries)
             self._added_bytes.inc(size)
+            self._seconds.observe(asyncio.get_running_loop().time() - since)
         else:
             self._refused.inc(entries)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from buckram.bookie import cookie, superblock
 from buckram.bookie.gc import Collector
@@ -185,7 +186,7 @@ async def serve_bookie(
             bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config)
             if isinstance(stats, PrometheusStats):
                 where = parse_address(bookie_config.metrics, "metrics")
-                page = await serve_metrics(runtime.network, where, stats.render)
+                page = await serve_metrics(runtime.network, where, partial(_render, bookie, stats))
             try:
                 on_ready(await bookie.start())
                 stopping = asyncio.ensure_future(stop.wait())
@@ -201,6 +202,11 @@ async def serve_bookie(
         if page is not None:
             await page.close()
         disk.close()
+
+
+def _render(bookie: Bookie, stats: PrometheusStats) -> bytes:
+    bookie.server.refresh_gauges()
+    return stats.render()
 
 
 def open_disk(directory: str, mode: str, layer: str = "") -> Disk:

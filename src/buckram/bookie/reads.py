@@ -20,6 +20,7 @@ from buckram.bookie.store_errors import StoreError
 from buckram.core.context import ReplyContext
 from buckram.core.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
 from buckram.errors import Code
+from buckram.seams import Stats
 from buckram.types import NO_ENTRY, EntryId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
@@ -45,15 +46,17 @@ class Job:
 
 
 class ReadPath:
-    """Serves Read and BatchRead of all connections. `lac_needed` of a context: the answer can carry maxLAC (v3)."""
+    """Serves Read and BatchRead of all connections; `fenced` is told of each ledger that gets its fence."""
 
     def __init__(
         self, store: Store, polls: LongPolls, budget: Budget, max_batch_bytes: int, max_frame_bytes: int,
-        fenced: Callable[[LedgerId], None],
+        fenced: Callable[[LedgerId], None], stats: Stats,
     ) -> None:
         self._store, self._polls, self._budget, self._fenced = store, polls, budget, fenced
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
+        self._served = stats.counter("buckram_bookie_read_entries_total", "entries sent to readers")
+        self._failed = stats.counter("buckram_bookie_failed_reads_total", "reads answered with anything but entries")
         self._ready: dict[Session, None] = {}
 
     # -- arriving requests
@@ -254,12 +257,21 @@ class ReadPath:
             reply = self._poll_reply(job, request, outcome)
         else:
             reply = self._single_reply(job, request, outcome)
+        self._count(reply)
         if job.fencing:
             held = REQUEST_COST + _body_bytes(reply)
             session.requests_held += held
             self._store.after_durable(partial(self._reply_durably, session, job.context, reply, held))
         else:
             session.reply(job.context, reply)
+
+    def _count(self, reply: ReadReply | BatchReadReply) -> None:
+        if reply.code is not Code.OK:
+            self._failed.inc()
+        elif isinstance(reply, BatchReadReply):
+            self._served.inc(len(reply.bodies))
+        elif reply.body is not None:
+            self._served.inc()
 
     def _reply_durably(
         self, session: Session, context: ReplyContext, reply: ReadReply | BatchReadReply, held: int,
@@ -280,7 +292,9 @@ class ReadPath:
 
     def _single_reply(self, job: Job, request: Read, outcome: Outcome | list[bytes]) -> ReadReply:
         if isinstance(outcome, bytes) and len(outcome) <= self._max_body:
-            record = None if job.fencing else self._store.ledger(request.ledger_id)
+            # Only the v3 answer to a plain read has room for the LAC.
+            wanted = job.context.protocol == 3 and not job.fencing
+            record = self._store.ledger(request.ledger_id) if wanted else None
             lac = record.lac if record is not None else None
             return ReadReply(Code.OK, request.ledger_id, request.entry_id, outcome, lac)
         return ReadReply(self._code(request.ledger_id, outcome), request.ledger_id, request.entry_id)

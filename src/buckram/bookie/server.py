@@ -57,7 +57,8 @@ class Service:
         )
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission.hold)
         self.reads = ReadPath(
-            store, self.polls, budget, config.max_batch_read_bytes, net.max_frame_bytes, self.polls.state_changed
+            store, self.polls, budget, config.max_batch_read_bytes, net.max_frame_bytes, self.polls.state_changed,
+            runtime.stats,
         )
         self.dispatch = Dispatcher(store, self.reads, self.polls, budget, net.max_frame_bytes, space)
 
@@ -87,6 +88,7 @@ class BookieServer:
         self._connections = stats.gauge("buckram_bookie_connections", "open connections")
         self._closed_bad = stats.counter("buckram_bookie_bad_connections_total", "connections closed for misbehaving")
         self._held = stats.gauge("buckram_bookie_buffered_bytes", "requests and unsent answers in memory")
+        self._polls = stats.gauge("buckram_bookie_long_polls", "long polls that wait")
 
     async def listen(self) -> int:
         """Bind; returns the port. OSError when it is in use."""
@@ -100,6 +102,12 @@ class BookieServer:
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.close()
+
+    def refresh_gauges(self) -> None:
+        """Values that are only worth computing when somebody looks."""
+        self._connections.set(len(self.sessions))
+        self._held.set(self.budget.total)
+        self._polls.set(self._service.polls.count if self._service is not None else 0)
 
     def quiesce(self) -> None:
         """Read no further request; what was taken in is still answered."""
@@ -140,14 +148,11 @@ class BookieServer:
             self._refused(session, f"max_connections = {self._config.max_connections} are open")
             return False
         self.sessions[session] = None
-        self._connections.set(len(self.sessions))
         session.on_room = self._service.reads.pump_soon
         return True
 
     def _gone(self, session: Session) -> None:
         self.sessions.pop(session, None)
-        self._connections.set(len(self.sessions))
-        self._held.set(self.budget.total)
         if self._service is not None:
             for waiter in session.waiters:
                 self._service.polls.cancel(waiter)

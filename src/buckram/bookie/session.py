@@ -70,8 +70,6 @@ class Session(asyncio.Protocol):
         handle = self._handle
         for item in self.protocol.feed(data):
             handle(self, item)
-            if not self.open:
-                return
         self._budget.update(self)
 
     def eof_received(self) -> bool:
