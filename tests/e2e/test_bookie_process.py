@@ -29,9 +29,9 @@ class Process:
     def __init__(self, directory: Path, *options: str, **environment: str) -> None:
         uri = f"sqlite://{directory.parent / 'metadata.db'}"
         self.log = directory.parent / "log"
-        command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory), "--json"]
+        command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory)]
         self.process = subprocess.Popen(
-            [*command, *(options or ("--port", "0"))], stdout=subprocess.PIPE, stderr=self.log.open("ab"),
+            [*command, "--json", *(options or ("--port", "0"))], stdout=subprocess.PIPE, stderr=self.log.open("ab"),
             env={"PATH": "/usr/bin:/bin", **environment},
         )
 
