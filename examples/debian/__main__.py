@@ -106,7 +106,8 @@ def write(uri: str, kinds: dict[str, list[bytes]], total: int, victim: BookiePro
     columns = (TextColumn("  writing"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=total)
-        written = asyncio.run(load.write(uri, kinds, kill, lambda n: bar.advance(task, n)))
+        with asyncio.Runner(loop_factory=fast_loop) as runner:
+            written = runner.run(load.write(uri, kinds, kill, lambda n: bar.advance(task, n)))
     ledgers, speed = sum(map(len, written.ledgers.values())), written.bytes / written.seconds / 1e6
     step(
         f"wrote {len(written.places):,} records to {ledgers} ledgers (E=3 Qw=3 Qa=2) in {written.seconds:.2f} s: "
@@ -116,6 +117,15 @@ def write(uri: str, kinds: dict[str, list[bytes]], total: int, victim: BookiePro
         step(f"{written.degraded} writers went on with two copies, because no fourth bookie exists")
     step("recovered and closed every ledger")
     return written
+
+
+def fast_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def show(written: Written, found: Report) -> int:

@@ -274,3 +274,10 @@ def test_many_lines_are_quick(up: Up) -> None:
     began = time.monotonic()
     write(up, [b"%d" % n for n in range(200_000)], "--close")
     assert time.monotonic() - began < 30
+
+
+def test_a_line_over_the_limit_is_refused(up: Up) -> None:
+    done = buckram("ledger", "write", "--close", uri=up.uri, stdin=b"short\n" + b"x" * 6_000_000 + b"\n")
+    assert done.code == 5
+    assert "6000000 bytes" in done.err
+    assert "limit" in done.err

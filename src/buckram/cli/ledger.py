@@ -27,7 +27,7 @@ from buckram.core.quorum import Quorum
 from buckram.types import Entry, LedgerMetadata
 
 LEDGER = click.IntRange(min=0)
-WINDOW_ENTRIES = 4000
+WINDOW_ENTRIES = 10_000
 
 
 @click.group()
@@ -160,19 +160,22 @@ async def _read(
         end = await reader.read_last_confirmed() if last is None else last
         while first <= end:
             window = min(end, first + WINDOW_ENTRIES - 1)
-            _print_entries(await reader.read(first, window), raw, as_json)
+            if as_json:
+                _print_json(await reader.read(first, window))
+            else:
+                _print_payloads(await reader.read_payloads(first, window), raw)
             first = window + 1
 
 
-def _print_entries(entries: Sequence[Entry], raw: bool, as_json: bool) -> None:
-    out = sys.stdout.buffer
-    if as_json:
-        for entry in entries:
-            emit({"entry": entry.entry_id, "payload_base64": base64.b64encode(entry.payload).decode()})
-        return
+def _print_json(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        emit({"entry": entry.entry_id, "payload_base64": base64.b64encode(entry.payload).decode()})
+
+
+def _print_payloads(payloads: Sequence[bytes], raw: bool) -> None:
     end = b"" if raw else b"\n"
-    out.write(b"".join(entry.payload + end for entry in entries))
-    out.flush()
+    sys.stdout.buffer.write(b"".join(payload + end for payload in payloads))
+    sys.stdout.buffer.flush()
 
 
 @ledger.command("tail")
@@ -195,7 +198,10 @@ def tail(ledger_id: int, first: int, raw: bool, password: str, uri: str | None, 
 async def _tail(uri: str | None, ledger_id: int, first: int, raw: bool, password: str, as_json: bool) -> None:
     async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
         async for entry in reader.tail(start=first):
-            _print_entries([entry], raw, as_json)
+            if as_json:
+                _print_json([entry])
+            else:
+                _print_payloads([entry.payload], raw)
 
 
 

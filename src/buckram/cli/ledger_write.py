@@ -88,6 +88,8 @@ class _Copy:
             with progress("entries", None, show=not self._acks) as advance:
                 await self._feed(lines, scope, advance)
                 await self._writer.flush()
+            if self._failure is not None:
+                raise self._failure  # a line that was refused, too long for example; the writer itself is sound
             self._report_acks()
             if self._close:
                 await self._writer.close()
