@@ -16,7 +16,7 @@ from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.session import Session
 from buckram.bookie.store import LedgerRecord, Store
 from buckram.bookie.store_errors import StoreError
-from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, AddRun
+from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, V2_ADDS, AddRun, ack_frames
 from buckram.core.protocol import encode_add_replies
 from buckram.errors import Code
 from buckram.seams import Stats
@@ -143,11 +143,15 @@ class AddPath:
             session.requests_held -= held
             size += held
             entries += run.count
+            if error is None and run.context is V2_ADDS:
+                acks = ack_frames(run.ledger_id, run.first, run.count)
+            else:
+                acks = encode_add_replies(run, code)
             mine = blobs.get(session)
             if mine is None:
-                blobs[session] = [encode_add_replies(run, code)]
+                blobs[session] = [acks]
             else:
-                mine.append(encode_add_replies(run, code))
+                mine.append(acks)
         for session, mine in blobs.items():
             session.send_now(mine[0] if len(mine) == 1 else b"".join(mine))
             session.recount()

@@ -62,6 +62,7 @@ class Budget:
 
     def __init__(self, connection_limit: int, total_limit: int, fair_bytes: int = FAIR_BYTES) -> None:
         self.connection_limit, self.total_limit, self._fair_bytes = connection_limit, total_limit, fair_bytes
+        self._adds_limit = int(total_limit * REFUSE_ADDS)
         self.total = 0
         self.highest_total = 0
         self._members: dict[Member, None] = {}
@@ -84,7 +85,7 @@ class Budget:
 
     @property
     def refuse_adds(self) -> bool:
-        return self.total > self.total_limit * REFUSE_ADDS
+        return self.total > self._adds_limit
 
     @property
     def full(self) -> bool:

@@ -18,7 +18,6 @@ from buckram.bookie.reads import ReadPath
 from buckram.bookie.session import Session
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.adds import AddRun
 from buckram.core.protocol import Close, Incoming, Item, Ready, ServerProtocol
 from buckram.seams import Listener, MetadataStore, Runtime, Space
 from buckram.types import LedgerId
@@ -148,6 +147,7 @@ class BookieServer:
             self._refused(session, f"max_connections = {self._config.max_connections} are open")
             return False
         self.sessions[session] = None
+        session.add_run = self._service.adds.add
         session.on_room = self._service.reads.pump_soon
         return True
 
@@ -168,9 +168,7 @@ class BookieServer:
         service = self._service
         if service is None:
             return
-        if type(item) is AddRun:
-            service.adds.add(session, item)
-        elif isinstance(item, Incoming):
+        if isinstance(item, Incoming):
             service.dispatch.request(session, item.context, item.request)
         elif isinstance(item, Ready):
             session.send(item.data)

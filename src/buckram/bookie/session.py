@@ -13,6 +13,7 @@ from typing import cast
 
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import Waiter
+from buckram.core.adds import AddRun
 from buckram.core.context import ReplyContext
 from buckram.core.messages import Reply
 from buckram.core.protocol import Item, ServerProtocol, encode_reply
@@ -25,7 +26,10 @@ REQUEST_COST = 256
 
 
 class Session(asyncio.Protocol):
-    """States: made, open, closed. Everything sent after the end is dropped."""
+    """States: made, open, closed. Everything sent after the end is dropped.
+
+    `opened` says whether the connection may stay, and then sets `add_run` and `on_room`.
+    """
 
     def __init__(
         self, protocol: ServerProtocol, budget: Budget, handle: Callable[[Session, Item], None],
@@ -43,6 +47,7 @@ class Session(asyncio.Protocol):
         self.paused = False
         self.waiting_since = 0.0
         self.waiting_mark = 0
+        self.add_run: Callable[[Session, AddRun], None]
         self.on_room: Callable[[Session], None] | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -67,9 +72,12 @@ class Session(asyncio.Protocol):
         if not self.open:
             return
         self._received += len(data)
-        handle = self._handle
+        add, handle = self.add_run, self._handle
         for item in self.protocol.feed(data):
-            handle(self, item)
+            if type(item) is AddRun:
+                add(self, item)
+            else:
+                handle(self, item)
         self._budget.update(self)
 
     def eof_received(self) -> bool:
