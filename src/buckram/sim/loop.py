@@ -364,6 +364,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tasks.clear()
 
 
+def make_loop(
+    rng: random.Random, trace: Trace, on_error: Callable[[Process, str, BaseException | None], None] | None = None,
+) -> SimLoop:
+    return SimLoop(rng, trace, on_error=on_error)  # type: ignore[abstract]  # no sockets, signals, processes in here
+
+
 def _bury(task: asyncio.Task[Any]) -> None:
     coro = task.get_coro()
     for _ in range(10):

@@ -65,6 +65,7 @@ class LedgerFacts:
     max_lac_source: str = ""
     claims: dict[EntryId, dict[BookieId, bool]] = field(default_factory=dict)
     """Entry -> bookie -> whether the claim is a durable one (False: answered before the sync on purpose)."""
+    claimed_at: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
     fenced: dict[BookieId, int] = field(default_factory=dict)
     """Bookies that answered a fencing read, with the loop step of the first such answer."""
     negatives: dict[tuple[BookieId, EntryId], float] = field(default_factory=dict)
@@ -74,6 +75,8 @@ class LedgerFacts:
     closed: tuple[EntryId, int] | None = None
     forced: EntryId = -1
     repaired: bool = False
+    racks: int = 0
+    """Racks that each write quorum of this ledger must span; 0: not enforced."""
 
     def open(self, entry: EntryId | None, stored: bytes) -> tuple[EntryId, EntryId, Copy] | None:
         """(id, LAC, copy) of a stored entry that passes its digest; None otherwise."""
@@ -126,7 +129,10 @@ class BookieFacts:
     name: BookieId
     incarnations: list[str] = field(default_factory=list)
     running: bool = False
+    rack: str | None = None
     liar: bool = False
+    damaged: bool = False
+    """Bytes of its disk were changed, or a write failed: what it holds may be unreadable, never wrong."""
     wiped: bool = False
     """Its disk was emptied on purpose; what it claimed before no longer binds it."""
     fence_negatives: int = 0

@@ -19,7 +19,8 @@ class Durability(Checker):
             return
         if ledger.closed is not None:
             self.report.check("S1", entry <= ledger.closed[0],
-                              "ledger {} is closed at {}, entry {} is acknowledged now", ledger.ledger, ledger.closed[0], entry)
+                              "ledger {} is closed at {}, entry {} is acknowledged now",
+                              ledger.ledger, ledger.closed[0], entry)
         members = write_set(metadata, entry)
         claims = ledger.claims.get(entry, {})
         holders = [b for b in members if b in claims and (claims[b] or handle.deferred)]

@@ -38,6 +38,7 @@ class Request:
     lac: EntryId | None = None
     body: bytes = b""
     txn: int | None = None
+    wait_s: float | None = None
     ghost: bool = False
     sent_at: float = 0.0
     delivered_at: float | None = None
@@ -186,6 +187,7 @@ def _v3_request(conn: Connection, frame: bytes) -> Request:
             request.fence, request.key = True, read.masterKey if read.HasField("masterKey") else None
         elif read.HasField("previousLAC"):
             request.kind, request.lac = "poll", read.previousLAC
+            request.wait_s = read.timeOut / 1000 if read.HasField("timeOut") else 0.0
     elif message.HasField("writeLacRequest"):
         write = message.writeLacRequest
         request.kind, request.ledger, request.key = "write_lac", write.ledgerId, write.masterKey

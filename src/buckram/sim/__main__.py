@@ -1,0 +1,83 @@
+"""python -m buckram.sim: run simulated lives, replay one, or prove the harness with planted bugs.
+
+The last line on standard output is JSON; everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+
+from buckram.sim.cluster import run_life
+from buckram.sim.swarm import Totals, run_seeds
+
+REQUIRED_FROM = 2000
+"""A run of this many seeds or more must also have evaluated and reached everything often enough."""
+
+
+def _seeds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    try:
+        return int(first), int(last)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give A:B, for example 0:2000 (B is not included)") from None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m buckram.sim", description="Simulated lives of a cluster, judged by the protocol's invariants.",
+        epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it")
+    parser.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the lives A to B-1")
+    parser.add_argument("--seed", type=int, metavar="N", help="run one life")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes")
+    parser.add_argument("--jobs", type=int, default=2, metavar="J", help="processes (default 2)")
+    parser.add_argument("--mutants", action="store_true", help="plant each known bug and see whether it is caught")
+    parser.add_argument("--only", metavar="NAME", help="with --mutants: this one only")
+    parser.add_argument("--budget", type=int, metavar="SEEDS", help="with --mutants: at most this many seeds each")
+    options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    if options.mutants:
+        from buckram.sim.mutants.hunt import hunt
+
+        return hunt(options.budget, options.jobs, options.only)
+    if options.seed is not None:
+        return _one(options.seed, options.trace)
+    if options.seeds is None:
+        parser.error("give --seeds A:B, --seed N or --mutants")
+    first, last = options.seeds
+    return _many(first, last, options.jobs, options.minutes)
+
+
+def _say(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def _one(seed: int, trace: bool) -> int:
+    result = run_life(seed, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
+    totals = Totals()
+    totals.add(result)
+    for violation in result.violations:
+        print(f"VIOLATION {violation}", file=sys.stderr)
+    if result.violations and not trace:
+        print(f"replay: python -m buckram.sim --seed {seed} --trace", file=sys.stderr)
+    line = json.loads(totals.line())
+    line["trace_hash"] = result.trace_hash
+    print(json.dumps(line))
+    return 1 if result.violations else 0
+
+
+def _many(first: int, last: int, jobs: int, minutes: float | None) -> int:
+    totals = run_seeds(first, last, jobs=jobs, minutes=minutes, say=_say)
+    failed = bool(totals.failed)
+    if totals.lives >= REQUIRED_FROM and (missing := totals.missing()):
+        print(f"too seldom evaluated or reached (fewer than 10 times): {', '.join(missing)}", file=sys.stderr)
+        failed = True
+    print(totals.line())
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

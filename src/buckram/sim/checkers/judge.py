@@ -1,0 +1,285 @@
+"""The judge: turns what the seams show into events, keeps the facts, and asks every checker about each event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from buckram.core.entry import Digest, master_key
+from buckram.core.metadata_codec import parse
+from buckram.errors import BuckramError, Code
+from buckram.metadata.layout import Layout
+from buckram.seams import KeyValue
+from buckram.sim.checkers.base import Checker, Insert, ReadResult
+from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts
+from buckram.sim.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, WriterSide
+from buckram.sim.checkers.liveness import Progress
+from buckram.sim.checkers.modes import EntriesOnDisk, Modes
+from buckram.sim.checkers.reading import Completions, Reads
+from buckram.sim.checkers.report import Report
+from buckram.sim.checkers.safety import Content, Durability, Metadata, Order
+from buckram.sim.checkers.wire import Answer, Request, Wire, WireEvents
+from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """What the judge may ask the world: time, disks as they would survive, and who has been undisturbed."""
+
+    now: Callable[[], float]
+    fenced_on_disk: FencedOnDisk
+    entries_on_disk: EntriesOnDisk
+    resumed_at: Callable[[str], float]
+    steady: Callable[[str, float], bool]
+
+
+class Judge:
+    """One life's. Implements metadata.MetadataObserver; `wire` is its network observer."""
+
+    def __init__(self, report: Report, senses: Senses, layout: Layout | None = None) -> None:
+        self.report, self.facts, self._layout = report, Facts(), layout or Layout()
+        facts = self.facts
+        self.progress = Progress(facts, report, senses.now, senses.steady)
+        self.checkers: list[Checker] = [
+            Durability(facts, report), Content(facts, report), Order(facts, report), Metadata(facts, report),
+            BookieSide(facts, report, senses.fenced_on_disk), RecovererSide(facts, report),
+            WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report),
+            Completions(facts, report), Modes(facts, report, senses.entries_on_disk), self.progress,
+        ]  # fmt: skip
+        self.wire = Wire(senses.now, WireEvents(
+            self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered))
+        self._now = senses.now
+        self._lost: dict[str, str] = {}
+        self._passwords: dict[LedgerId, bytes] = {}
+        self.metadata_writes = 0
+
+    # the wire
+
+    def request_sent(self, request: Request) -> None:
+        for checker in self.checkers:
+            checker.request_sent(request)
+
+    def request_delivered(self, request: Request) -> None:
+        for checker in self.checkers:
+            checker.request_delivered(request)
+
+    def answer_sent(self, answer: Answer) -> None:
+        request = answer.request
+        if request is not None and answer.code is Code.OK:
+            ledger = self.facts.ledgers.get(request.ledger)
+            if ledger is not None:
+                self._claim(ledger, request)
+        elif request is not None and answer.code is Code.READ_ONLY and request.kind == "add":
+            self.report.situation("read-only bookie refused an add")
+        for checker in self.checkers:
+            checker.answer_sent(answer)
+
+    def _claim(self, ledger: LedgerFacts, request: Request) -> None:
+        if request.kind == "add":
+            claims = ledger.claims.setdefault(request.entry, {})
+            claims[request.bookie] = claims.get(request.bookie, False) or not request.deferred
+            if request.recovery:
+                self.report.situation("recovery wrote entries back")
+        elif request.kind == "force":
+            before = request.delivered_at or 0.0
+            for entry, claims in ledger.claims.items():
+                if request.bookie in claims and ledger.claimed_at.get((entry, request.bookie), 0.0) <= before:
+                    claims[request.bookie] = True
+        if request.kind == "add" and request.deferred:
+            ledger.claimed_at.setdefault((request.entry, request.bookie), self._now())
+
+    def answer_delivered(self, answer: Answer) -> None:
+        for checker in self.checkers:
+            checker.answer_delivered(answer)
+
+    # metadata
+
+    def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
+        parent, _, name = key.rpartition("/")
+        if parent != self._layout.ledgers:
+            return
+        ledger_id = self._layout.ledger_id(name)
+        if ledger_id is None:
+            return
+        before = parse(old.value) if old is not None else None
+        after = parse(new.value) if new is not None else None
+        self.metadata_writes += 1
+        self.report.check("S11", True)
+        self.ledger_changed(ledger_id, before, after, who)
+
+    def ledger_changed(
+        self, ledger_id: LedgerId, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
+    ) -> None:
+        ledger = self.facts.ledger(ledger_id)
+        ledger.metadata = new
+        if new is None:
+            ledger.deleted = True
+        else:
+            if ledger.digest is None:
+                password = new.password or b""
+                ledger.digest, ledger.key = Digest(new.digest_type or DigestType.CRC32C, password), master_key(password)
+                ledger.writer = who
+            if new.state is LedgerState.IN_RECOVERY and (old is None or old.state is not LedgerState.IN_RECOVERY):
+                ledger.recovery_fragment = new.last_fragment
+            if new.closed and ledger.closed is None:
+                ledger.closed = new.last_entry if new.last_entry is not None else -1, new.length or 0
+            if old is not None and old.state is new.state is LedgerState.OPEN and old.fragments != new.fragments:
+                self._ensemble_change(ledger, old, new)
+        for checker in self.checkers:
+            checker.metadata_changed(ledger, old, new, who)
+
+    def _ensemble_change(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        pairs = zip(old.last_fragment.ensemble, new.last_fragment.ensemble, strict=True)
+        if sum(a != b for a, b in pairs) >= 2:
+            self.report.situation("two members changed at once")
+        handles = [h for h in self.facts.handles if h.ledger == ledger.ledger]
+        if new.ensemble_size > new.write_quorum and any("pending" in h.results for h in handles):
+            self.report.situation("ensemble change with adds in flight and E > Qw")
+        for handle in handles:
+            for entry in [n for n, result in enumerate(handle.results) if result == "pending"]:
+                claims = ledger.claims.get(entry, {})
+                if len(claims) >= new.ack_quorum and not any(b in claims for b in new.last_fragment.ensemble):
+                    self.report.situation("completed add lost its quorum")
+                    return
+
+    def key_conflict(self, who: str, key: str) -> None:
+        if not key.startswith(self._layout.ledgers + "/"):
+            return
+        ledger = self.facts.ledger(int(key.rpartition("/")[2]))
+        if self.facts.recovering.get((who, ledger.ledger)):
+            self.report.situation("cas conflict in recovery")
+        elif any(h.ledger == ledger.ledger and h.client == who and h.closing for h in self.facts.handles):
+            self.report.situation("cas conflict in close")
+        elif ledger.writer == who:
+            self.report.situation("cas conflict in ensemble change")
+
+    def reply_lost(self, who: str, key: str) -> None:
+        if key.startswith(self._layout.ledgers + "/"):
+            self.report.situation("lost reply of a metadata write")
+
+    def unread_version(self, who: str, key: str, version: int) -> None:
+        self.report.check("S11", False, "{} changes {} on the strength of version {}, which it never read",
+                          who, key, version)
+
+    # bookies' stores
+
+    def inserted(self, bookie: BookieId, ledger_id: LedgerId, chunk: Buffer, start: int, end: int, fenced: bool,
+                 key: bytes | None) -> None:
+        """A run went into a store; frames as in chunk[start:end]; `key` is the one the store has for the ledger."""
+        ledger = self.facts.ledgers.get(ledger_id)
+        if ledger is None or ledger.key is None:
+            return
+        view = memoryview(chunk)
+        at = start
+        while at < end:
+            size = 4 + int.from_bytes(view[at:at + 4], "big")
+            flags = int.from_bytes(view[at + 6:at + 8], "big")
+            stored = bytes(view[at + 28:at + size])
+            entry = int.from_bytes(stored[8:16], "big", signed=True)
+            found = ledger.open(entry, stored)
+            insert = Insert(
+                bookie, entry, int.from_bytes(stored[16:24], "big", signed=True), found[2] if found else None,
+                not flags & 2, fenced, bytes(view[at + 8:at + 28]) == ledger.key and key in (None, ledger.key),
+            )  # fmt: skip
+            for checker in self.checkers:
+                checker.inserted(ledger, insert)
+            at += size
+
+    def buried(self, bookie: BookieId, ledger_id: LedgerId) -> None:
+        ledger = self.facts.ledgers.get(ledger_id)
+        if ledger is not None:
+            for checker in self.checkers:
+                checker.buried(ledger, bookie)
+            for claims in ledger.claims.values():
+                claims.pop(bookie, None)
+
+    def bookie_crashed(self, bookie: BookieId) -> None:
+        """What it answered before the sync on purpose may be gone."""
+        for ledger in self.facts.ledgers.values():
+            for claims in ledger.claims.values():
+                if claims.get(bookie) is False:
+                    del claims[bookie]
+
+    # clients
+
+    def opened_writer(
+        self, client: str, ledger_id: LedgerId, *, explicit: bool, deferred: bool, racks: int = 0
+    ) -> Handle:
+        ledger = self.facts.ledger(ledger_id)
+        ledger.explicit, ledger.deferred, ledger.racks = explicit, deferred, racks
+        handle = Handle(client, ledger_id, explicit, deferred)
+        self.facts.handles.append(handle)
+        return handle
+
+    def submit(self, handle: Handle, payloads: Sequence[bytes], ids: Sequence[EntryId | None]) -> int:
+        """Before the call to append; returns the index of the first of them."""
+        first = len(handle.payloads)
+        handle.payloads += payloads
+        handle.wanted += ids
+        handle.results += ["pending"] * len(payloads)
+        handle.ids += [None] * len(payloads)
+        return first
+
+    def acked(self, handle: Handle, index: int, entry: EntryId) -> None:
+        ledger = self.facts.ledger(handle.ledger)
+        handle.results[index], handle.ids[index] = "ok", entry
+        handle.acked += 1
+        for checker in self.checkers:
+            checker.acked(ledger, handle, index, entry)
+        ledger.acked[entry] = self._now()
+        ledger.max_acked = max(ledger.max_acked, entry)
+
+    def failed(self, handle: Handle, index: int, error: BaseException) -> None:
+        handle.results[index] = "failed"
+        ledger = self.facts.ledger(handle.ledger)
+        for checker in self.checkers:
+            checker.append_failed(ledger, handle, index, error)
+
+    def forced(self, handle: Handle, head: EntryId) -> None:
+        ledger = self.facts.ledger(handle.ledger)
+        ledger.forced = max(ledger.forced, head)
+        for checker in self.checkers:
+            checker.forced(ledger, handle, head)
+
+    def lac_seen(self, ledger_id: LedgerId, who: str, before: EntryId, lac: EntryId) -> None:
+        for checker in self.checkers:
+            checker.lac_seen(self.facts.ledger(ledger_id), who, before, lac)
+
+    def recovery_begins(self, client: str, ledger_id: LedgerId) -> None:
+        ledger = self.facts.ledger(ledger_id)
+        if any(count and lid == ledger_id and name != client for (name, lid), count in self.facts.recovering.items()):
+            self.report.situation("recovery started by a second client")
+        ledger.recovery_attempts += 1
+        self._count(self.facts.recovering, client, ledger_id, 1)
+
+    def recovery_ends(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:
+        """`last` is None where it failed."""
+        self._count(self.facts.recovering, client, ledger_id, -1)
+        if last is not None:
+            for checker in self.checkers:
+                checker.recovered(self.facts.ledger(ledger_id), client, last, length or 0)
+
+    def repair(self, client: str, ledger_id: LedgerId, begins: bool) -> None:
+        self._count(self.facts.repairing, client, ledger_id, 1 if begins else -1)
+        self.facts.ledger(ledger_id).repaired = True
+
+    def _count(self, counts: dict[tuple[str, LedgerId], int], client: str, ledger_id: LedgerId, change: int) -> None:
+        counts[client, ledger_id] = counts.get((client, ledger_id), 0) + change
+
+    def read_done(self, ledger_id: LedgerId, result: ReadResult) -> None:
+        for checker in self.checkers:
+            checker.read_done(self.facts.ledger(ledger_id), result)
+
+    def ended(self) -> None:
+        for checker in self.checkers:
+            checker.ended()
+
+
+def merge(into: dict[str, int], more: Mapping[str, int]) -> None:
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count
+
+
+def describe(error: BaseException) -> str:
+    """Class name of an error of ours, anything else with its text."""
+    return type(error).__name__ if isinstance(error, BuckramError) else repr(error)

@@ -1,0 +1,94 @@
+"""L1 to L13: what must happen once faults are healed or limited.
+
+Most are judged where the life waits for something with a deadline (sim/ending): `Report.check` with their id. Here are
+those that need a view of the wire: L3, L4, L8, L9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from buckram.errors import Code
+from buckram.sim.checkers.base import Checker
+from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts, write_set
+from buckram.sim.checkers.report import Report
+from buckram.sim.checkers.wire import Answer, Request
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
+
+POLL_SLACK_S = 1.0
+
+
+class Progress(Checker):
+    """`steady(host, since)`: the host ran without pause, crash or cut link since then."""
+
+    def __init__(
+        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool]
+    ) -> None:
+        super().__init__(facts, report)
+        self._now, self._steady = now, steady
+        self._ok: dict[tuple[str, LedgerId, EntryId], dict[BookieId, float]] = {}
+        self._polls: list[Request] = []
+
+    def request_delivered(self, request: Request) -> None:
+        if request.kind == "poll" and request.wait_s is not None:
+            self._polls.append(request)
+
+    def answer_sent(self, answer: Answer) -> None:
+        request = answer.request
+        if request is not None and request.kind == "poll" and request.wait_s is not None:
+            self._polls = [poll for poll in self._polls if poll is not request]
+            self._poll_ended(request)
+
+    def _poll_ended(self, request: Request) -> None:
+        began = request.delivered_at or 0.0
+        if self._steady(request.bookie, began):
+            assert request.wait_s is not None
+            waited = self._now() - began
+            self.report.check("L8", waited <= request.wait_s + POLL_SLACK_S,
+                              "{} answered a long poll of {:.1f} s after {:.1f} s", request.bookie,
+                              request.wait_s, waited)
+
+    def answer_delivered(self, answer: Answer) -> None:
+        request = answer.request
+        if request is not None and request.kind == "add" and not request.recovery and answer.code is Code.OK:
+            key = (request.client, request.ledger, request.entry)
+            self._ok.setdefault(key, {})[request.bookie] = self._now()
+
+    def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
+        self.report.check("L4", True)
+
+    def metadata_changed(
+        self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
+    ) -> None:
+        if old is not None and new is not None and who == ledger.writer and new.state is LedgerState.OPEN:
+            self.report.check("L9", True)
+
+    def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
+        if type(error).__name__ != "NotEnoughBookies" or ledger.metadata is None:
+            return
+        began = self._now() - 30.0
+        steady = [name for name, one in self.facts.bookies.items()
+                  if one.running and not one.liar and self._steady(name, began)]
+        self.report.check("L9", len(steady) < ledger.metadata.ensemble_size or not self._steady(handle.client, began),
+                          "{} gave up for want of bookies, but {} were well", handle.client, steady)
+
+    def quiet(self) -> None:
+        """Faults were healed a good while ago and nothing was submitted since: nothing may be left half done."""
+        for poll in self._polls:
+            if poll.wait_s is not None and self._now() > (poll.delivered_at or 0.0) + poll.wait_s + POLL_SLACK_S:
+                self._poll_ended(poll)
+        self._polls.clear()
+        for handle in self.facts.handles:
+            ledger = self.facts.ledgers[handle.ledger]
+            waiting = [n for n, result in enumerate(handle.results) if result == "pending"]
+            if not self._steady(handle.client, 0.0) or handle.explicit or ledger.metadata is None:
+                continue
+            self.report.check("L3", not waiting, "appends {} of {} on ledger {} are pending since the faults ended",
+                              waiting, handle.client, handle.ledger)
+            if waiting and waiting[0] == handle.acked:
+                entry = waiting[0]
+                ok = self._ok.get((handle.client, handle.ledger, entry), {})
+                members = [b for b in write_set(ledger.metadata, entry) if b in ok]
+                self.report.check("L4", len(members) < ledger.metadata.ack_quorum,
+                                  "entry {} of ledger {} has its quorum {} and is not acknowledged",
+                                  entry, handle.ledger, members)

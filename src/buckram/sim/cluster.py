@@ -1,0 +1,169 @@
+"""One life of a cluster, from birth to judgement: the plan's bookies, clients and faults in one simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+
+from buckram.errors import InvariantViolation
+from buckram.metadata.store import TreeStore
+from buckram.sim.checkers.report import Violation
+from buckram.sim.ending import Ending
+from buckram.sim.faults import Faults
+from buckram.sim.liar import Liar
+from buckram.sim.loop import Stuck
+from buckram.sim.metadata import SimKeys
+from buckram.sim.plan import Plan, make_plan
+from buckram.sim.spies import watch_stores
+from buckram.sim.transport import Connection
+from buckram.sim.workload.reading import ReaderActor
+from buckram.sim.workload.recovering import RecovererActor
+from buckram.sim.workload.stage import Stage
+from buckram.sim.workload.writing import WriterActor
+from buckram.sim.world import World
+
+UNDER_A_LIAR = ("S6", "S7", "S15", "S17", "uncaught")
+"""What must hold although a bookie lies (MAC digest); all else assumes that bookies only crash."""
+
+
+@dataclass(slots=True)
+class LifeResult:
+    seed: int
+    plan: str
+    violations: list[Violation]
+    evaluated: dict[str, int]
+    reached: dict[str, int]
+    acked: int
+    crashes: int
+    faults: int
+    steps: int
+    virtual_s: float
+    trace_hash: str
+    lines: list[str] = field(default_factory=list)
+
+
+class _Recorder:
+    """A network observer that keeps requests for replays."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
+        if to_server and not conn.ghost:
+            self._faults.record(conn.client, conn.server, conn.port, frame)
+
+    def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
+        """Sent is enough."""
+
+
+class Life:
+    def __init__(self, plan: Plan, echo: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.world = World(plan.seed, echo=echo, configs=plan.configs)
+        self.stage = Stage(self.world, plan)
+        self.faults = Faults(self.stage)
+        if "replay" in plan.faults:
+            self.world.fabric.observers.append(_Recorder(self.faults))
+
+    async def run(self) -> None:
+        world, plan = self.world, self.plan
+        world.broken = asyncio.Event()
+        world.trace.note("plan", str(plan))
+        await self._bring_up()
+        work = asyncio.create_task(self._live(), name="life")
+        broken = asyncio.create_task(world.broken.wait(), name="broken")
+        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+
+    async def _bring_up(self) -> None:
+        """A cluster in which all is well; faults begin afterwards."""
+        world = self.world
+        setup = TreeStore(SimKeys(world.metadata, world.loop.world), "memory:sim", world.rng)
+        await setup.initialise()
+        for n in range(1, self.plan.bookies + 1):
+            rack = f"/rack{n % 2}" if self.plan.racks else None
+            machine = world.add_machine(f"b{n}", rack)
+            if n == 1 and self.plan.liar:
+                world.judge.facts.bookie(machine.name).liar = True
+                world.fabric.tamperers[machine.name] = Liar(world.rng)
+        started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
+        if not all(started):
+            world.report.violate("L1", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+
+    async def _live(self) -> None:
+        plan, stage = self.plan, self.stage
+        actors: list[asyncio.Task[None]] = []
+        for n in range(plan.writers):
+            actors.append(asyncio.create_task(WriterActor(stage, f"w{n + 1}").run(), name=f"w{n + 1}"))
+        for n in range(plan.readers):
+            actors.append(asyncio.create_task(ReaderActor(stage, f"r{n + 1}").run(), name=f"r{n + 1}"))
+        for n in range(plan.recoverers):
+            actors.append(asyncio.create_task(RecovererActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}"))
+        watchers = [asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+                    for machine in self.world.machines.values()]
+        chaos = asyncio.create_task(self.faults.run(), name="faults")
+        await asyncio.sleep(plan.busy_s * 3 + 1.0)
+        await chaos
+        await Ending(stage, self.faults, actors).run()
+        for task in (*actors, *watchers):
+            task.cancel()
+
+    def result(self, keep_lines: bool) -> LifeResult:
+        world, report = self.world, self.world.report
+        violations = report.violations
+        if self.plan.liar:
+            violations = [v for v in violations if v.invariant in UNDER_A_LIAR]
+        acked = sum(handle.acked for handle in world.judge.facts.handles)
+        return LifeResult(
+            self.plan.seed, str(self.plan), violations, report.evaluated, report.reached, acked, world.crashes,
+            world.faults, world.loop.steps, world.loop.time(), world.trace.digest,
+            list(world.trace.lines) if keep_lines else [],
+        )
+
+
+def run_life(
+    seed: int, *, plan: Plan | None = None, echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> LifeResult:
+    """Live one life. Collection of garbage waits until it is over: when finalisers run must not depend on history."""
+    enabled = gc.isenabled()
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        life = Life(plan or make_plan(seed), echo)
+        stack.enter_context(watch_stores(life.world))
+        stack.enter_context(_report_broken_invariants(life.world))
+        try:
+            life.world.loop.run_until_complete(life.run())
+        except Stuck as stuck:
+            life.world.report.violate("stuck", str(stuck))
+        result = life.result(keep_lines=True)
+        life.world.close()
+    if enabled:
+        gc.enable()
+    return result
+
+
+class _report_broken_invariants(AbstractContextManager[None]):  # reads like a function
+    """An InvariantViolation counts from the moment it is made, whatever catches it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._original = InvariantViolation.__init__
+
+    def __enter__(self) -> None:
+        world, original = self._world, self._original
+
+        def noticed(error: InvariantViolation, *args: object) -> None:
+            original(error, *args)
+            world.report.violate(str(args[0]).split(":")[0] if args else "invariant", f"checked in the code: {args}")
+
+        InvariantViolation.__init__ = noticed  # type: ignore[method-assign,assignment]  # for the time of a life
+
+    def __exit__(self, *exc: object) -> None:
+        InvariantViolation.__init__ = self._original  # type: ignore[method-assign]  # as it was

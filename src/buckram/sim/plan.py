@@ -1,0 +1,140 @@
+"""What a life will be like, drawn from its seed: shape, sizes, modes, configuration, kinds of faults.
+
+Biased to where defects were found: E > Qw, Qw == Qa, Qa = 1, clusters no larger than the ensemble, few entries.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
+from buckram.sim.world import KIB, Configs
+from buckram.types import DigestType
+
+SHAPES = (
+    (3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 2, 2), (2, 2, 2), (2, 2, 2), (3, 3, 3), (3, 2, 1), (3, 3, 1), (2, 2, 1),
+    (4, 3, 2), (4, 2, 2), (4, 2, 1), (4, 4, 3), (5, 3, 2), (5, 2, 2), (5, 3, 3), (4, 3, 3), (1, 1, 1), (2, 1, 1),
+    (3, 1, 1), (5, 5, 3),
+)  # fmt: skip
+FAULTS = {
+    "kill": 5, "power": 5, "power all": 3, "crash at op": 5, "crash at await": 4, "pause bookie": 4, "cut": 6,
+    "isolate": 3, "reset": 4, "slow": 3, "replay": 3, "pause client": 4, "crash client": 4, "metadata loss": 5,
+    "metadata down": 2, "expire": 3, "write error": 2, "read error": 2, "full": 2, "flip": 3, "wipe": 2,
+    "metadata cut": 3,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Plan:
+    seed: int
+    bookies: int
+    shape: tuple[int, int, int]
+    digest: DigestType
+    configs: Configs
+    faults: list[str]
+    writers: int = 1
+    readers: int = 1
+    recoverers: int = 1
+    entries: int = 3
+    explicit: bool = False
+    deferred: bool = False
+    racks: int = 0
+    liar: bool = False
+    attacker: bool = False
+    deleting: bool = False
+    repairing: bool = False
+    collecting: bool = False
+    hung_for_good: bool = False
+    final_power_loss: bool = False
+    late_wake: bool = False
+    password: bytes = b""
+    busy_s: float = 2.0
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        modes = [name for name in (
+            "explicit", "deferred", "liar", "attacker", "deleting", "repairing", "collecting", "hung_for_good",
+            "final_power_loss", "late_wake") if getattr(self, name)]  # fmt: skip
+        shape = "/".join(map(str, self.shape))
+        return (
+            f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, about "
+            f"{self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, faults {self.faults}, "
+            f"{' '.join(modes)}{f' racks {self.racks}' if self.racks else ''}"
+        )
+
+
+def make_plan(seed: int) -> Plan:
+    rng = random.Random(f"plan {seed}")
+    shape = rng.choice(SHAPES)
+    bookies = max(3, min(5, shape[0] + rng.choice((0, 0, 1, 1, 2))))
+    plan = Plan(seed, bookies, shape, rng.choice(list(DigestType)), _configs(rng), _faults(rng, shape))
+    plan.entries = rng.choice((0, 1, 2, 3, 3, 5, 5, 8, 12, 30))
+    plan.writers = rng.choice((1, 1, 1, 2))
+    plan.readers = rng.choice((0, 1, 1, 2))
+    plan.recoverers = rng.choice((0, 1, 1, 2)) if plan.readers else rng.choice((1, 1, 2))
+    plan.busy_s = rng.choice((0.3, 1.0, 2.0, 6.0))
+    plan.password = rng.choice((b"", b"", b"secret"))
+    kind = rng.random()
+    if kind < 0.08:
+        plan.explicit = True
+    elif kind < 0.16:
+        plan.deferred = True
+    elif kind < 0.24 and shape[1] >= 2:
+        plan.racks = 2
+    elif kind < 0.30:
+        plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
+        plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")]
+    plan.attacker = rng.random() < 0.06
+    plan.deleting = rng.random() < 0.12
+    plan.repairing = rng.random() < 0.15
+    plan.collecting = plan.deleting and rng.random() < 0.7
+    plan.hung_for_good = shape[2] < shape[1] and shape[0] == shape[1] and rng.random() < 0.12
+    plan.final_power_loss = rng.random() < 0.2
+    plan.late_wake = rng.random() < 0.3
+    if plan.collecting:
+        plan.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
+    if plan.racks:
+        _enforce_racks(plan)
+    return plan
+
+
+def _enforce_racks(plan: Plan) -> None:
+    client = plan.configs.client
+    plan.configs.client = ClientConfig(
+        idle_lac_ms=client.idle_lac_ms, speculative_read_ms=client.speculative_read_ms,
+        quarantine_s=client.quarantine_s,
+        long_poll_s=client.long_poll_s, wire_protocol=client.wire_protocol, min_racks_per_write_quorum=plan.racks,
+        enforce_min_racks=1,
+    )  # fmt: skip
+
+
+def _configs(rng: random.Random) -> Configs:
+    segment = rng.choice((32, 64, 128)) * KIB
+    return Configs(
+        net=NetConfig(connect_timeout_s=1.0, request_timeout_s=rng.choice((0.3, 1.0, 3.0)), sweep_interval_s=0.25),
+        store=StoreConfig(
+            segment_bytes=segment, commit_max_bytes=rng.choice((4, 16)) * KIB,
+            tail_cache_bytes=rng.choice((8, 64)) * KIB,
+            ledger_cache_entries=rng.choice((4, 64)), reserved_bytes=2 * segment, writable_again_bytes=3 * segment,
+        ),
+        bookie=BookieConfig(),
+        client=ClientConfig(
+            max_pending_entries=rng.choice((2, 20_000, 20_000)), idle_lac_ms=10.0,
+            speculative_read_ms=rng.choice((20.0, 200.0)), read_ahead_entries=rng.choice((4, 100)),
+            read_batch_bytes=rng.choice((256, 4096, 1 << 20)), quarantine_s=rng.choice((0.5, 5.0)),
+            long_poll_s=rng.choice((0.3, 2.0)), wire_protocol=rng.choice((2, 2, 3)),
+        ),
+    )  # fmt: skip
+
+
+def _faults(rng: random.Random, shape: tuple[int, int, int]) -> list[str]:
+    count = rng.choice((1, 1, 2, 2, 3, 4))
+    faults = rng.choices(list(FAULTS), list(FAULTS.values()), k=count)
+    # Damage within the guarantee: at most one bookie loses what it was given, and only where others hold it too.
+    damage = [fault for fault in faults if fault in ("flip", "wipe")]
+    if damage:
+        faults = [fault for fault in faults if fault not in ("flip", "wipe")]
+        if shape[2] >= 2:
+            faults.append(damage[0])
+    return faults or ["kill"]

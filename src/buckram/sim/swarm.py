@@ -1,0 +1,122 @@
+"""Many lives: seeds over processes, sums of what was evaluated and reached, and what a failure prints."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from buckram.sim.checkers.judge import merge
+from buckram.sim.checkers.report import INVARIANTS, SITUATIONS, Violation
+from buckram.sim.cluster import LifeResult, run_life
+
+LEAST = 10
+"""Over seeds 0:2000 every invariant is evaluated and every situation reached at least this often."""
+CHUNK = 20
+
+
+@dataclass(slots=True)
+class Totals:
+    lives: int = 0
+    acked: int = 0
+    crashes: int = 0
+    faults: int = 0
+    evaluated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
+    reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SITUATIONS, 0))
+    failed: list[tuple[int, str, str]] = field(default_factory=list)
+    hashes: dict[int, str] = field(default_factory=dict)
+
+    def add(self, result: LifeResult) -> None:
+        self.lives += 1
+        self.acked += result.acked
+        self.crashes += result.crashes
+        self.faults += result.faults
+        merge(self.evaluated, result.evaluated)
+        merge(self.reached, result.reached)
+        self.hashes[result.seed] = result.trace_hash
+        for violation in result.violations[:1]:
+            self.failed.append((result.seed, str(violation), result.plan))
+
+    @property
+    def trace_hash(self) -> str:
+        """Of all lives in order of their seeds, so it does not depend on how they were spread."""
+        text = "".join([self.hashes[seed] for seed in sorted(self.hashes)])
+        return f"{zlib.crc32(text.encode()):08x}"
+
+    def missing(self) -> list[str]:
+        counts = {**self.evaluated, **self.reached}
+        return [name for name, count in counts.items() if count < LEAST]
+
+    def line(self) -> str:
+        return json.dumps({
+            "lives": self.lives, "violations": len(self.failed), "invariants": self.evaluated,
+            "reached": self.reached, "acked": self.acked, "crashes": self.crashes, "faults": self.faults,
+            "trace_hash": self.trace_hash,
+        })  # fmt: skip
+
+
+def _run_chunk(seeds: list[int]) -> list[LifeResult]:
+    results = []
+    for seed in seeds:
+        try:
+            result = run_life(seed)
+        except Exception:
+            text = traceback.format_exc(limit=-4)
+            result = LifeResult(seed, "?", [Violation("harness", text, 0.0)], {}, {}, 0, 0, 0, 0, 0.0, "broken")
+        result.lines.clear()
+        results.append(result)
+    gc.collect()
+    return results
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    chunk: list[int] = []
+    for seed in seeds:
+        chunk.append(seed)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def run_seeds(
+    first: int, last: int, *, jobs: int, minutes: float | None = None, say: Callable[[str], None] = lambda text: None
+) -> Totals:
+    """Lives first..last-1 (half open). With `minutes` it ends early, after whole chunks. `say` gets progress."""
+    totals = Totals()
+    chunks = list(_chunks(range(first, last)))
+    gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
+    if jobs <= 1:
+        gather.all(map(_run_chunk, chunks))
+        return totals
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        gather.all(pool.imap(_run_chunk, chunks))
+    return totals
+
+
+@dataclass(slots=True)
+class _Gather:
+    totals: Totals
+    wanted: int
+    limit_s: float | None
+    say: Callable[[str], None]
+
+    def all(self, results: Iterator[list[LifeResult]]) -> None:
+        began, totals = time.monotonic(), self.totals
+        for chunk in results:
+            for result in chunk:
+                totals.add(result)
+                for violation in result.violations[:1]:
+                    self.say(f"seed {result.seed}: {violation}\n  {result.plan}\n"
+                             f"  replay: python -m buckram.sim --seed {result.seed} --trace\n")
+            seconds = time.monotonic() - began
+            rate = totals.lives / seconds
+            self.say(f"{totals.lives}/{self.wanted} lives, {rate:.1f}/s, {len(totals.failed)} violations\r")
+            if self.limit_s is not None and seconds > self.limit_s:
+                break

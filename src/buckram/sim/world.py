@@ -1,0 +1,317 @@
+"""The simulated machines of one life: hosts with processes on them, devices, network, metadata, and the judge.
+
+What a life does with them (workload, faults, ending) is decided elsewhere. Hosts: b1, b2, ... are bookies, w1, r1, c1,
+... clients, `meta` the metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from buckram.bookie.process import Bookie
+from buckram.bookie.store import Store
+from buckram.client.client import Client, connect
+from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
+from buckram.disk.memory import MemoryDisk
+from buckram.errors import BuckramError
+from buckram.metadata.store import TreeStore
+from buckram.net.stats import NullStats
+from buckram.seams import Runtime
+from buckram.sim.checkers.judge import Judge, Senses
+from buckram.sim.checkers.report import Report, Violation
+from buckram.sim.disk import Device, SimDisk
+from buckram.sim.loop import PROCESS, Process, SimLoop, make_loop
+from buckram.sim.metadata import MetadataServer, SimKeys
+from buckram.sim.network import Fabric
+from buckram.sim.trace import Trace
+from buckram.types import BookieId, EntryId, LedgerId
+
+T = TypeVar("T")
+KIB = 1024
+
+
+class Died(Exception):
+    """The process that was to give the result is dead."""
+
+
+class SimClock:
+    """Wall time that is a little wrong; nothing may depend on it."""
+
+    def __init__(self, loop: SimLoop, skew_us: int) -> None:
+        self._loop, self._skew = loop, skew_us
+
+    def wall_us(self) -> int:
+        return 1_750_000_000_000_000 + self._skew + int(self._loop.time() * 1e6)
+
+
+@dataclass(slots=True)
+class Configs:
+    """What every process of a life is configured with."""
+
+    net: NetConfig = field(default_factory=lambda: NetConfig(
+        connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25))
+    store: StoreConfig = field(default_factory=lambda: StoreConfig(
+        segment_bytes=128 * KIB, commit_max_bytes=32 * KIB, tail_cache_bytes=64 * KIB, ledger_cache_entries=64,
+        reserved_bytes=0, writable_again_bytes=0))
+    bookie: BookieConfig = field(default_factory=BookieConfig)
+    client: ClientConfig = field(default_factory=ClientConfig)
+
+
+@dataclass(slots=True)
+class Machine:
+    """A bookie's host: its device stays, its processes come and go."""
+
+    name: BookieId
+    device: Device
+    rack: str | None = None
+    process: Process | None = None
+    bookie: Bookie | None = None
+    ready: bool = False
+    refused: str = ""
+    keys: SimKeys | None = None
+    boots: int = 0
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and not self.process.dead
+
+
+class World:
+    """`seed` decides everything. Close it when the life is over."""
+
+    def __init__(
+        self, seed: int | str, *, echo: Callable[[str], None] | None = None, configs: Configs | None = None
+    ) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"world {seed}")
+        self.trace = Trace(echo)
+        self.configs = configs or Configs()
+        self.loop = make_loop(random.Random(f"schedule {seed}"), self.trace, self._uncaught)
+        self.fabric = Fabric(self.loop, random.Random(f"network {seed}"))
+        self.metadata = MetadataServer(self.fabric, random.Random(f"metadata {seed}"))
+        self.report = Report(self.loop.time, self._violated)
+        self.judge = Judge(self.report, Senses(
+            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady))
+        self.fabric.observers.append(self.judge.wire)
+        self.metadata.observers.append(self.judge)
+        self.machines: dict[BookieId, Machine] = {}
+        self.processes: dict[str, Process] = {}
+        self.sessions: dict[str, SimKeys] = {}
+        self.crashes = self.faults = 0
+        self.broken: asyncio.Event | None = None
+        self._disturbed_now: dict[str, int] = {}
+        self._disturbed_at: dict[str, float] = {}
+        self._resumed_at: dict[str, float] = {}
+        self._incarnation_of_id: dict[BookieId, str] = {}
+        self.cookie_deleted: dict[BookieId, bool] = {}
+
+    # errors
+
+    def _violated(self, violation: Violation) -> None:
+        self.trace.note("judge", f"VIOLATION {violation}")
+        if self.broken is not None:
+            self.broken.set()
+
+    def _uncaught(self, process: Process, message: str, error: BaseException | None) -> None:
+        if process is self.loop.world and error is not None:
+            raise error
+        self.report.violate("uncaught", f"in {process.name}: {message}: {error!r}")
+
+    # time and disturbance
+
+    def disturb(self, host: str, change: int) -> None:
+        """+1 when something begins to go wrong with a host, -1 when it ends; 0 for an instant."""
+        self._disturbed_now[host] = self._disturbed_now.get(host, 0) + change
+        self._disturbed_at[host] = self.loop.time()
+
+    def steady(self, host: str, since: float) -> bool:
+        return self._disturbed_now.get(host, 0) == 0 and self._disturbed_at.get(host, -1.0) < since
+
+    def resumed_at(self, host: str) -> float:
+        return self._resumed_at.get(host, -1.0)
+
+    def pause(self, host: str) -> None:
+        process = self.processes.get(host)
+        if process is not None and not process.dead and not process.paused:
+            self.disturb(host, 1)
+            process.pause()
+
+    def resume(self, host: str) -> None:
+        process = self.processes.get(host)
+        if process is not None and process.paused:
+            process.resume()
+            self.disturb(host, -1)
+            self._resumed_at[host] = self.loop.time()
+
+    # processes
+
+    def runtime(self, process: Process) -> Runtime:
+        rng = random.Random(f"{self.seed} {process.name} {process.index}")
+        clock = SimClock(self.loop, rng.randrange(-5_000_000, 5_000_000))
+        return Runtime(self.fabric.face(process), clock, rng, NullStats())
+
+    def process(self, host: str) -> Process:
+        process = self.loop.process(host)
+        self.processes[host] = process
+        return process
+
+    def _store(self, process: Process, rng: random.Random) -> TreeStore:
+        keys = SimKeys(self.metadata, process)
+        self.sessions[process.name] = keys
+        return TreeStore(keys, "memory:sim", rng)
+
+    async def join(self, process: Process, coro: Coroutine[Any, Any, T], name: str | None = None) -> T:
+        """Run code in the process and wait for its result; Died if the process dies first."""
+        if process.dead:
+            coro.close()
+            raise Died(process.name)
+        task = process.spawn(coro, name)
+        over = asyncio.Event()
+        task.add_done_callback(lambda _: over.set(), context=self.loop.world.context)
+        process.on_death(over.set)
+        await over.wait()
+        if not task.done():
+            raise Died(process.name)
+        return task.result()
+
+    async def client(self, host: str, config: ClientConfig | None = None) -> Client:
+        """A client in a new process of that host; Died or MetadataUnavailable if it does not come up."""
+        process = self.process(host)
+        runtime = self.runtime(process)
+
+        async def start() -> Client:
+            store = self._store(process, runtime.rng)
+            return await connect(
+                store, config=config or self.configs.client, net=self.configs.net, runtime=runtime)
+
+        return await self.join(process, start(), "connect")
+
+    # bookies
+
+    def add_machine(self, name: BookieId, rack: str | None = None) -> Machine:
+        device = Device(self.loop, random.Random(f"disk {self.seed} {name}"), name)
+        machine = self.machines[name] = Machine(name, device, rack)
+        self.judge.facts.bookie(name).rack = rack
+        return machine
+
+    async def boot(self, machine: Machine) -> bool:
+        """Start the bookie's process; False if it refused, died or could not register."""
+        process = machine.process = self.process(machine.name)
+        self.fabric.set_dark(machine.name, False)
+        machine.ready, machine.refused = False, ""
+        machine.boots += 1
+        runtime = self.runtime(process)
+        config = replace(self.configs.bookie, host=machine.name, port=3181, bookie_id=machine.name)
+        facts = self.judge.facts.bookie(machine.name)
+
+        async def run() -> None:
+            store = self._store(process, runtime.rng)
+            machine.keys = self.sessions[machine.name]
+            bookie = machine.bookie = Bookie(
+                runtime, SimDisk(machine.device, process), store, config, self.configs.store, self.configs.net,
+                properties={"buckram.rack": machine.rack} if machine.rack else None)
+            try:
+                info = await bookie.start()
+            except (BuckramError, OSError) as error:
+                machine.refused = f"{type(error).__name__}: {error}"
+                self.trace.note(machine.name, f"does not start: {machine.refused}")
+                await store.close()
+                self.loop.world.context.run(self.loop.call_soon, process.crash)
+                return
+            self._registered(machine, info.incarnation or "")
+            machine.ready = facts.running = True
+            self.trace.note(machine.name, f"serves, incarnation {info.incarnation}")
+            up.set()
+            failure = await bookie.failed
+            self.trace.note(machine.name, f"stops itself: {failure}")
+            await bookie.stop()
+            await store.close()
+            self.loop.world.context.run(self.loop.call_soon, self.crash, machine, False)
+
+        up = asyncio.Event()
+        process.on_death(up.set)
+        process.spawn(run(), "bookie")
+        await up.wait()
+        return machine.ready and not process.dead
+
+    def _registered(self, machine: Machine, incarnation: str) -> None:
+        facts, store = self.judge.facts.bookie(machine.name), machine.bookie.store if machine.bookie else None
+        known = self._incarnation_of_id.get(machine.name)
+        if known is not None and (known != incarnation or facts.wiped):
+            allowed = self.cookie_deleted.pop(machine.name, False)
+            self.report.check("M8", allowed, "{} came back as incarnation {}, it was {}",
+                              machine.name, incarnation, known)
+        self._incarnation_of_id[machine.name] = incarnation
+        facts.incarnations.append(incarnation)
+        if store is not None and store.limbo:
+            facts.limbo = True
+            self.report.situation("bookie came back in limbo")
+
+    def crash(self, machine: Machine, power: bool) -> None:
+        """Kill the process; with `power` the machine goes dark and its disk loses what was not synced."""
+        process = machine.process
+        if process is None or process.dead:
+            if power:
+                machine.device.power_loss()
+            return
+        if machine.device.syncing:
+            self.report.situation("crash during a sync")
+        facts = self.judge.facts.bookie(machine.name)
+        if facts.fence_negatives:
+            self.report.situation("fence answered negatively, then the bookie crashed")
+            facts.fence_negatives = 0
+        self.crashes += 1
+        self.resume(machine.name)
+        self.fabric.set_dark(machine.name, power)
+        process.crash()
+        if power:
+            machine.device.power_loss()
+        self.died(machine)
+
+    def died(self, machine: Machine) -> None:
+        machine.ready = False
+        facts = self.judge.facts.bookie(machine.name)
+        if facts.running:
+            facts.running = False
+            self.disturb(machine.name, 0)
+            self.judge.bookie_crashed(machine.name)
+
+    # what the judge may ask
+
+    def _after_power_loss(self, bookie: BookieId) -> Store | None:
+        machine = self.machines.get(bookie)
+        if machine is None:
+            return None
+        disk = MemoryDisk(machine.device.model.worst_case())
+        return Store.open(disk, self.configs.store, NullStats(), random.Random(0))
+
+    def _fenced_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> bool | None:
+        store = self._after_power_loss(bookie)
+        if store is None:
+            return None
+        record = store.ledger(ledger_id)
+        return record is not None and (record.fenced or record.tombstone)
+
+    def _entries_on_disk(
+        self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
+    ) -> dict[EntryId, bool] | None:
+        store = self._after_power_loss(bookie)
+        if store is None:
+            return None
+        runs = store.entries(ledger_id)
+        return {e: any(first <= e < first + count for first, count in runs) for e in entries}
+
+    def watched_bookie(self, store: Store) -> BookieId | None:
+        """The bookie whose process runs now and whose store this is."""
+        process = PROCESS.get(self.loop.world)
+        machine = self.machines.get(process.name)
+        if machine is None or machine.bookie is None or machine.bookie.store is not store:
+            return None
+        return machine.name
+
+    def close(self) -> None:
+        self.loop.close()
