@@ -6,18 +6,44 @@ import struct
 
 import pytest
 
-from buckram.core import wire_v2, wire_v3
 from buckram.core import bookkeeper_pb2 as pb
+from buckram.core import wire_v2, wire_v3
 from buckram.core.adds import AddRun, ack_frames, frame_add
 from buckram.core.context import OP_ADD, OP_FORCE, OP_LIST_ENTRIES, OP_READ, OP_READ_LAC, OP_WRITE_LAC
 from buckram.core.entry import Digest, master_key
 from buckram.core.frames import frame
 from buckram.core.messages import (
-    Add, AddReply, Auth, AuthReply, BatchRead, BatchReadReply, ErrorReply, Force, ForceReply, ListEntries,
-    ListEntriesReply, Read, ReadLac, ReadLacReply, ReadReply, Reply, Request, StartTls, WriteLac, WriteLacReply,
+    Add,
+    AddReply,
+    Auth,
+    AuthReply,
+    BatchRead,
+    BatchReadReply,
+    ErrorReply,
+    Force,
+    ForceReply,
+    ListEntries,
+    ListEntriesReply,
+    Read,
+    ReadLac,
+    ReadLacReply,
+    ReadReply,
+    Reply,
+    Request,
+    StartTls,
+    WriteLac,
+    WriteLacReply,
 )
 from buckram.core.protocol import (
-    AuthStep, Close, Incoming, Item, Ready, ServerProtocol, encode_add_replies, encode_error, encode_reply,
+    AuthStep,
+    Close,
+    Incoming,
+    Item,
+    Ready,
+    ServerProtocol,
+    encode_add_replies,
+    encode_error,
+    encode_reply,
 )
 from buckram.errors import Code
 from buckram.types import DigestType
@@ -315,7 +341,8 @@ def test_code_507_goes_out_as_101_on_v2() -> None:
 @pytest.mark.parametrize(("request_", "reply", "operation"), [
     (Read(1, 2), ReadReply(Code.NO_ENTRY, 1, 2), OP_READ), (ReadLac(1), ReadLacReply(Code.NO_ENTRY, 1), OP_READ_LAC),
     (WriteLac(1, 3, KEY, DIGEST.seal_lac(1, 3)), WriteLacReply(Code.NO_ENTRY, 1), OP_WRITE_LAC),
-    (Force(1), ForceReply(Code.NO_ENTRY, 1), OP_FORCE), (ListEntries(1), ListEntriesReply(Code.NO_ENTRY, 1), OP_LIST_ENTRIES),
+    (Force(1), ForceReply(Code.NO_ENTRY, 1), OP_FORCE),
+    (ListEntries(1), ListEntriesReply(Code.NO_ENTRY, 1), OP_LIST_ENTRIES),
 ])
 def test_errors_carry_their_sub_message(request_: Request, reply: Reply, operation: int) -> None:
     (item,) = feed(v3(request_, 2**64 - 1)[4:])

@@ -1,0 +1,444 @@
+"""The pool over real TCP: which wire a request takes, connecting, losing, timing out, moving, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from tests.unit.net_kit import DIGEST, KEY, Peer, Sink, framed
+
+from buckram.config import NetConfig
+from buckram.core.messages import (
+    Add,
+    AddReply,
+    BatchRead,
+    BatchReadReply,
+    Force,
+    ForceReply,
+    Read,
+    ReadLac,
+    ReadLacReply,
+    ReadReply,
+    Request,
+)
+from buckram.errors import (
+    BookieTooBusy,
+    BookieUnavailable,
+    BuckramError,
+    Code,
+    HandleClosed,
+    InvalidArgument,
+    LedgerFenced,
+    ProtocolError,
+    RequestTimeout,
+)
+from buckram.net.pool import BookiePool
+from buckram.net.runtime import production_runtime
+from buckram.seams import Listener, Runtime
+from buckram.types import BookieAddress
+
+QUICK = NetConfig(connect_timeout_s=0.3, request_timeout_s=0.2, sweep_interval_s=0.05)
+Make = Callable[..., BookiePool]
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = await Peer().start()
+    yield peer
+    await peer.stop()
+
+
+@pytest.fixture
+async def make(peer: Peer) -> AsyncIterator[Make]:
+    pools: list[BookiePool] = []
+
+    def build(config: NetConfig | None = None, wire_protocol: int = 2, runtime: Runtime | None = None) -> BookiePool:
+        addresses = {"b1": peer.address}
+        pool = BookiePool(
+            runtime or production_runtime(1), config or NetConfig(), addresses.get, wire_protocol=wire_protocol
+        )
+        pools.append(pool)
+        return pool
+
+    yield build
+    for pool in pools:
+        await pool.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is the peer's, with a deadline
+            await asyncio.sleep(0)
+
+
+def store(peer: Peer, ledger: int, count: int) -> None:
+    for entry in range(count):
+        peer.entries[ledger, entry] = DIGEST.seal(ledger, entry, entry - 1, 1, b"x")
+
+
+async def test_calls_take_the_wire_that_suits_them(peer: Peer, make: Make) -> None:
+    store(peer, 7, 3)
+    pool = make()
+    body = peer.entries[7, 1]
+    lac = ReadLacReply(Code.OK, 7, DIGEST.seal_lac(1, 3))
+    cases: list[tuple[Request, object, int]] = [
+        (Read(7, 1), ReadReply(Code.OK, 7, 1, body), 2),
+        (BatchRead(7, 0, 3, 1 << 20), BatchReadReply(Code.OK, 7, 0, [peer.entries[7, i] for i in range(3)]), 2),
+        (Read(7, 9), ReadReply(Code.NO_ENTRY, 7, 9), 2),
+        (Read(7, 1, True, KEY), ReadReply(Code.OK, 7, 1, body), 3),
+        (Read(7, -1), ReadReply(Code.NO_ENTRY, 7, -1), 3),
+        (ReadLac(7), lac, 3),
+        (Force(7), ForceReply(Code.OK, 7), 3),
+        (Add(7, 4, KEY, DIGEST.seal(7, 4, 3, 1, b"")), AddReply(Code.OK, 7, 4), 3),
+    ]
+    for request, reply, _ in cases:
+        assert await pool.call("b1", request) == reply
+    assert [protocol for protocol, _ in peer.seen] == [protocol for _, _, protocol in cases]
+    assert len(peer.transports) == 2
+
+
+async def test_a_wire_can_be_forced(peer: Peer, make: Make) -> None:
+    store(peer, 7, 1)
+    pool = make()
+    for protocol in (2, 3):
+        reply = await pool.call("b1", Read(7, 0, True, KEY), protocol=protocol)
+        assert reply.code is Code.OK
+        assert (await pool.call("b1", Add(7, 1, KEY, peer.entries[7, 0][:8] + DIGEST.seal(7, 1, 0, 1, b"")[8:]),
+                                protocol=protocol)).code is Code.OK
+    assert [protocol for protocol, _ in peer.seen] == [2, 2, 3, 3]
+    with pytest.raises(InvalidArgument):
+        await pool.call("b1", BatchRead(7, 0, 1, 1), protocol=3)
+    with pytest.raises(InvalidArgument):
+        await pool.call("b1", Read(7, 0), protocol=1)
+    with pytest.raises(InvalidArgument):
+        make(wire_protocol=4)
+
+
+async def test_wire_protocol_3_uses_one_connection(peer: Peer, make: Make) -> None:
+    store(peer, 7, 1)
+    pool, sink = make(wire_protocol=3), Sink()
+    frames, acks = framed(7, 1, 5)
+    pool.lane("b1").send(frames, acks, [(sink, 0, 1, 5)])
+    await pool.call("b1", Read(7, 0))
+    await pool.call("b1", Force(7))
+    await sink.count(5)
+    assert sink.said == {(0, entry): ["ok"] for entry in range(1, 6)}
+    assert {protocol for protocol, _ in peer.seen} == {3}
+    assert len(peer.transports) == 1
+
+
+async def test_adds_of_a_lane_are_acknowledged(peer: Peer, make: Make) -> None:
+    pool, sink = make(), Sink()
+    lane = pool.lane("b1")
+    assert pool.lane("b1") is lane
+    for i in range(50):
+        frames, acks = framed(7, i * 20, 20, size=300)
+        lane.send(frames, acks, [(sink, 1, i * 20, i * 20 + 9), (sink, 2, i * 20 + 10, i * 20 + 19)])
+        if i % 7 == 0:
+            await asyncio.sleep(0)
+    assert sink.said == {}
+    await sink.count(1000)
+    assert all(words == ["ok"] for words in sink.said.values())
+    assert len(peer.entries) == 1000
+    assert (lane.pending_bytes, pool.pending_bytes("b1")) == (0, 0)
+
+
+async def test_recovery_and_deferred_adds_travel_on_v3(peer: Peer, make: Make) -> None:
+    pool, sink = make(), Sink()
+    lane = pool.lane("b1")
+    lane.send(*framed(7, 0, 2), [(sink, 0, 0, 1)])
+    lane.send(*framed(7, 2, 2, 6), [(sink, 0, 2, 3)])
+    lane.send(*framed(7, 4, 2), [(sink, 0, 4, 5)], deferred_sync=True)
+    await sink.count(6)
+    assert sorted(peer.seen, key=str) == [(2, (7, 0, 2, 0)), (3, (7, 2, 2, 6)), (3, (7, 4, 2, 0))]
+
+
+async def test_codes_become_errors(peer: Peer, make: Make) -> None:
+    pool = make()
+    for code, name in ((Code.FENCED, "LedgerFenced"), (Code.UNAUTHORIZED, "Unauthorized"),
+                       (Code.READ_ONLY, "BookieReadOnly"), (Code.IO_ERROR, "BookieIOError"),
+                       (Code.TOO_MANY_REQUESTS, "BookieTooBusy"), (Code.BAD_REQUEST, "ProtocolError")):
+        peer.code = code
+        for flags in (0, 6):
+            sink = Sink()
+            pool.lane("b1").send(*framed(7, 0, 2, flags), [(sink, 0, 0, 1)])
+            await sink.count(2)
+            assert sink.said == {(0, 0): [name], (0, 1): [name]}
+            if isinstance(sink.errors[0], LedgerFenced):
+                assert sink.errors[0].ledger_id == 7
+
+
+async def test_answers_in_another_order(peer: Peer, make: Make) -> None:
+    pool, sink = make(), Sink()
+    peer.hold = True
+    for ledger in (7, 8, 9):
+        pool.lane("b1").send(*framed(ledger, 0, 3), [(sink, ledger, 0, 2)])
+    await until(lambda: len(peer.held) == 3)
+    peer.held.reverse()
+    peer.release()
+    await sink.count(9)
+    assert sink.said == {(ledger, entry): ["ok"] for ledger in (7, 8, 9) for entry in range(3)}
+
+
+async def test_nobody_listens(peer: Peer, make: Make) -> None:
+    await peer.stop()
+    pool, sink = make(), Sink()
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    assert sink.said == {}
+    with pytest.raises(BookieUnavailable, match=rf"127\.0\.0\.1:{peer.port}"):
+        await pool.call("b1", Read(7, 0))
+    await sink.count(3)
+    assert set(map(tuple, sink.said.values())) == {("BookieUnavailable",)}
+    # The next request tries again, without a pause.
+    await Peer(peer.port, entries=peer.entries).start()
+    assert (await pool.call("b1", Read(7, 0))).code is Code.NO_ENTRY
+
+
+async def test_not_registered(make: Make) -> None:
+    pool, sink = make(), Sink()
+    pool.lane("nobody").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    assert sink.said == {}
+    with pytest.raises(BookieUnavailable, match="not registered"):
+        await pool.call("nobody", Force(7))
+    await sink.count(3)
+
+
+async def test_a_lost_connection_fails_everything_once_and_is_made_again(peer: Peer, make: Make) -> None:
+    pool, sink = make(), Sink()
+    await pool.call("b1", Read(7, 0))
+    peer.hold = True
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    call = asyncio.create_task(pool.call("b1", Read(7, 1)))
+    await until(lambda: len(peer.held) == 2)
+    peer.hang_up()
+    with pytest.raises(BookieUnavailable):
+        await call
+    await sink.count(3)
+    assert set(map(tuple, sink.said.values())) == {("BookieUnavailable",)}
+    peer.hold = False
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 1, 0, 2)])
+    await sink.count(6)
+    assert sink.said[1, 2] == ["ok"]
+
+
+async def test_timeouts_and_late_answers(peer: Peer, make: Make) -> None:
+    store(peer, 7, 1)
+    # Something is heard all the time, so the connection is not taken for dead.
+    pool, sink = make(dataclasses.replace(QUICK, request_timeout_s=0.4)), Sink()
+    peer.hold = True
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    call = asyncio.create_task(pool.call("b1", Read(7, 0)))
+    await until(lambda: len(peer.held) == 2)
+    peer.hold = False
+    while not call.done():
+        assert (await pool.call("b1", Read(7, 5))).code is Code.NO_ENTRY
+        await asyncio.sleep(0.02)
+    with pytest.raises(RequestTimeout):
+        await call
+    await sink.count(3)
+    assert set(map(tuple, sink.said.values())) == {("RequestTimeout",)}
+    assert peer.lost == 0
+    peer.release()
+    assert (await pool.call("b1", Read(7, 0))).code is Code.OK
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 1, 0, 2)])
+    await sink.count(6)
+    assert [sink.said[1, entry] for entry in range(3)] == [["ok"]] * 3
+    assert [sink.said[0, entry] for entry in range(3)] == [["RequestTimeout"]] * 3
+
+
+async def test_a_silent_peer_is_replaced(peer: Peer, make: Make) -> None:
+    pool = make(QUICK)
+    await pool.call("b1", Read(7, 0))
+    peer.hold = True
+    with pytest.raises(RequestTimeout):
+        await pool.call("b1", Read(7, 0))
+    await until(lambda: peer.lost == 1)
+    peer.hold = False
+    assert (await pool.call("b1", Read(7, 0))).code is Code.NO_ENTRY
+
+
+async def test_a_short_timeout_does_not_cost_an_idle_connection(peer: Peer, make: Make) -> None:
+    pool = make(dataclasses.replace(QUICK, request_timeout_s=5.0))
+    await pool.call("b1", Read(7, 0))
+    peer.hold = True
+    with pytest.raises(RequestTimeout):
+        await pool.call("b1", Read(7, 0), timeout_s=0.01)
+    peer.release()
+    assert (await pool.call("b1", Read(7, 0))).code is Code.NO_ENTRY
+    assert peer.lost == 0
+
+
+async def test_a_forced_v2_request_that_could_be_confused_is_refused_here(peer: Peer, make: Make) -> None:
+    pool = make()
+    peer.hold = True
+    call = asyncio.create_task(pool.call("b1", Read(7, 0)))
+    await until(lambda: len(peer.held) == 1)
+    with pytest.raises(BookieTooBusy, match="protocol 3"):
+        await pool.call("b1", Read(7, 0, True, KEY), protocol=2)
+    peer.release()
+    assert (await call).code is Code.NO_ENTRY
+    assert (await pool.call("b1", Read(7, 0, True, KEY), protocol=2)).code is Code.NO_ENTRY
+
+
+async def test_cancelling_abandons_the_wait_only(peer: Peer, make: Make) -> None:
+    store(peer, 7, 2)
+    pool = make()
+    connecting = asyncio.create_task(pool.call("b1", Read(7, 0)))
+    await asyncio.sleep(0)
+    connecting.cancel()
+    assert (await pool.call("b1", Read(7, 0))).code is Code.OK
+    peer.hold = True
+    call = asyncio.create_task(pool.call("b1", Read(7, 0)))
+    await until(lambda: len(peer.held) == 1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    peer.release()
+    assert (await pool.call("b1", Read(7, 1))).code is Code.OK
+    assert peer.lost == 0
+
+
+async def test_a_bookie_that_moved(peer: Peer) -> None:
+    other = await Peer().start()
+    store(other, 7, 1)
+    addresses = {"b1": peer.address}
+    pool, sink = BookiePool(production_runtime(), NetConfig(), addresses.get), Sink()
+    peer.hold = True
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    await until(lambda: len(peer.held) == 1)
+    addresses["b1"] = other.address
+    assert (await pool.call("b1", Read(7, 0))).code is Code.OK
+    pool.lane("b1").send(*framed(7, 3, 3), [(sink, 0, 3, 5)])
+    await sink.count(3)
+    assert set(sink.said) == {(0, 3), (0, 4), (0, 5)}
+    # What the old connection still owes is taken, then it is closed.
+    peer.release()
+    await sink.count(6)
+    assert set(map(tuple, sink.said.values())) == {("ok",)}
+    await until(lambda: peer.lost == 1)
+    # Not registered for a moment: an open connection goes on.
+    del addresses["b1"]
+    assert (await pool.call("b1", Read(7, 0))).code is Code.OK
+    await pool.close()
+    await other.stop()
+
+
+async def test_bytes_that_are_no_protocol(peer: Peer, make: Make) -> None:
+    pool = make()
+    peer.hold = True
+    call = asyncio.create_task(pool.call("b1", Read(7, 0)))
+    await until(lambda: len(peer.held) == 1)
+    peer.transports[0].write(b"\xff\xff\xff\xff")
+    with pytest.raises(ProtocolError, match="limit"):
+        await call
+    await until(lambda: peer.lost == 1)
+
+
+async def test_close_fails_what_is_outstanding_and_leaves_no_task(peer: Peer, make: Make) -> None:
+    before = asyncio.all_tasks()
+    pool, sink = make(), Sink()
+    await pool.call("b1", Read(7, 0))
+    peer.hold = True
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    calls = [asyncio.create_task(pool.call("b1", request)) for request in (Read(7, 1), Force(7))]
+    await asyncio.sleep(0)
+    await pool.close()
+    for call in calls:
+        with pytest.raises(HandleClosed):
+            await call
+    assert sink.said == {(0, entry): ["HandleClosed"] for entry in range(3)}
+    with pytest.raises(HandleClosed):
+        await pool.call("b1", Read(7, 1))
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 1, 0, 2)])
+    assert len(sink.said) == 3
+    await sink.count(6)
+    await pool.close()
+    assert asyncio.all_tasks() == before
+
+
+class Hanging:
+    """A network that never answers."""
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> Listener:
+        raise AssertionError
+
+
+async def test_a_connection_that_takes_too_long(make: Make) -> None:
+    runtime = dataclasses.replace(production_runtime(), network=Hanging())
+    pool, sink = make(QUICK, runtime=runtime), Sink()
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    assert pool.pending_bytes("b1") > 0
+    with pytest.raises(BookieUnavailable, match=r"within 0\.3 s"):
+        await pool.call("b1", Read(7, 0))
+    await sink.count(3)
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 1, 0, 2)])
+    call = asyncio.create_task(pool.call("b1", Read(7, 0)))
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(HandleClosed):
+        await call
+    assert sink.said[1, 2] == ["HandleClosed"]
+
+
+@pytest.mark.parametrize("address", [BookieAddress("127.0.0.1", 99999), BookieAddress("a" * 70 + ".invalid", 1)])
+async def test_addresses_that_make_no_sense(address: BookieAddress) -> None:
+    pool = BookiePool(production_runtime(), NetConfig(), lambda bookie: address)
+    with pytest.raises(BookieUnavailable):
+        await pool.call("b1", Read(7, 0))
+    await pool.close()
+
+
+class Broken(Sink):
+    def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
+        super().acked(position, bookie_id, first, last)
+        raise RuntimeError("a broken sink")
+
+
+async def test_a_broken_sink_costs_the_others_nothing(peer: Peer, make: Make) -> None:
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+    pool, broken, good = make(), Broken(), Sink()
+    peer.hold = True
+    for sink, ledger in ((broken, 7), (good, 8), (broken, 9), (good, 10)):
+        pool.lane("b1").send(*framed(ledger, 0, 2), [(sink, ledger, 0, 1)])
+    await until(lambda: len(peer.held) == 4)
+    answers = b"".join(data for _, data in peer.held)
+    peer.held = [(peer.held[0][0], answers)]
+    peer.release()
+    await good.count(4)
+    await broken.count(4)
+    assert set(map(tuple, [*good.said.values(), *broken.said.values()])) == {("ok",)}
+    await until(lambda: bool(errors))
+
+
+async def test_many_at_once(peer: Peer, make: Make) -> None:
+    store(peer, 7, 100)
+    pool = make()
+
+    async def one(entry: int) -> Code:
+        return (await pool.call("b1", Read(7, entry))).code
+
+    jobs: list[Awaitable[Code]] = [one(i % 120) for i in range(2000)]
+    codes = await asyncio.gather(*jobs)
+    assert [code is Code.OK for code in codes] == [i % 120 < 100 for i in range(2000)]
+
+
+async def test_errors_name_the_bookie(peer: Peer, make: Make) -> None:
+    await peer.stop()
+    pool = make()
+    errors: list[BuckramError] = []
+    for _ in range(2):
+        try:
+            await pool.call("b1", Read(7, 0))
+        except BookieUnavailable as error:
+            errors.append(error)
+    assert [str(error).count("bookie b1:") for error in errors] == [1, 1]
