@@ -90,6 +90,7 @@ class GroupCommit:
         self._max, self.soft_limit, self.hard_limit = commit_max_bytes, soft_limit, min(2 * soft_limit, 2**32 - 1)
         self._next_segment, self._on_failed = next_segment, on_failed
         self.segment: Segment | None = None
+        self.segment_seq = -1
         self.failed: OSError | None = None
         self.full = False
         self.groups = self.bytes = 0
@@ -103,6 +104,10 @@ class GroupCommit:
         self._pos, self._limit = 0, -1
         self._chunk: Buffer | None = None
         self._slice_start = self._slice_end = 0
+
+    def go_on_in(self, segment: Segment) -> None:
+        """The active segment from now on."""
+        self.segment, self.segment_seq = segment, segment.seq
 
     # -- inserting
 
@@ -147,9 +152,11 @@ class GroupCommit:
         if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or _crowded(self.segment)):
             fresh = self._next_segment(self.segment)
             if fresh is not None:
-                self.segment, start = fresh, fresh.log_end
+                self.go_on_in(fresh)
+                start = fresh.log_end
             elif start + BLOCK_HEADER + size > self.hard_limit:
                 raise StoreError("full", "the log file is full and there is no room for the next one")
+        assert self.segment is not None
         self._open = Group(self.segment, start)
         self._pos = pos = start + BLOCK_HEADER
         block_end = min(start + self._max, max(self.soft_limit, pos + size))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from buckram.bookie.index import Slot
@@ -134,16 +134,16 @@ class LedgerTable:
             for record in records.values():
                 record.limbo = self._losses.marks(record)
 
-    def states(self, after: LedgerId, *, live: bool = True) -> Iterator[LedgerState]:
-        """The newest state of each ledger above `after`, ascending. `live` takes the records in memory, too.
+    def states(self, after: LedgerId, only: Sequence[Segment] | None = None) -> Iterator[LedgerState]:
+        """The newest state of each ledger above `after`, ascending; with `only` that of these segments and the table.
 
         CorruptBytes or OSError when a page is damaged.
         """
         sources: list[Iterator[tuple[LedgerId, int, LedgerState]]] = []
-        if live:
+        if only is None:
             mine = sorted(ledger for ledger in self.pinned if ledger > after)
             sources.append((ledger, 0, self.pinned[ledger]) for ledger in mine)
-        for rank, segment in enumerate(self._uncovered(), 1):
+        for rank, segment in enumerate(self._uncovered() if only is None else only, 1):
             sources.append(_ranked(rank, _states_of(segment, after)))
         if self.file is not None:
             sources.append(_ranked(1 << 30, self.file.states(after)))

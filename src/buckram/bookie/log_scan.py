@@ -31,12 +31,16 @@ _PIECE = 64 << 10
 
 @dataclass(slots=True)
 class Scanned:
-    """What a segment's blocks hold. `damaged`: a block is bad although later ones are good, or is unreadable."""
+    """What a segment's blocks hold. `damaged`: a block is bad although later ones are good, or is unreadable.
+
+    `torn`: after the last good block stands the header of one more.
+    """
 
     index: SegmentIndex
     log_end: int = 0
     runs: int = 0
     damaged: bool = False
+    torn: bool = False
 
 
 class _Window:
@@ -120,6 +124,8 @@ def scan_segment(file: File, segment: int, salt: int) -> Scanned:
             else:
                 _apply_run(result, segment, item)
     result.damaged = result.damaged or window.unreadable
+    data, at = window.at(offset, BLOCK_HEADER)
+    result.torn = block_span(data, at, segment, salt, offset) is not None
     return result
 
 

@@ -27,7 +27,7 @@ class SpaceWatch:
             self.writable = True
         return self.writable != before
 
-    def may_reserve(self, size: int, *, needed: bool) -> bool:
-        """Whether a file of `size` bytes may be created; with `needed` (recovery depends on it) half the reserve may go."""
-        floor = self._reserved // 2 if needed else self._reserved
+    def may_reserve(self, size: int) -> bool:
+        """Whether a file of `size` bytes may be created; half of the reserve may go, for recovery."""
+        floor = self._reserved // 2
         return self.free_bytes - size >= floor

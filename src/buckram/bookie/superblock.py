@@ -22,12 +22,16 @@ LOG_PREFIX, TABLE_PREFIX = "log-", "ledgers-"
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """A segment in order of age. `states`: its footer carries ledger states (false for compaction's output)."""
+    """A segment in order of age. `states`: its footer carries ledger states (false for compaction's output).
+
+    `log_end`: where its blocks are known to end, so that a shorter scan means damage; 0 while it is written.
+    """
 
     seq: int
     name: str
     states: bool
     dead_bytes: int
+    log_end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,25 @@ def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int,
     return found
 
 
+def run_extent(data: bytes, skip: int, ledger: int, entry: int, count: int) -> tuple[int, int]:
+    """Where the frames of `count` entries from `entry` on begin and end in a run; CorruptBytes like walk_run."""
+    unpack, at, start = _IDS.unpack_from, 0, 0
+    try:
+        for _ in range(skip):
+            at += 4 + _LENGTH.unpack_from(data, at)[0]
+        start = at
+        for wanted in range(entry, entry + count):
+            length, owner, got = unpack(data, at)
+            if owner != ledger or got != wanted:
+                raise CorruptBytes(f"ledger {ledger} entry {wanted}: the log holds ledger {owner} entry {got} there")
+            at += 4 + length
+    except struct.error:
+        raise CorruptBytes(f"ledger {ledger} entry {entry}: its run of frames is broken") from None
+    if at > len(data):
+        raise CorruptBytes(f"ledger {ledger} entry {entry}: its run of frames is cut short")
+    return start, at
+
+
 # -- footer
 
 PAGE = 4096

@@ -1,0 +1,94 @@
+"""What the parts of one open store share: files, segments, log, table, superblock. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from buckram.bookie.commit import GroupCommit
+from buckram.bookie.index import SegmentIndex
+from buckram.bookie.ledger_table import LedgerTable, Losses
+from buckram.bookie.lookup import Lookup
+from buckram.bookie.segments import OpenFiles, PageCache, Segment, load_footer
+from buckram.bookie.space import SpaceWatch
+from buckram.bookie.superblock import SegmentEntry, Superblock
+from buckram.config import StoreConfig
+from buckram.core.segment_format import PAGE
+from buckram.seams import Disk
+
+MIN_SEGMENT, MAX_SEGMENT = 64 << 10, 1 << 30
+
+
+@dataclass(slots=True)
+class StoreState:
+    """`segments` are those with data, oldest first, the active one last among the unsealed logs; `spare` is the
+    prepared next one. The superblock names all of them."""
+
+    disk: Disk
+    config: StoreConfig
+    superblock: Superblock
+    losses: Losses
+    files: OpenFiles
+    cache: PageCache
+    space: SpaceWatch
+    segments: list[Segment] = field(default_factory=list)
+    spare: Segment | None = None
+    free: list[str] = field(default_factory=list)
+    # (ledger, epoch) buried while a compaction runs, None otherwise.
+    buried: list[tuple[int, int]] | None = None
+    next_number: int = 1
+    next_file: int = 1
+    log: GroupCommit = field(init=False)
+    table: LedgerTable = field(init=False)
+    lookup: Lookup = field(init=False)
+
+    @property
+    def salt(self) -> int:
+        return self.superblock.salt
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of a new log file: its log and room for a usual footer."""
+        return (self.config.segment_bytes + max(64 << 10, self.config.segment_bytes // 128)) // PAGE * PAGE
+
+    def take_number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def take_file(self) -> int:
+        self.next_file += 1
+        return self.next_file - 1
+
+    def newest_first(self) -> Iterator[Segment]:
+        return reversed(self.segments)
+
+    def uncovered(self) -> Iterator[Segment]:
+        """Segments whose ledger states are not in the table file, newest first."""
+        covered = self.superblock.covered
+        return (one for one in reversed(self.segments) if one.has_states and one.seq > covered)
+
+    def load_footer(self, segment: Segment) -> bool:
+        return load_footer(segment, self.salt, self.files, self.cache)
+
+    def next_superblock(self, **changes: Any) -> Superblock:
+        """The superblock for what is in memory now, with `changes`."""
+        listed = self.segments if self.spare is None else [*self.segments, self.spare]
+        entries = tuple(map(entry_of, listed))
+        return replace(
+            self.superblock, **{
+                "segments": entries, "free": tuple(self.free), "next_number": self.next_number,
+                "next_file": self.next_file, "losses": self.losses.count, "limbo": self.losses.limbo, **changes,
+            }
+        )
+
+
+def fresh_segment(seq: int, name: str) -> Segment:
+    segment = Segment(seq, name)
+    segment.index = SegmentIndex()
+    return segment
+
+
+def entry_of(segment: Segment) -> SegmentEntry:
+    log_end = 0 if segment.footer is None else segment.log_end
+    return SegmentEntry(segment.seq, segment.name, segment.has_states, segment.dead_bytes, log_end)
