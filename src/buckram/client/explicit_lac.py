@@ -62,9 +62,10 @@ class ExplicitLac:
         window = self._window
         if window.closed or window.lac <= self._published:
             return
-        quiet = self._loop.time() - self._last_append
-        if quiet < self._idle_s:
-            self._timer = self._loop.call_later(self._idle_s - quiet, self._fired)
+        due = self._last_append + self._idle_s
+        if self._loop.time() < due:
+            # An absolute time: a rest too small to move the clock would fire again and again.
+            self._timer = self._loop.call_at(due, self._fired)
             return
         self._sending = True
         self._scope.spawn(self._publish(), "explicit LAC")
