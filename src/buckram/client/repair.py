@@ -23,13 +23,14 @@ from buckram.core.messages import Add
 from buckram.core.metadata import fragment_end, fragment_index, member_replaced
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
-from buckram.errors import BookieError, BuckramError, Code
+from buckram.errors import BookieError, BuckramError, Code, HandleClosed
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata
 
 T = TypeVar("T")
 _WINDOW = 256
 _AT_ONCE = 16
+_NAMED = 5
 _PATIENCE_S = 10.0
 
 Progress = Callable[[int, int], None]
@@ -82,10 +83,6 @@ async def repair_ledger(
     cell = MetadataCell(services.store, ledger_id, versioned)
     async with TaskScope(f"repair {ledger_id}") as scope:
         return await _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress).run()
-
-
-class _Unreadable(BuckramError):
-    """No good replica of an entry: the copy of its fragment member ends here."""
 
 
 class _Repair:
@@ -166,18 +163,23 @@ class _Repair:
             for low, high in self._quorum.held_ranges(position, fragment.first_entry, last)
             for entry in range(low, high + 1)
         )
+        lost: dict[EntryId, str] = {}
         while ids := list(islice(own, _WINDOW)):
             try:
                 bad = await self._bad(target, ids)
                 for start in range(0, len(bad), _AT_ONCE):
-                    await self._copy(fragment, old, target, bad[start : start + _AT_ONCE])
-            except (_Unreadable, BookieError) as error:
+                    lost.update(await self._copy(fragment, old, target, bad[start : start + _AT_ONCE]))
+            except BookieError as error:
                 self._problems.append(f"entries from {ids[0]} on at bookie {target}: {error}")
                 return False
             self._checked += len(ids)
             if self._progress is not None:
                 self._progress(self._checked, self._total)
-        return True
+        if lost:
+            some = ", ".join(map(str, list(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
+            why = next(iter(lost.values()))
+            self._problems.append(f"{len(lost)} entries of bookie {old} have no good copy elsewhere ({some}): {why}")
+        return not lost
 
     async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
         """Those of `ids` that the bookie does not hold in good order.
@@ -198,30 +200,35 @@ class _Repair:
             bad += [entry for entry, answer in zip(part, answers, strict=True) if _held(answer) is None]
         return bad
 
-    async def _copy(self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]) -> None:
-        """Read good copies and add them to the target; all are durable when this returns."""
-        entries = await self._all([self._source(fragment, old, entry) for entry in ids])
-        for entry in entries:
-            if isinstance(entry, _Unreadable):
-                raise entry
-        found = [entry for entry in entries if isinstance(entry, Entry)]
+    async def _copy(
+        self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]
+    ) -> dict[EntryId, str]:
+        """Read good copies and add them to the target; they are durable when this returns. -> those without one."""
+        sources = await self._all([self._source(fragment, old, entry) for entry in ids])
+        lost = {entry: source for entry, source in zip(ids, sources, strict=True) if isinstance(source, str)}
+        found = [source for source in sources if isinstance(source, Entry)]
         for failure in await self._all([self._add(target, entry) for entry in found]):
             if failure is not None:
                 raise failure
         self._copied += len(found)
         self._copied_bytes += sum(len(entry.payload) for entry in found)
+        return lost
 
-    async def _source(self, fragment: Fragment, old: BookieId, entry: EntryId) -> Entry | _Unreadable:
+    async def _source(self, fragment: Fragment, old: BookieId, entry: EntryId) -> Entry | str:
+        """A good copy from another member, or why there is none."""
         members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
         order = self._services.bookies.read_order([m for m in members if m != old])
-        why = "there is no other replica"
-        if order:
-            race: Race[Entry] = Race(order)
-            outcome = await play(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
-            if isinstance(outcome, Positive):
-                return outcome.value
-            why = "no other replica holds it" if isinstance(outcome, Negative) else str(outcome.error)
-        return _Unreadable(f"entry {entry} has no good copy: {why}")
+        if not order:
+            return "there is no other replica"
+        race: Race[Entry] = Race(order)
+        outcome = await play(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
+        if isinstance(outcome, Positive):
+            return outcome.value
+        if isinstance(outcome, Negative):
+            return "no other replica holds it"
+        if isinstance(outcome.error, HandleClosed):
+            raise outcome.error
+        return str(outcome.error)
 
     async def _all(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         tasks = [self._scope.spawn(job, "repair") for job in jobs]

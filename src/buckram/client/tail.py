@@ -139,7 +139,8 @@ class Tail:
         finally:
             if not chunk:
                 await self._drop_stream()
-        self._cursor = chunk[-1].entry_id + 1
+        if chunk:
+            self._cursor = chunk[-1].entry_id + 1
         self._failing_since, self._pause_s = None, _PAUSE_MIN_S
         return chunk
 
