@@ -12,9 +12,29 @@ from buckram.core.availability import EntryList, encode_runs
 from buckram.core.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_READ, ReplyContext
 from buckram.core.entry import Digest, mac_key, master_key
 from buckram.core.messages import (
-    Add, AddReply, Auth, AuthReply, BatchRead, BatchReadReply, BookieInfoReply, ErrorReply, Force, ForceReply,
-    GetBookieInfo, ListEntries, ListEntriesReply, Read, ReadLac, ReadLacReply, ReadReply, Reply, Request, StartTls,
-    StartTlsReply, WriteLac, WriteLacReply,
+    Add,
+    AddReply,
+    Auth,
+    AuthReply,
+    BatchRead,
+    BatchReadReply,
+    BookieInfoReply,
+    ErrorReply,
+    Force,
+    ForceReply,
+    GetBookieInfo,
+    ListEntries,
+    ListEntriesReply,
+    Read,
+    ReadLac,
+    ReadLacReply,
+    ReadReply,
+    Reply,
+    Request,
+    StartTls,
+    StartTlsReply,
+    WriteLac,
+    WriteLacReply,
 )
 from buckram.core.protocol import Incoming, Ready, ServerProtocol
 from buckram.errors import Code

@@ -13,6 +13,7 @@ from buckram.client.services import Services
 from buckram.core.answers import Answer, Positive, Unknown, classify
 from buckram.core.entry import Digest
 from buckram.core.messages import BatchRead, BatchReadReply, Read, ReadReply, Reply, Request
+from buckram.core.packed import total_bytes
 from buckram.core.reading import Race
 from buckram.errors import (
     BookieError,
@@ -211,7 +212,7 @@ class LedgerReads:
         if not opened:
             raise DigestMismatch(self.ledger_id, f"entry {first}: a bad copy at bookie {bookie}")
         if came is not None:
-            came(len(bodies), sum(map(len, bodies)))
+            came(len(bodies), total_bytes(bodies))
         return opened
 
     async def _ask_all(self, bookie: BookieId, requests: Sequence[Request]) -> list[Reply | BookieError]:

@@ -130,7 +130,7 @@ def ack_frames(
 ) -> bytes:
     """The 28-byte v2 ADD answers for consecutive ids, one after another."""
     header = ADD_HEADER if version == 2 else (version << 24 | 0x10000 if version else 1)
-    number = code.v2
+    number = 0 if code is Code.OK else code.v2
     if count == 1:
         return _ACK.pack(24, header, number, ledger_id, first)
     blocks: list[bytes | bytearray] = []

@@ -26,6 +26,7 @@ from buckram.core.messages import (
     Reply,
     Request,
 )
+from buckram.core.packed import PackedBodies
 from buckram.errors import Code, InvalidArgument
 from buckram.types import MASTER_KEY_SIZE
 
@@ -209,19 +210,8 @@ def decode_reply(packet: bytes) -> tuple[Reply, int, int]:
     if len(packet) < 32:
         raise BadPacket(f"a v2 batch answer of {len(packet)} bytes, 32 are needed")
     request_id = _I64.unpack_from(packet, 24)[0]
-    bodies = _split_bodies(packet, 32) if code is Code.OK else []
+    bodies = PackedBodies.parse(packet, 32) if code is Code.OK else []
+    if bodies is None:
+        raise BadPacket("the entries of a v2 batch answer do not fit it")
     return BatchReadReply(code, ledger, entry, bodies), OP_BATCH_READ, request_id
 
-
-def _split_bodies(packet: bytes, offset: int) -> list[bytes]:
-    bodies: list[bytes] = []
-    add, size_of, stop = bodies.append, _I32.unpack_from, len(packet)
-    while offset < stop:
-        if stop - offset < 4:
-            raise BadPacket("a v2 batch answer is cut inside a size")
-        start = offset + 4
-        offset = start + size_of(packet, offset)[0]
-        if offset < start or offset > stop:
-            raise BadPacket("an entry of a v2 batch answer ends outside of it")
-        add(packet[start:offset])
-    return bodies

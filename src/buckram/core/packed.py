@@ -1,0 +1,96 @@
+"""Stored entries that stay in the packet they came in: a batch read costs no object per entry until somebody asks."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+_SIZE = struct.Struct(">i")
+
+
+class PackedBodies(Sequence[bytes]):
+    """A sequence of byte strings inside one; an index or iteration step copies one out. Equal to a list of the same."""
+
+    __slots__ = ("ends", "packet", "starts")
+
+    def __init__(self, packet: bytes, starts: Sequence[int], ends: Sequence[int]) -> None:
+        self.packet, self.starts, self.ends = packet, starts, ends
+
+    @classmethod
+    def of(cls, bodies: Sequence[bytes]) -> PackedBodies:
+        """Any bodies in this form."""
+        if isinstance(bodies, cls):
+            return bodies
+        starts, ends, offset = [], [], 0
+        for body in bodies:
+            starts.append(offset)
+            offset += len(body)
+            ends.append(offset)
+        return cls(b"".join(bodies), starts, ends)
+
+    @classmethod
+    def parse(cls, packet: bytes, offset: int) -> PackedBodies | None:
+        """From i32 size and body, repeated from `offset` to the end of the packet. None when they do not fit it."""
+        total = len(packet) - offset
+        if total >= 4:
+            stride = 4 + int(_SIZE.unpack_from(packet, offset)[0])
+            if stride >= 4 and total % stride == 0:
+                count = total // stride
+                # Entries of equal size, the usual case: compare each byte of all size fields in one step.
+                if all(packet[offset + i::stride] == packet[offset + i:offset + i + 1] * count for i in range(4)):
+                    stop = len(packet) + 1
+                    return cls(packet, range(offset + 4, stop, stride), range(offset + stride, stop, stride))
+        return cls._walk(packet, offset)
+
+    @classmethod
+    def _walk(cls, packet: bytes, offset: int) -> PackedBodies | None:
+        starts: list[int] = []
+        ends: list[int] = []
+        stop = len(packet)
+        while offset < stop:
+            if stop - offset < 4:
+                return None
+            start = offset + 4
+            offset = start + _SIZE.unpack_from(packet, offset)[0]
+            if offset < start or offset > stop:
+                return None
+            starts.append(start)
+            ends.append(offset)
+        return cls(packet, starts, ends)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all bodies."""
+        return sum(self.ends) - sum(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> PackedBodies: ...
+    def __getitem__(self, index: int | slice) -> bytes | PackedBodies:
+        if isinstance(index, slice):
+            return PackedBodies(self.packet, self.starts[index], self.ends[index])
+        return self.packet[self.starts[index]:self.ends[index]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        packet = self.packet
+        for start, end in zip(self.starts, self.ends, strict=True):
+            yield packet[start:end]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"PackedBodies({len(self)} of {self.total_bytes} bytes)"
+
+
+def total_bytes(bodies: Sequence[bytes]) -> int:
+    """Bytes of all bodies, without copying packed ones."""
+    return bodies.total_bytes if isinstance(bodies, PackedBodies) else sum(map(len, bodies))
