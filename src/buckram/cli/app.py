@@ -21,6 +21,8 @@ NOUNS = {
     "bench": "buckram.cli.bench:bench",
 }
 
+COMPLETION = "_BUCKRAM_COMPLETE"
+
 
 class Nouns(click.Group):
     """A group whose commands are imported by name."""
@@ -56,10 +58,13 @@ def app() -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Never a traceback, unless BUCKRAM_DEBUG is set."""
     try:
-        given = None if arguments is None else list(arguments)
-        outcome = app.main(args=given, prog_name="buckram", standalone_mode=False)
+        if COMPLETION in os.environ:
+            app.main(prog_name="buckram", complete_var=COMPLETION)
+        # Not app.main: it turns a reader of our output that left into an ordinary failure.
+        with app.make_context("buckram", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            app.invoke(context)
         sys.stdout.flush()
-        return outcome if isinstance(outcome, int) else Exit.OK
+        return Exit.OK
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as problem:

@@ -23,7 +23,7 @@ class Lines:
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(CHUNKS_WAITING)
         self._rest = b""
-        self._stopped = False
+        self._stopped = self._ended = False
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
     def stop(self) -> None:
@@ -35,8 +35,9 @@ class Lines:
 
     async def __anext__(self) -> list[bytes]:
         while True:
-            chunk = None if self._stopped else await self._chunks.get()
+            chunk = None if self._stopped or self._ended else await self._chunks.get()
             if chunk is None:
+                self._ended = True
                 rest, self._rest = self._rest, b""
                 # After a stop a half line is input that was cut off, not an entry.
                 if rest and not self._stopped:
