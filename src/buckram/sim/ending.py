@@ -88,8 +88,10 @@ class Ending:
     async def _settle(self) -> None:
         """Long enough for every timeout; then nothing may hang any more (L3, L4, L10)."""
         await asyncio.sleep(SETTLE_S)
+        for _, process, _, handle in self.stage.writers:
+            handle.died = process.dead
         if self.hung is None:
-            self.judge.progress.quiet()
+            self.judge.quiet()
         for handle in self.judge.facts.handles:
             if handle.close_called_at is not None and self.world.steady(handle.client, handle.close_called_at):
                 late = self.world.loop.time() - handle.close_called_at
@@ -200,9 +202,17 @@ class Ending:
             async def work(ledger_id: LedgerId = ledger_id, last: int = end) -> bool:
                 reader = await client.open(ledger_id, password=self.plan.password)
                 error = ""
-                if last >= 0:
-                    result = await read_and_judge(actor, reader, "final", 0, last, lambda: reader.read(0, last))
+                for left in (2, 1, 0):
+                    if last < 0:
+                        break
+                    # The first attempt may meet connections that died with their bookies: retryable, says the error.
+                    kind = "unconfirmed" if left else "final"
+                    result = await read_and_judge(actor, reader, kind, 0, last, lambda: reader.read(0, last))
                     error = result.error
+                    if not error:
+                        result.kind = "final"
+                        actor.judge.read_done(ledger_id, result)
+                        break
                 await reader.close()
                 return not error
 

@@ -68,7 +68,7 @@ def make_plan(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     shape = rng.choice(SHAPES)
     bookies = max(3, min(5, shape[0] + rng.choice((0, 0, 1, 1, 2))))
-    plan = Plan(seed, bookies, shape, rng.choice(list(DigestType)), _configs(rng), _faults(rng, shape))
+    plan = Plan(seed, bookies, shape, rng.choice(list(DigestType)), _configs(rng), _faults(rng, shape, bookies))
     plan.entries = rng.choice((0, 1, 2, 3, 3, 5, 5, 8, 12, 30))
     plan.writers = rng.choice((1, 1, 1, 2))
     plan.readers = rng.choice((0, 1, 1, 2))
@@ -89,7 +89,7 @@ def make_plan(seed: int) -> Plan:
     plan.deleting = rng.random() < 0.12
     plan.repairing = rng.random() < 0.15
     plan.collecting = plan.deleting and rng.random() < 0.7
-    plan.hung_for_good = shape[2] < shape[1] and shape[0] == shape[1] and rng.random() < 0.12
+    plan.hung_for_good = 2 <= shape[2] < shape[1] and shape[0] == shape[1] and rng.random() < 0.12
     plan.final_power_loss = rng.random() < 0.2
     plan.late_wake = rng.random() < 0.3
     if plan.collecting:
@@ -110,7 +110,7 @@ def _enforce_racks(plan: Plan) -> None:
 
 
 def _configs(rng: random.Random) -> Configs:
-    segment = rng.choice((32, 64, 128)) * KIB
+    segment = rng.choice((64, 64, 128)) * KIB
     return Configs(
         net=NetConfig(connect_timeout_s=1.0, request_timeout_s=rng.choice((0.3, 1.0, 3.0)), sweep_interval_s=0.25),
         store=StoreConfig(
@@ -128,13 +128,15 @@ def _configs(rng: random.Random) -> Configs:
     )  # fmt: skip
 
 
-def _faults(rng: random.Random, shape: tuple[int, int, int]) -> list[str]:
+def _faults(rng: random.Random, shape: tuple[int, int, int], bookies: int) -> list[str]:
     count = rng.choice((1, 1, 2, 2, 3, 4))
     faults = rng.choices(list(FAULTS), list(FAULTS.values()), k=count)
     # Damage within the guarantee: at most one bookie loses what it was given, and only where others hold it too.
     damage = [fault for fault in faults if fault in ("flip", "wipe")]
     if damage:
         faults = [fault for fault in faults if fault not in ("flip", "wipe")]
-        if shape[2] >= 2:
+        # A bookie that is gone for good needs another in its place where every copy counts (Qw == Qa).
+        replaceable = bookies > shape[0] or shape[1] > shape[2]
+        if shape[2] >= 2 and (damage[0] == "flip" or replaceable):
             faults.append(damage[0])
     return faults or ["kill"]

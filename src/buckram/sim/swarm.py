@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import multiprocessing
 import time
 import traceback
@@ -61,6 +62,7 @@ class Totals:
 
 
 def _run_chunk(seeds: list[int]) -> list[LifeResult]:
+    logging.disable(logging.CRITICAL)
     results = []
     for seed in seeds:
         try:

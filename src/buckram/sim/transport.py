@@ -48,6 +48,11 @@ class Connection:
     def __str__(self) -> str:
         return f"#{self.serial} {self.client} -> {self.server}:{self.port}{' (replay)' if self.ghost else ''}"
 
+    @property
+    def broken(self) -> bool:
+        """One end or both are closed."""
+        return self.client_end.closed or self.server_end.closed
+
     def answer(self, frame: bytes) -> None:
         """Send an answer past the server's process (a lying bookie)."""
         self.server_end.out.send(frame)

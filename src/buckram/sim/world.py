@@ -247,6 +247,14 @@ class World:
                               machine.name, incarnation, known)
         self._incarnation_of_id[machine.name] = incarnation
         facts.incarnations.append(incarnation)
+        if store is not None:
+            held: dict[LedgerId, list[tuple[EntryId, int]]] = {}
+
+            def holds(ledger_id: LedgerId, entry: EntryId) -> bool:
+                runs = held.setdefault(ledger_id, store.entries(ledger_id))
+                return any(first <= entry < first + count for first, count in runs)
+
+            self.judge.bookie_returned(machine.name, holds)
         if store is not None and store.limbo:
             facts.limbo = True
             self.report.situation("bookie came back in limbo")
@@ -278,7 +286,6 @@ class World:
         if facts.running:
             facts.running = False
             self.disturb(machine.name, 0)
-            self.judge.bookie_crashed(machine.name)
 
     # what the judge may ask
 

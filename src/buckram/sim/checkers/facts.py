@@ -33,7 +33,8 @@ class Handle:
     payloads: list[bytes] = field(default_factory=list)
     wanted: list[EntryId | None] = field(default_factory=list)
     ids: list[EntryId | None] = field(default_factory=list)
-    failed: bool = False
+    died: bool = False
+    """Its process crashed: what it was told last may never have reached the application."""
     closing: bool = False
     close_called_at: float | None = None
     acked: int = 0

@@ -127,7 +127,7 @@ class RecovererSide(Checker):
             self._lac(ledger, request)
         if request.kind == "write_lac" and request.key == ledger.key:
             self._lac(ledger, request)
-        if not request.fence:
+        if not request.fence or request.key != ledger.key:
             return
         recovering = self.facts.recovering.get((request.client, request.ledger), 0) > 0
         self.report.check("F16", recovering, "{} fences ledger {} although it only opened it",

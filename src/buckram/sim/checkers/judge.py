@@ -40,8 +40,9 @@ class Judge:
         self.report, self.facts, self._layout = report, Facts(), layout or Layout()
         facts = self.facts
         self.progress = Progress(facts, report, senses.now, senses.steady)
+        self.order = Order(facts, report)
         self.checkers: list[Checker] = [
-            Durability(facts, report), Content(facts, report), Order(facts, report), Metadata(facts, report),
+            Durability(facts, report), Content(facts, report), self.order, Metadata(facts, report),
             BookieSide(facts, report, senses.fenced_on_disk), RecovererSide(facts, report),
             WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report),
             Completions(facts, report), Modes(facts, report, senses.entries_on_disk), self.progress,
@@ -193,12 +194,15 @@ class Judge:
             for claims in ledger.claims.values():
                 claims.pop(bookie, None)
 
-    def bookie_crashed(self, bookie: BookieId) -> None:
-        """What it answered before the sync on purpose may be gone."""
+    def bookie_returned(self, bookie: BookieId, holds: Callable[[LedgerId, EntryId], bool]) -> None:
+        """What it answered before the sync on purpose may be gone; what it found on its disk is durable now."""
         for ledger in self.facts.ledgers.values():
-            for claims in ledger.claims.values():
+            for entry, claims in ledger.claims.items():
                 if claims.get(bookie) is False:
-                    del claims[bookie]
+                    if holds(ledger.ledger, entry):
+                        claims[bookie] = True
+                    else:
+                        del claims[bookie]
 
     # clients
 
@@ -269,6 +273,11 @@ class Judge:
     def read_done(self, ledger_id: LedgerId, result: ReadResult) -> None:
         for checker in self.checkers:
             checker.read_done(self.facts.ledger(ledger_id), result)
+
+    def quiet(self) -> None:
+        """Faults were healed a good while ago and nothing was submitted since."""
+        self.progress.quiet()
+        self.order.quiet()
 
     def ended(self) -> None:
         for checker in self.checkers:

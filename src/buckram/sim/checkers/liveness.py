@@ -75,6 +75,8 @@ class Progress(Checker):
     def quiet(self) -> None:
         """Faults were healed a good while ago and nothing was submitted since: nothing may be left half done."""
         for poll in self._polls:
+            if poll.conn is not None and poll.conn.broken:
+                continue  # nobody to answer
             if poll.wait_s is not None and self._now() > (poll.delivered_at or 0.0) + poll.wait_s + POLL_SLACK_S:
                 self._poll_ended(poll)
         self._polls.clear()

@@ -138,15 +138,33 @@ class Content(Checker):
 
 
 class Order(Checker):
-    """S8: per handle, acknowledgements in id order, and none after the first failure."""
+    """S8: per handle, acknowledgements in id order, and none after the first failure.
+
+    Results of different kinds of calls take different ways to the application, so an earlier one may be told a
+    little later: one that is still pending must not fail afterwards, nor stay pending.
+    """
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
         if handle.explicit:
             return
-        before = [n for n in range(index) if handle.results[n] != "ok"]
-        self.report.check("S8", entry == index and not before,
-                          "append {} of {} on ledger {} acknowledged as entry {}; earlier appends without an ack: {}",
-                          index, handle.client, ledger.ledger, entry, before[:5])
+        failed = [n for n in range(index) if handle.results[n] == "failed"]
+        self.report.check("S8", entry == index and not failed,
+                          "append {} of {} on ledger {} acknowledged as entry {}; earlier appends that failed: {}",
+                          index, handle.client, ledger.ledger, entry, failed[:5])
+
+    def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
+        later = [n for n in range(index, len(handle.results)) if handle.results[n] == "ok"]
+        if later and not handle.explicit:
+            self.report.check("S8", False, "append {} of {} on ledger {} failed ({!r}), but append {} was acknowledged",
+                              index, handle.client, ledger.ledger, error, later[0])
+
+    def quiet(self) -> None:
+        for handle in self.facts.handles:
+            top = max([n for n, result in enumerate(handle.results) if result == "ok"], default=-1)
+            pending = [n for n in range(top) if handle.results[n] == "pending"]
+            if top >= 0 and not handle.explicit and not handle.died:
+                self.report.check("S8", not pending, "appends {} of {} were never told, but append {} was acknowledged",
+                                  pending, handle.client, top)
 
 
 class Metadata(Checker):

@@ -37,6 +37,7 @@ class Request:
     deferred: bool = False
     lac: EntryId | None = None
     body: bytes = b""
+    conn: Connection | None = None
     txn: int | None = None
     wait_s: float | None = None
     ghost: bool = False
@@ -95,7 +96,7 @@ class Wire:
             if line.v2 is None:
                 line.v2 = len(frame) > 4 and frame[4] <= 2
             request = _v2_request(conn, frame) if line.v2 else _v3_request(conn, frame)
-            request.sent_at, request.ghost = self._now(), conn.ghost
+            request.sent_at, request.ghost, request.conn = self._now(), conn.ghost, conn
             line.requests.append(request)
             self._events.request_sent(request)
             return

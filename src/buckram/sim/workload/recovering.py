@@ -95,7 +95,10 @@ class RecovererActor(Actor):
         entry = len(facts.pushed)
         body = facts.digest.seal(ledger_id, entry, entry - 1, 1, b"x")
         packet = facts.digest.seal_lac(ledger_id, entry)
-        for bookie in metadata.last_fragment.ensemble:
+        # A bookie that does not know the ledger yet would take the first key it sees for the right one.
+        knowing = [b for b in metadata.last_fragment.ensemble
+                   if any(claims.get(b) for claims in facts.claims.values()) and not self.judge.facts.bookie(b).wiped]
+        for bookie in knowing:
             for request in (
                 Add(ledger_id, entry, wrong, body), Read(ledger_id, 0, True, wrong),
                 Add(ledger_id, entry, wrong, body, recovery=True), WriteLac(ledger_id, entry, wrong, packet),
