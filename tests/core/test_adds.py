@@ -45,6 +45,15 @@ def test_a_run_ends_where_the_key_changes_and_at_its_size_limit() -> None:
     assert [run.count for run in runs] == [1] * 10
 
 
+def test_a_detached_run_is_the_same_without_its_chunk() -> None:
+    chunk = adds(7, 0, 3) + adds(8, 0, 2)
+    _, runs = scan_adds(chunk, 0, LIMIT)
+    alone = runs[1].detached()
+    assert alone.chunk == adds(8, 0, 2)
+    assert (alone.start, alone.end, alone.ledger_id, alone.first, alone.count) == (0, len(alone.chunk), 8, 0, 2)
+    assert alone.detached() is alone
+
+
 def test_frames_of_different_sizes_have_no_stride_and_the_greatest_lac_counts() -> None:
     chunk = adds(7, 0, 1, size=5, lac=9) + adds(7, 1, 1, size=6, lac=3)
     _, runs = scan_adds(chunk, 0, LIMIT)

@@ -200,5 +200,8 @@ def test_requests_that_the_wire_lacks() -> None:
     for version, request in ((3, BatchRead(1, 1, 1, 1)), (2, Force(1)), (2, GetBookieInfo())):
         with pytest.raises(InvalidArgument, match="protocol"):
             ClientProtocol(version, LIMIT).request(request, "x", 1.0)
+    for version in (2, 3):
+        with pytest.raises(InvalidArgument, match="64 bits"):
+            ClientProtocol(version, LIMIT).request(Read(2**63, 1), "x", 1.0)
     with pytest.raises(InvalidArgument, match="long poll"):
         ClientProtocol(2, LIMIT).request(Read(1, -1, previous_lac=3), "x", 1.0)

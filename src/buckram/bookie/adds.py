@@ -85,7 +85,7 @@ class AddPath:
             return Code.IO_ERROR
         if self._budget.refuse_adds and not recovery:
             return Code.TOO_MANY_REQUESTS
-        if not store.is_writable and not run.flags & (RECOVERY_ADD | HIGH_PRIORITY):
+        if not store.is_writable and not (run.flags & (RECOVERY_ADD | HIGH_PRIORITY) and store.reserve_usable):
             return Code.READ_ONLY
         if record is not None and record.master_key != run.master_key:
             return Code.UNAUTHORIZED
@@ -93,10 +93,8 @@ class AddPath:
             if record is not None and not recovery:
                 return Code.FENCED
             if recovery:
+                # A copy that comes back by repair after its burial stays fenced (F3, M10); the store sees to that.
                 store.put_ledger(run.ledger_id, run.master_key, admitted=False)
-                if record is not None:
-                    # A copy comes back by repair after its burial: from now on only recovery adds get in (F3, M10).
-                    store.fence(run.ledger_id)
                 return Code.OK
         elif recovery:
             return Code.OK
@@ -105,7 +103,7 @@ class AddPath:
         elif record.admitted:
             return Code.OK
         session.requests_held += run.end - run.start
-        self._hold(run.ledger_id, run.master_key, (session, run))
+        self._hold(run.ledger_id, run.master_key, (session, run.detached()))
         return None
 
     def _insert(self, session: Session, run: AddRun) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 import google_crc32c
@@ -69,6 +69,12 @@ class AddRun:
     @property
     def last(self) -> EntryId:
         return self.first + self.count - 1
+
+    def detached(self) -> AddRun:
+        """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""
+        if self.end - self.start == len(self.chunk):
+            return self
+        return replace(self, chunk=self.chunk[self.start:self.end], start=0, end=self.end - self.start)
 
     @property
     def recovery(self) -> bool:

@@ -7,6 +7,7 @@ to a plain read must never pass for the answer to a fencing read.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
@@ -99,12 +100,16 @@ class ClientProtocol:
         """Register; -> (its key for forget, the frame to send). Conflict, InvalidArgument."""
         self._next_id += 1
         number = self._next_id
+        try:
+            data = (wire_v3 if self.version == 3 else wire_v2).encode_request(request, number)
+        except (struct.error, ValueError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise InvalidArgument(f"{type(request).__name__} has a number that does not fit 64 bits: {error}") from None
         if self.version == 3:
             key: Key = (wire_v3.operation_of(request), number, 0)
-            data = wire_v3.encode_request(request, number)
             kind: object = None
         else:
-            data = wire_v2.encode_request(request, number)
             key, kind = _v2_key(request, number)
             rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
             if any(rival != kind for rival in rivals):

@@ -7,6 +7,7 @@ give whole frames (`encode_*`) or a packet without its length (`decode_*`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -210,7 +211,7 @@ def decode_reply(packet: bytes) -> tuple[Reply, int, int]:
     if len(packet) < 32:
         raise BadPacket(f"a v2 batch answer of {len(packet)} bytes, 32 are needed")
     request_id = _I64.unpack_from(packet, 24)[0]
-    bodies = PackedBodies.parse(packet, 32) if code is Code.OK else []
+    bodies: Sequence[bytes] | None = PackedBodies.parse(packet, 32) if code is Code.OK else []
     if bodies is None:
         raise BadPacket("the entries of a v2 batch answer do not fit it")
     return BatchReadReply(code, ledger, entry, bodies), OP_BATCH_READ, request_id

@@ -30,7 +30,7 @@ from buckram.types import BookieAddress, BookieId, LedgerId
 
 _log = logging.getLogger("buckram.net")
 MAX_REQUESTS = 50_000
-"""Requests outstanding on one connection before more are refused here."""
+"""Calls outstanding on one connection before more are refused here; adds are bounded by their writers."""
 MAX_UNSENT_BYTES = 256 * 1024 * 1024
 """Bytes that the peer has not taken before more are refused here; writers slow down long before."""
 
@@ -120,6 +120,8 @@ class Connection(asyncio.Protocol):
     async def call(self, request: Request, timeout_s: float) -> Reply:
         """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""
         self._check_room()
+        if self._protocol.requests >= MAX_REQUESTS:
+            raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")
         future: asyncio.Future[Reply] = self._loop.create_future()
         try:
             key, data = self._protocol.request(request, future, self._loop.time() + timeout_s)
@@ -131,6 +133,8 @@ class Connection(asyncio.Protocol):
         finally:
             if future.cancelled():
                 self._protocol.forget(key, future)
+            elif future.done():
+                future.exception()  # Seen, even if the caller was cancelled in the same turn.
 
     def send_adds(self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool) -> None:
         """The runs of a lane; their sinks hear of every entry. Raises, with nothing taken, when there is no room."""
@@ -176,8 +180,6 @@ class Connection(asyncio.Protocol):
     def _check_room(self) -> None:
         if self.error is not None:
             raise BookieUnavailable(self.bookie_id, f"the connection to {self.address} has ended")
-        if self._protocol.requests >= MAX_REQUESTS:
-            raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")
         if self.pending_bytes > MAX_UNSENT_BYTES:
             raise BookieTooBusy(self.bookie_id, f"it has not taken {self.pending_bytes} bytes; write more slowly")
 

@@ -111,8 +111,11 @@ class AddLane:
         """Queue v2 ADD frames; `acks`: the OK answers expected, 28 bytes each (core.adds.ack_frames), in their order.
 
         All that is sent in one loop turn leaves in one write. The sinks hear of every entry of `runs` exactly once,
-        never from inside this call. Frames with the recovery flag, and those with deferred sync, travel on the v3 wire.
+        never from inside this call. Frames with the recovery flag, and those with deferred sync, travel on the v3 wire;
+        all frames of one call have the same flags.
         """
+        if not runs:
+            return
         if self._pool.closed:
             self._pool.fail_soon(self.bookie_id, runs, _closed())
         elif deferred_sync or frames[7] & RECOVERY_ADD:
