@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -95,15 +96,13 @@ class Reader:
 
     async def read(self, first: EntryId, last: EntryId) -> list[Entry]:
         """The entries first..last, both inclusive; all of them or an error for the lowest that failed."""
-        return [entry async for entry in self.entries(first, last)]
+        await self._check_range(first, last)
+        return await self._gather(first, last, self._digest.open_prefix)
 
     async def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
         """As `read`, but the payloads alone: the fastest way to read in bulk."""
         await self._check_range(first, last)
-        payloads: list[bytes] = []
-        async for chunk in self._stream(first, last, self._digest.open_payloads):
-            payloads += chunk
-        return payloads
+        return await self._gather(first, last, self._digest.open_payloads)
 
     async def get(self, entry: EntryId) -> Entry:
         """One entry."""
@@ -114,7 +113,7 @@ class Reader:
         """Entries that may not be confirmed yet: recovery may still cut them off."""
         _check_order(first, last)
         self._check_open()
-        return [entry async for chunk in self._stream(first, last, self._digest.open_prefix) for entry in chunk]
+        return await self._gather(first, last, self._digest.open_prefix)
 
     async def entries(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncIterator[Entry]:
         """Iterate over first..last (default: up to what is confirmed now), reading ahead."""
@@ -129,8 +128,9 @@ class Reader:
             if first > last:
                 return
         await self._check_range(first, last)
-        async for chunk in self._stream(first, last, self._digest.open_prefix):
-            yield chunk
+        async with aclosing(self._stream(first, last, self._digest.open_prefix)) as stream:
+            async for chunk in stream:
+                yield chunk
 
     def tail(self, start: EntryId = 0) -> Tail:
         """`async for entry in reader.tail()`: entries from `start` on as they are confirmed.
@@ -213,6 +213,13 @@ class Reader:
             return None
         fresh = span_of(metadata, span.first, span.last)
         return fresh if fresh.ensemble != span.ensemble else None
+
+    async def _gather(self, first: EntryId, last: EntryId, opener: Opener[T]) -> list[T]:
+        found: list[T] = []
+        async with aclosing(self._stream(first, last, opener)) as stream:
+            async for chunk in stream:
+                found += chunk
+        return found
 
     async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
         """Chunks of first..last in order; a few are read at the same time."""
