@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.core.adds import AckEvent, AckMatcher, ack_frames, frame_add, frame_adds, scan_adds
+from buckram.core.acks import AckEvent, AckMatcher
+from buckram.core.adds import ack_frames, frame_add, frame_adds, scan_adds
 from buckram.core.entry import Digest, master_key
 from buckram.errors import BuckramError, Code
 from buckram.types import DigestType

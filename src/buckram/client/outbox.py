@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from buckram.client.services import Services
 from buckram.client.turn import Load
-from buckram.core.adds import AckSink, frame_adds
+from buckram.core.acks import AckSink
+from buckram.core.adds import frame_adds
 from buckram.core.append import AppendWindow, Run, Send
 from buckram.core.entry import Digest
 from buckram.types import EntryId

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from buckram.core.adds import SentRun
+from buckram.core.acks import SentRun
 from buckram.errors import BuckramError
 from buckram.net.pool import AddLane
 from buckram.seams import Counter

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from buckram.core import wire_v2, wire_v3
-from buckram.core.adds import RECOVERY_ADD, AckEvent, AckMatcher, AckSink, SentRun, emit_ok, walk_frames
+from buckram.core.acks import AckEvent, AckMatcher, AckSink, SentRun, emit_ok
+from buckram.core.adds import RECOVERY_ADD, walk_frames
 from buckram.core.context import OP_ADD, OP_BATCH_READ, OP_READ, BadPacket, ReplyContext
 from buckram.core.entry import entry_ids
 from buckram.core.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge

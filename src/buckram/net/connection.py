@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from buckram.config import NetConfig
-from buckram.core.adds import AckEvent, SentRun
+from buckram.core.acks import AckEvent, SentRun
 from buckram.core.answers import bookie_error
 from buckram.core.client_protocol import ClientProtocol, Conflict
 from buckram.core.messages import Reply, Request

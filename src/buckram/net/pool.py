@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from buckram.config import NetConfig
-from buckram.core.adds import RECOVERY_ADD, AckSink, SentRun
+from buckram.core.acks import AckSink, SentRun
+from buckram.core.adds import RECOVERY_ADD
 from buckram.core.messages import BatchRead, Read, Reply, Request
 from buckram.errors import BookieError, BookieTooBusy, BookieUnavailable, BuckramError, HandleClosed, InvalidArgument
 from buckram.net.connection import MAX_UNSENT_BYTES, Connection, again
