@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from buckram.bookie.compaction_output import Output
+from buckram.bookie.compaction_output import Group, Output
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.segments import DirEntry, Segment
 from buckram.bookie.store_errors import StoreError
@@ -52,7 +52,7 @@ class Compaction:
         await self._maintenance.checkpoint()
         self._total = sum(2 * one.log_end for one in candidates)
         given_back = 0
-        group: list[tuple[Segment, list[DirEntry]]] = []
+        group: Group = []
         size = 0
         for segment in candidates:
             if segment.footer is None or segment.seq > self._covered(segment):
@@ -66,7 +66,8 @@ class Compaction:
                 self._advance(segment.log_end)
                 continue
             living = sum(entry.bytes for entry in live)
-            if group and size + living > self._state.config.segment_bytes * 7 // 8:
+            too_large = size + living > self._state.config.segment_bytes * 7 // 8
+            if group and (too_large or not self._adjacent(group, segment)):
                 given_back += await self._rewrite(group)
                 group, size = [], 0
             group.append((segment, live))
@@ -75,6 +76,13 @@ class Compaction:
             given_back += await self._rewrite(group)
         self._progress(self._total, self._total)
         return given_back
+
+    def _adjacent(self, group: Group, segment: Segment) -> bool:
+        """Nothing lies between the group and `segment`: of two copies of an entry the newer one must stay the newer."""
+        names = [one.name for one, _ in group]
+        segments = self._state.segments
+        first = min(segments.index(one) for one, _ in group)
+        return all(one.name in names for one in segments[first : segments.index(segment)])
 
     def _covered(self, segment: Segment) -> int:
         return self._state.superblock.covered if segment.has_states else segment.seq
@@ -151,7 +159,7 @@ class Compaction:
 
     # -- rewriting
 
-    async def _rewrite(self, group: list[tuple[Segment, list[DirEntry]]]) -> int:
+    async def _rewrite(self, group: Group) -> int:
         """Replace the segments of `group` by one with their living data, or by none. Returns the bytes won."""
         state = self._state
         group = [(one, live) for one, live in group if one in state.segments and one.footer is not None]

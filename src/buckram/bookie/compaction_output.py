@@ -31,7 +31,7 @@ _PIECE_PAGES = 256
 _SLICE = 100
 
 Group = list[tuple[Segment, list[DirEntry]]]
-"""Segments with the directory entries of their living ledgers."""
+"""Segments, oldest first, with the directory entries of their living ledgers."""
 
 
 class Output:
@@ -62,7 +62,7 @@ class Output:
         self._file = await disk.offload(partial(disk.open, self._name, create=True, direct=True))
         # Oldest first, so that the newest copy of an entry that was written twice wins.
         by_ledger: dict[int, list[tuple[Segment, DirEntry]]] = {}
-        for segment, live in sorted(group, key=lambda one: one[0].seq):
+        for segment, live in group:
             for entry in live:
                 by_ledger.setdefault(entry.ledger, []).append((segment, entry))
         for number, ledger in enumerate(sorted(by_ledger), 1):

@@ -69,7 +69,31 @@ class Slot:
         """The ledger was buried: what this segment held of it is dead."""
         self.runs, self.overlay, self.last, self.epoch = bytearray(), None, NO_ENTRY, epoch
 
+    def first_in(self, low: EntryId, high: EntryId) -> EntryId:
+        """The lowest id held from `low` on, `high` if none is below it."""
+        if low > self.last:
+            return high
+        number = last_at_or_below(self.runs, len(self.runs) // _SIZE, low)
+        if number >= 0:
+            first, count, _, _, _ = _UNPACK(self.runs, number * _SIZE)
+            if low < first + count:
+                return low
+        if (number + 1) * _SIZE < len(self.runs):
+            high = min(high, _UNPACK(self.runs, (number + 1) * _SIZE)[0])
+        return self.overlaid(low, high)
+
+    def overlaid(self, low: EntryId, high: EntryId) -> EntryId:
+        """The lowest id in the overlay from `low` on, `high` if none is below it."""
+        if self.overlay:
+            if high - low > len(self.overlay):
+                return min((entry for entry in self.overlay if low <= entry < high), default=high)
+            for entry in range(low, high):
+                if entry in self.overlay:
+                    return entry
+        return high
+
     def find(self, entry: EntryId) -> Place | None:
+        """A newer copy of a later entry of the run may be in the overlay: see `overlaid`."""
         if entry > self.last:
             return None
         if self.overlay is not None:
@@ -108,8 +132,8 @@ class Slot:
         return b"".join([_PACK(*place) for place in self.places()])
 
 
-def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | None:
-    """The record among `count` ascending ones that covers `entry`."""
+def last_at_or_below(records: bytes | bytearray, count: int, entry: EntryId) -> int:
+    """The number of the last of `count` ascending records that begins at or below `entry`, -1 for none."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -117,9 +141,15 @@ def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | 
             low = middle + 1
         else:
             high = middle
-    if low == 0:
+    return low - 1
+
+
+def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | None:
+    """The record among `count` ascending ones that covers `entry`."""
+    number = last_at_or_below(records, count, entry)
+    if number < 0:
         return None
-    place: Place = _UNPACK(records, (low - 1) * _SIZE)
+    place: Place = _UNPACK(records, number * _SIZE)
     return place if entry < place[0] + place[1] else None
 
 

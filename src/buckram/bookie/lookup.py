@@ -75,17 +75,31 @@ class Lookup:
 
     # -- where things are
 
-    def locate(self, record: LedgerRecord, entry: EntryId) -> tuple[Segment, Place] | None:
-        """The newest run that holds the entry. StoreError when an index cannot be read."""
+    def locate(self, record: LedgerRecord, entry: EntryId) -> tuple[Segment, Place, EntryId] | None:
+        """The newest run that holds the entry, and the id up to which no newer copy exists (exclusive).
+
+        StoreError when an index cannot be read.
+        """
         ledger, epoch = record.ledger_id, record.epoch
+        newer: list[Segment] = []
         for segment in self._holders(record):
             try:
-                place = segment.find(ledger, entry, epoch)
+                found = segment.find(ledger, entry, epoch)
             except (CorruptBytes, OSError):
-                place = self._again(segment).find(ledger, entry, epoch)
-            if place is not None:
-                return segment, place
+                found = self._again(segment).find(ledger, entry, epoch)
+            if found is not None:
+                place, end = found
+                for one in newer:
+                    end = self._first_in(one, record, entry + 1, end)
+                return segment, place, end
+            newer.append(segment)
         return None
+
+    def _first_in(self, segment: Segment, record: LedgerRecord, low: EntryId, high: EntryId) -> EntryId:
+        try:
+            return segment.first_in(record.ledger_id, record.epoch, low, high)
+        except (CorruptBytes, OSError):
+            return self._again(segment).first_in(record.ledger_id, record.epoch, low, high)
 
     def _again(self, segment: Segment) -> Segment:
         self._mend(segment)
@@ -158,8 +172,8 @@ class Lookup:
             if found is None:
                 at += 1
                 continue
-            segment, place = found
-            last = min(total - at, place[0] + place[1] - entry)
+            segment, place, end = found
+            last = min(total - at, end - entry)
             count = 1
             while count < last and wanted[at + count] == (ledger, entry + count):
                 count += 1
@@ -167,7 +181,7 @@ class Lookup:
             at += count
         self._fetch(fetches, results, lambda: done(results))
 
-    def _find(self, ledger: LedgerId, entry: EntryId) -> tuple[Segment, Place] | None:
+    def _find(self, ledger: LedgerId, entry: EntryId) -> tuple[Segment, Place, EntryId] | None:
         """None = certainly absent; StoreError otherwise."""
         record = self._table.find(ledger)
         if record is None:
@@ -193,10 +207,10 @@ class Lookup:
                 found = self._find(ledger, entry) if not fetches else self._next(ledger, entry)
                 if found is None:
                     break
-                segment, place = found
+                segment, place, end = found
                 # What a frame costs is an estimate, they need not be equal; the caller may ask again.
                 each = max(1, place[4] // (place[1] + place[2]))
-                count = min(left, place[0] + place[1] - entry, max(0, budget) // each + 1)
+                count = min(left, end - entry, max(0, budget) // each + 1)
                 fetches.append(_Fetch(ledger, entry, count, segment, place, entry - first))
                 budget -= each * count
                 entry, left = entry + count, left - count
@@ -222,7 +236,7 @@ class Lookup:
 
         self._fetch(fetches, results, finish)
 
-    def _next(self, ledger: LedgerId, entry: EntryId) -> tuple[Segment, Place] | None:
+    def _next(self, ledger: LedgerId, entry: EntryId) -> tuple[Segment, Place, EntryId] | None:
         """Like _find, for entries behind the first: whatever is wrong with them just ends the range."""
         try:
             return self._find(ledger, entry)

@@ -124,16 +124,32 @@ class Footer:
         """The run of `found` that covers `entry`."""
         if not found.first <= entry <= found.last:
             return None
+        number = self._last_at_or_below(found, entry)
+        if number < found.run_index:
+            return None
+        place = self._run(number)
+        return place if entry < place[0] + place[1] else None
+
+    def first_in(self, found: DirEntry, low: EntryId, high: EntryId) -> EntryId:
+        """The lowest id of `found` from `low` on, `high` if none is below it."""
+        if found.last < low or found.first >= high:
+            return high
+        number = self._last_at_or_below(found, low)
+        if number >= found.run_index:
+            place = self._run(number)
+            if low < place[0] + place[1]:
+                return low
+        return min(high, self._run(number + 1)[0])
+
+    def _last_at_or_below(self, found: DirEntry, entry: EntryId) -> int:
         low, high = found.run_index, found.run_index + found.run_count
-        place: Place | None = None
         while low < high:
             middle = (low + high) // 2
-            place_there = self._run(middle)
-            if place_there[0] <= entry:
-                low, place = middle + 1, place_there
+            if self._run(middle)[0] <= entry:
+                low = middle + 1
             else:
                 high = middle
-        return place if place is not None and entry < place[0] + place[1] else None
+        return low - 1
 
     def _run(self, index: int) -> Place:
         number, at = divmod(index, _RUNS_A_PAGE)
@@ -204,15 +220,29 @@ class Segment:
         self.base: int | None = None
         self.log_end = self.dead_bytes = self.readers = self.runs = 0
 
-    def find(self, ledger: LedgerId, entry: EntryId, epoch: int) -> Place | None:
-        """The run that holds an entry of the ledger's living data."""
+    def find(self, ledger: LedgerId, entry: EntryId, epoch: int) -> tuple[Place, EntryId] | None:
+        """The run that holds an entry of the ledger's living data, and the id up to which it is the newest."""
         if self.index is not None:
             slot = self.index.slots.get(ledger)
-            return None if slot is None or slot.epoch != epoch else slot.find(entry)
+            place = None if slot is None or slot.epoch != epoch else slot.find(entry)
+            if slot is None or place is None:
+                return None
+            return place, slot.overlaid(entry + 1, place[0] + place[1])
         if self.footer is None:
             return None
         found = self.footer.find(ledger)
-        return None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
+        place = None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
+        return None if place is None else (place, place[0] + place[1])
+
+    def first_in(self, ledger: LedgerId, epoch: int, low: EntryId, high: EntryId) -> EntryId:
+        """The lowest id held from `low` on, `high` if none is below it."""
+        if self.index is not None:
+            slot = self.index.slots.get(ledger)
+            return high if slot is None or slot.epoch != epoch else slot.first_in(low, high)
+        found = None if self.footer is None else self.footer.find(ledger)
+        if self.footer is None or found is None or found.epoch != epoch:
+            return high
+        return self.footer.first_in(found, low, high)
 
     def places(self, ledger: LedgerId, epoch: int) -> Iterator[Place]:
         if self.index is not None:

@@ -1,0 +1,262 @@
+"""A random life of a store on a memory disk, and what a store opened on any crash image of it must still know."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from buckram.bookie.store import Store, StoreError
+from buckram.config import StoreConfig
+from buckram.disk.crash_model import CrashModel
+from buckram.disk.memory import MemoryDisk
+
+KEY = b"k" * 20
+LEDGERS = (1, 2, 3, 5, 8, 1 << 40)
+
+
+class NullMetric:
+    def inc(self, amount: int = 1) -> None: ...
+    def set(self, value: float) -> None: ...
+    def observe(self, value: float) -> None: ...
+
+
+class NullStats:
+    def counter(self, name: str, help: str, **labels: str) -> NullMetric:
+        return NullMetric()
+
+    gauge = histogram = counter
+
+
+def config() -> StoreConfig:
+    return StoreConfig(
+        segment_bytes=64 << 10, commit_max_bytes=16 << 10, tail_cache_bytes=0, ledger_cache_entries=2,
+        reserved_bytes=1 << 20, writable_again_bytes=2 << 20, compaction_threshold=0.9, compaction_bytes_per_s=1 << 40,
+    )
+
+
+def stored(ledger: int, entry: int, lac: int, payload: bytes) -> bytes:
+    return struct.pack(">qqqq", ledger, entry, lac, 0) + payload
+
+
+@dataclass
+class Known:
+    """One ledger as the outside may rely on it. `possible` holds every version of an entry ever inserted."""
+
+    acked: dict[int, int] = field(default_factory=dict)
+    possible: dict[int, list[bytes]] = field(default_factory=dict)
+    seen: bool = False
+    fenced: bool = False
+    lac: int = -1
+    packet: int = -1
+    packets: list[bytes] = field(default_factory=list)
+    buried: int = 0
+    """1: burial inserted but not acknowledged, 2: acknowledged, 3: coming back, not acknowledged yet."""
+
+
+@dataclass
+class Oracle:
+    ledgers: dict[int, Known] = field(default_factory=lambda: {ledger: Known() for ledger in LEDGERS})
+
+    def check(self, store: Store) -> None:
+        """Everything acknowledged is there, everything there was inserted."""
+        assert not store.limbo
+        assert store.failed is None
+        for ledger, known in self.ledgers.items():
+            self._check_state(store, ledger, known)
+            wanted = [(ledger, entry) for entry in (*known.possible, 10**6)]
+            for (_, entry), outcome in zip(wanted, read_now(store, wanted), strict=True):
+                assert not isinstance(outcome, StoreError), outcome
+                versions = known.possible.get(entry, [])
+                if outcome is None:
+                    assert entry not in known.acked or known.buried, f"ledger {ledger} entry {entry} is missing"
+                else:
+                    assert known.buried != 2, f"ledger {ledger} entry {entry} has risen"
+                    assert outcome in versions, f"ledger {ledger} entry {entry} is something else"
+                    # A version that was acknowledged is never replaced by an older one.
+                    newest = max(number for number, version in enumerate(versions) if version == outcome)
+                    assert newest >= known.acked.get(entry, 0), f"ledger {ledger} entry {entry} is an old version"
+
+    def _check_state(self, store: Store, ledger: int, known: Known) -> None:
+        record = store.ledger(ledger)
+        if record is None:
+            assert not known.seen, f"ledger {ledger} is forgotten"
+            return
+        assert record.master_key == KEY
+        assert record.fenced or not known.fenced
+        if known.buried == 2:
+            assert record.tombstone
+            assert ledger not in store.ledgers(-1, 100)
+        elif not known.buried:
+            assert not record.tombstone
+            assert record.lac >= known.lac
+            assert ledger in store.ledgers(-1, 100)
+            if known.packet >= 0:
+                assert record.explicit_lac in known.packets[known.packet :]
+            if known.acked:
+                last = store.last_entry(ledger)
+                assert last is not None
+                assert last >= max(known.acked)
+
+
+def read_now(store: Store, wanted: list[tuple[int, int]]) -> list[bytes | StoreError | None]:
+    found: list[Any] = []
+    store.read(wanted, found.extend)
+    assert len(found) == len(wanted), "a memory disk answers at once"
+    return found
+
+
+class Life:
+    """Runs a workload; `images` of crashes ahead of every disk operation are opened and checked."""
+
+    def __init__(self, seed: int, images_each: int, pool: ThreadPoolExecutor) -> None:
+        self.rng = random.Random(seed)
+        self._crash_rng = random.Random(seed + 1)
+        self._images_each, self._pool = images_each, pool
+        self.oracle = Oracle()
+        self.failure: BaseException | None = None
+        self.failed_at = ""
+        self.cuts = 0
+        self.operations: dict[str, int] = {}
+        self.disk = MemoryDisk(before=self._cut, stale=0x5A)
+        self.store = self._open()
+
+    def _open(self) -> Store:
+        return Store.open(self.disk, config(), NullStats(), random.Random(self.rng.random()))
+
+    def _cut(self, operation: str) -> None:
+        kind = operation.split()[0]
+        self.operations[kind] = self.operations.get(kind, 0) + 1
+        for _ in range(self._images_each):
+            self.cuts += 1
+            image = self.disk.model.crash(self._crash_rng)
+            seed = self._crash_rng.getrandbits(32)
+            # In another thread: there no loop runs, so the store does no background work.
+            try:
+                self._pool.submit(self._verify, image, seed).result()
+            except BaseException as error:
+                # The store reports what its disk raises as a failure of its own: keep the cause.
+                self.failure = self.failure or error
+                self.failed_at = f"{operation}, operation {sum(self.operations.values())}"
+                raise
+
+    def _verify(self, image: CrashModel, seed: int) -> None:
+        rng = random.Random(seed)
+        store = Store.open(MemoryDisk(image), config(), NullStats(), rng)
+        self.oracle.check(store)
+        if rng.random() < 0.1:
+            # A second crash right after the first start, whatever that start had written.
+            again = Store.open(MemoryDisk(image.crash(rng)), config(), NullStats(), rng)
+            self.oracle.check(again)
+
+    async def run(self, steps: int) -> None:
+        try:
+            for _ in range(steps):
+                await self._step()
+            await self._settle()
+        finally:
+            if self.failure is not None:
+                raise AssertionError(f"cut before {self.failed_at}: {self.failure}") from self.failure
+        self.oracle.check(self.store)
+        await self.store.close()
+
+    async def _step(self) -> None:
+        rng = self.rng
+        ledger = rng.choice(LEDGERS)
+        known = self.oracle.ledgers[ledger]
+        dice = rng.random()
+        if known.buried in (1, 3) or (known.buried == 2 and dice > 0.2):
+            await self._settle(5)
+        elif dice < 0.70:
+            self._add(ledger, known)
+        elif dice < 0.75 and known.seen and not known.buried:
+            self.store.fence(ledger)
+            self.store.after_durable(lambda error: setattr(known, "fenced", True))
+        elif dice < 0.83 and known.seen and not known.buried:
+            self._explicit_lac(ledger, known)
+        elif dice < 0.86 and known.seen and not known.buried:
+            self._bury(ledger, known)
+        elif dice < 0.88:
+            await self._settle()
+            await self.store.compact()
+        elif dice < 0.90:
+            await self._settle()
+            await self._restart()
+        else:
+            await self._settle(rng.randrange(1, 60))
+
+    def _add(self, ledger: int, known: Known) -> None:
+        rng = self.rng
+        top = max(known.possible, default=-1)
+        first = top + 1 + (rng.random() < 0.1) if rng.random() < 0.85 or top < 0 else rng.randrange(top + 1)
+        count, lac = rng.randint(1, 4), rng.randrange(-1, top + 1) if top >= 0 else -1
+        frames = []
+        for entry in range(first, first + count):
+            # Copies of one entry differ in their LAC only; the payload follows from the ids.
+            payload = random.Random(ledger * 1000 + entry).randbytes(rng.choice((0, 1, 300, 900, 1500, 3000)))
+            body = stored(ledger, entry, lac, payload)
+            packet = struct.pack(">I", 0x02010000) + KEY + body
+            frames.append(struct.pack(">I", len(packet)) + packet)
+            known.possible.setdefault(entry, []).append(body)
+        chunk = b"".join(frames)
+        if known.buried:
+            # Only a repair brings a buried ledger back.
+            self.store.put_ledger(ledger, KEY, admitted=False)
+            known.buried = 3
+            known.acked, known.possible = {}, {entry: [known.possible[entry][-1]] for entry in range(first, first + count)}
+            known.lac, known.packet, known.packets = -1, -1, []
+        elif self.store.ledger(ledger) is None:
+            self.store.put_ledger(ledger, KEY)
+        self.store.add_run(ledger, first, count, lac, chunk, 0, len(chunk))
+        acked = {entry: len(known.possible[entry]) - 1 for entry in range(first, first + count)}
+
+        def done(error: OSError | None) -> None:
+            assert error is None
+            known.seen = True
+            if known.buried == 3:
+                known.buried = 0
+            if not known.buried:
+                known.acked.update(acked)
+                known.lac = max(known.lac, lac)
+
+        self.store.after_durable(done)
+
+    def _explicit_lac(self, ledger: int, known: Known) -> None:
+        lac = max(known.possible, default=-1)
+        known.packets.append(struct.pack(">qq", ledger, lac) + self.rng.randbytes(4))
+        self.store.set_explicit_lac(ledger, lac, known.packets[-1])
+        number = len(known.packets) - 1
+
+        def done(error: OSError | None) -> None:
+            if not known.buried:
+                known.packet, known.lac = max(known.packet, number), max(known.lac, lac)
+
+        self.store.after_durable(done)
+
+    def _bury(self, ledger: int, known: Known) -> None:
+        self.store.bury(ledger)
+        known.buried = 1
+
+        def done(error: OSError | None) -> None:
+            known.fenced = True
+            known.buried = 2
+
+        self.store.after_durable(done)
+
+    async def _restart(self) -> None:
+        """Cleanly, or by a crash that the life goes on from."""
+        if self.rng.random() < 0.5:
+            await self.store.close()
+        else:
+            self.store._maintenance._closed = True
+            await self.store._maintenance.close()
+            self.disk = MemoryDisk(self.disk.model.crash(self.rng), before=self._cut, stale=0x5A)
+        self.store = self._open()
+        self.oracle.check(self.store)
+
+    async def _settle(self, turns: int = 60) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
