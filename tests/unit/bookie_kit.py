@@ -21,7 +21,7 @@ from buckram.disk.local import LocalDisk
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
 from buckram.net.runtime import production_runtime
-from buckram.seams import Disk, Runtime, Write
+from buckram.seams import Disk, Runtime, Space, Write
 from buckram.types import DigestType, Fragment, LedgerMetadata, LedgerState
 
 KEY = master_key(b"secret")
@@ -66,6 +66,7 @@ class HeldDisk:
         self.alignment = self._disk.alignment
         self.holding = False
         self.error: OSError | None = None
+        self.free_bytes: int | None = None
         self._held: list[tuple[Callable[[OSError | None], None], OSError | None]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -79,6 +80,10 @@ class HeldDisk:
                 done(self.error or error)
 
         self._disk.write(writes, held, sync=sync)
+
+    def space(self) -> Space:
+        real = self._disk.space()
+        return real if self.free_bytes is None else Space(real.total_bytes, self.free_bytes)
 
     @property
     def waiting(self) -> int:
@@ -212,6 +217,8 @@ class Kit:
     async def close(self) -> None:
         for wire in self._wires:
             await wire.close()
+        if isinstance(self.disk, HeldDisk):
+            self.disk.release()
         await self.bookie.stop()
         self.disk.close()
 
@@ -245,6 +252,16 @@ async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
     """Poll with a deadline."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110  # conditions of the outside world have no event
+            await asyncio.sleep(0.002)
+
+
+async def seen(metadata: Any, *, writable: Sequence[str] = (), readonly: Sequence[str] = ()) -> None:
+    """Wait until the registrations are these."""
+    async with asyncio.timeout(10):
+        while True:
+            found = await metadata.bookies()
+            if list(found.writable) == list(writable) and list(found.readonly) == list(readonly):
+                return
             await asyncio.sleep(0.002)
 
 

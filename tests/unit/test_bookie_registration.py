@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.unit.bookie_kit import CONFIG, STORE, add, memory_metadata, running, until
+from tests.unit.bookie_kit import CONFIG, STORE, add, memory_metadata, running, seen, until
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.registration import Registration
@@ -43,15 +43,6 @@ async def test_read_only_and_back() -> None:
     await seen(metadata, writable=["alpha"], readonly=[])
     await registration.close(unregister=True)
     await seen(metadata, writable=[], readonly=[])
-
-
-async def seen(metadata: object, *, writable: list[str], readonly: list[str]) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            found = await metadata.bookies()  # type: ignore[attr-defined]
-            if list(found.writable) == writable and list(found.readonly) == readonly:
-                return
-            await asyncio.sleep(0.002)
 
 
 async def test_registers_again_after_the_session_was_lost(tmp_path: Path) -> None:
