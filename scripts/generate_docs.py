@@ -10,11 +10,10 @@ import dataclasses
 import enum
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ForwardRef
 
 import click
 
@@ -114,8 +113,8 @@ def _describe(name: str, value: Any) -> list[str]:
 def _describe_class(name: str, cls: type) -> list[str]:
     bases = ", ".join(b.__name__ for b in cls.__bases__ if b is not object)
     lines = [f"### {name}{f' ({bases})' if bases else ''}\n"]
-    doc = inspect.getdoc(cls)
-    # A dataclass without a docstring gets its signature as one: no help.
+    # Its own one only: a base class's text says nothing of this one, nor does the signature of a dataclass.
+    doc = inspect.cleandoc(cls.__doc__ or "")
     if doc and not doc.startswith(f"{cls.__name__}("):
         lines.append(f"{doc}\n")
     if issubclass(cls, enum.Enum):
@@ -123,6 +122,8 @@ def _describe_class(name: str, cls: type) -> list[str]:
         return lines
     if dataclasses.is_dataclass(cls):
         lines += [f"* `{field.name}: {field.type}`" for field in dataclasses.fields(cls)] + [""]
+    elif issubclass(cls, tuple):
+        lines += [f"* `{name}: {_annotation(kind)}`" for name, kind in cls.__annotations__.items()] + [""]
     elif issubclass(cls, BaseException):
         lines.append(f"Retryable: {'yes' if getattr(cls, 'retryable', False) else 'no'}.\n")
         return lines
@@ -139,13 +140,42 @@ def _describe_class(name: str, cls: type) -> list[str]:
 
 
 def _signature(value: Any) -> str:
+    """As written in the source: annotations without quotes, defaults that print the same in every run."""
     try:
-        text = str(inspect.signature(value))
+        signature = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
-    # Default objects print with their address, which changes from run to run.
-    text = re.sub(r"<[^>]* at 0x[0-9a-f]+>", "...", text).replace("'", "")
-    return text.replace("(self, ", "(").replace("(self)", "()")
+    parts, keyword_only = [], False
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            parts.append("*")
+        kind = parameter.kind
+        stars = "*" if kind is parameter.VAR_POSITIONAL else "**" if kind is parameter.VAR_KEYWORD else ""
+        keyword_only = keyword_only or bool(stars)
+        text = stars + parameter.name
+        if parameter.annotation is not parameter.empty:
+            text += f": {_annotation(parameter.annotation)}"
+        if parameter.default is not parameter.empty:
+            text += f" = {_default(parameter.default)}"
+        parts.append(text)
+    result = "" if signature.return_annotation is signature.empty else f" -> {_annotation(signature.return_annotation)}"
+    return f"({', '.join(parts)}){result}"
+
+
+def _annotation(value: Any) -> str:
+    if isinstance(value, ForwardRef):
+        return value.__forward_arg__
+    return value if isinstance(value, str) else inspect.formatannotation(value)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    text = repr(value)
+    return "..." if " at 0x" in text else text
 
 
 def _first_line(value: Any) -> str:
