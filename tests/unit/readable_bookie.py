@@ -12,6 +12,7 @@ from tests.unit.scripted_bookie import NET, ScriptedBookie, ScriptedCluster
 from buckram.client.client import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.adds import AddRun, walk_frames
+from buckram.core.context import ReplyContext
 from buckram.core.entry import Digest, entry_ids
 from buckram.core.messages import (
     BatchRead,
@@ -28,7 +29,6 @@ from buckram.core.protocol import (
     Close,
     Incoming,
     Ready,
-    ReplyContext,
     ServerProtocol,
     encode_add_replies,
     encode_reply,
@@ -207,7 +207,7 @@ async def readable(
     """A cluster of bookies b0, b1, ... and a client of it. After it no task may be left."""
     before = asyncio.all_tasks()
     cluster = ReadableCluster()
-    await cluster.store.initialise()  # type: ignore[attr-defined]  # a TreeStore
+    await cluster.store.initialise()
     for i in range(bookies):
         await cluster.add(f"b{i}")
     async with connect(wrap(cluster.store), config=config, net=net, runtime=cluster.runtime) as client:

@@ -321,7 +321,7 @@ async def test_a_lost_reply_or_a_conflict_does_not_confuse_delete() -> None:
             if self.deletes == 2:
                 raise MetadataUnavailable("the reply was lost")
 
-    async with readable(config=QUIET, wrap=lambda store: Store(store)) as (_, client):  # type: ignore[arg-type,return-value]
+    async with readable(config=QUIET, wrap=lambda store: Store(store)) as (_, client):
         writer = await dead_writer(client, 1)
         await client.delete(writer.ledger_id)
         assert [ledger async for ledger in client.list()] == []

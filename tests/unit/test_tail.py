@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ async def collect(reader: Reader, into: list[bytes], start: int = 0) -> None:
         into.append(entry.payload)
 
 
+def reached(got: list[bytes], count: int) -> bool:
+    return len(got) == count
+
+
 @pytest.mark.parametrize("shape", ["3/3/2", "3/2/2", "3/2/1"])
 async def test_entries_come_as_they_are_confirmed_and_end_with_the_ledger(shape: str) -> None:
     async with readable(config=FAST) as (_, client):
@@ -34,7 +39,7 @@ async def test_entries_come_as_they_are_confirmed_and_end_with_the_ledger(shape:
             for i in range(20):
                 await writer.append(b"%d" % i)
                 if i % 5 == 4:
-                    await eventually(lambda i=i: len(got) == i + 1, f"entry {i} delivered")
+                    await eventually(partial(reached, got, i + 1), f"entry {i} delivered")
             await writer.append_many([b"x"] * 500)
             await writer.close()
             await asyncio.wait_for(task, 5)
