@@ -30,7 +30,7 @@ def snippets() -> Iterator[object]:
                 yield pytest.param(found["language"], found["code"], id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("language", "code"), snippets())
+@pytest.mark.parametrize(("language", "code"), list(snippets()))
 def test_snippet_runs(language: str, code: str, tmp_path: Path) -> None:
     with ThreadedCluster(bookies=3) as cluster:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
