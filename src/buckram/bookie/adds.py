@@ -33,10 +33,10 @@ class AddPath:
 
     def __init__(
         self, store: Store, polls: LongPolls, budget: Budget, stats: Stats,
-        hold: Callable[[LedgerId, bytes, Held], None],
+        hold: Callable[[LedgerId, bytes, Held], None], vouched: Callable[[LedgerId], bool],
     ) -> None:
         self._store, self._polls, self._budget, self._hold = store, polls, budget, hold
-        self._ledger = store.ledger
+        self._ledger, self._vouched = store.ledger, vouched
         self._turn: list[Held] = []
         self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
         self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
@@ -47,7 +47,7 @@ class AddPath:
         """Insert a run, or answer why not, or let it wait for admission."""
         record = self._ledger(run.ledger_id)
         if (
-            record is None or record.fenced or record.tombstone or not record.admitted
+            record is None or record.fenced or record.tombstone or not record.admitted or record.limbo
             or record.master_key != run.master_key or not self._store.is_writable or self._budget.refuse_adds
         ):
             try:
@@ -100,7 +100,7 @@ class AddPath:
             return Code.OK
         elif record.fenced:
             return Code.FENCED
-        elif record.admitted:
+        elif record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
             return Code.OK
         session.requests_held += run.end - run.start
         self._hold(run.ledger_id, run.master_key, (session, run.detached()))

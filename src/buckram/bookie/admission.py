@@ -23,6 +23,7 @@ from buckram.types import LedgerId, LedgerState
 
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
+VOUCHED_LIMIT = 100_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 R = TypeVar("R")
 
@@ -50,6 +51,7 @@ class Admission(Generic[R]):
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[R]] = {}
         """Runs by ledger. As long as a ledger is here, every normal add of it queues behind."""
+        self._vouched: dict[LedgerId, None] = {}
         self._keys: dict[LedgerId, bytes] = {}
         self._queued: list[tuple[LedgerId, float]] = []
         self._running = 0
@@ -66,6 +68,10 @@ class Admission(Generic[R]):
         if self._running < CHECKS_AT_ONCE:
             self._running += 1
             self._scope.spawn(self._work(), "admission")
+
+    def vouched(self, ledger_id: LedgerId) -> bool:
+        """Whether this process has seen it open in metadata: a store that lost data may have lost a fence, too."""
+        return ledger_id in self._vouched
 
     async def close(self) -> None:
         """Runs that still wait are dropped unanswered: the bookie is stopping."""
@@ -106,8 +112,12 @@ class Admission(Generic[R]):
         if verdict is Verdict.ADMITTED:
             if record is None:
                 self._store.put_ledger(ledger_id, offered)
-            else:
+            elif not record.tombstone:
                 self._store.admit(ledger_id)
+            if self._store.limbo:
+                if len(self._vouched) >= VOUCHED_LIMIT:
+                    self._vouched.clear()
+                self._vouched[ledger_id] = None
         elif verdict is Verdict.FENCED:
             if record is None:
                 self._store.put_ledger(ledger_id, offered if key is None else key)

@@ -10,7 +10,7 @@ from buckram.errors import ConfigError
 from buckram.seams import Listener, Network
 from buckram.types import BookieAddress
 
-LONGEST_REQUEST = 8192
+LONGEST_REQUEST, PATIENCE_S = 8192, 10.0
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -32,7 +32,11 @@ class _Page(asyncio.Protocol):
         self._render, self._request = render, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._deadline = asyncio.get_running_loop().call_later(PATIENCE_S, transport.close)
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._request += data

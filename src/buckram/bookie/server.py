@@ -54,7 +54,7 @@ class Service:
         self.admission: Admission[Held] = Admission(
             store, metadata, config.admission_timeout_s, runtime.rng, self._admitted
         )
-        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission.hold)
+        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission.hold, self.admission.vouched)
         self.reads = ReadPath(
             store, self.polls, budget, config.max_batch_read_bytes, net.max_frame_bytes, self.polls.state_changed,
             runtime.stats,

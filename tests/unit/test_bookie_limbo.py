@@ -1,0 +1,88 @@
+"""A bookie that may have lost data: it serves what it has and never says "no such entry" (F6, M8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.bookie_kit import KEY, Kit, add, batch, ledger_metadata, running, stored
+
+from buckram.core.messages import ListEntries, Read, ReadLac
+from buckram.errors import Code
+from buckram.metadata.store import TreeStore
+from buckram.types import LedgerState
+
+PROTOCOLS = pytest.mark.parametrize("protocol", [2, 3])
+MARK = b"this block will be damaged"
+
+
+async def damaged(path: Path) -> TreeStore:
+    """Ledgers 1 (open in metadata), 2 (not in metadata), 3 (closed later); then a block in the middle goes bad."""
+    async with running(path) as kit:
+        metadata: TreeStore = kit.metadata
+        await kit.ledger(1)
+        await kit.ledger(3)
+        wire = await kit.wire()
+        for ledger, entry, payload in ((1, 0, b"a"), (2, 0, b"b"), (3, 0, b"c"), (1, 1, MARK), (1, 2, b"d")):
+            assert (await wire.call(add(ledger, entry, payload=payload))).code is Code.OK
+        await close_in_metadata(kit, 3)
+    hit = 0
+    for file in path.glob("log-*"):  # noqa: ASYNC240
+        data = bytearray(file.read_bytes())
+        at = data.find(MARK)
+        if at >= 0:
+            data[at] ^= 0x40
+            file.write_bytes(bytes(data))
+            hit += 1
+    assert hit
+    return metadata
+
+
+async def close_in_metadata(kit: Kit, ledger: int) -> None:
+    found = await kit.metadata.read_ledger(ledger)
+    closed = ledger_metadata([kit.id], LedgerState.CLOSED, last=0)
+    await kit.metadata.write_ledger(ledger, closed, found.version)
+
+
+@PROTOCOLS
+async def test_absence_is_unknown_and_what_is_there_is_served(tmp_path: Path, protocol: int) -> None:
+    metadata = await damaged(tmp_path)
+    unknown = Code.UNKNOWN_LEDGER_STATE if protocol == 3 else Code.IO_ERROR  # v2 has no number that clients survive
+    async with running(tmp_path, metadata=metadata) as kit:
+        assert kit.store.limbo
+        wire = await kit.wire(protocol)
+        assert (await wire.call(Read(1, 0))).body == stored(1, 0, payload=b"a")
+        for request in (Read(1, 1), Read(1, 9), Read(77, 0), Read(77, -1)):
+            assert (await wire.call(request)).code in (unknown, Code.IO_ERROR)
+        assert (await wire.call(Read(77, -1, fence=True, master_key=KEY))).code is unknown
+        assert (await wire.call(Read(1, 9, fence=True, master_key=KEY))).code is unknown
+        if protocol == 2:
+            assert (await wire.call(batch(1, 9))).code is Code.IO_ERROR
+        else:
+            assert (await wire.call(ReadLac(78))).code is unknown
+            assert (await wire.call(ListEntries(78))).code is unknown
+            assert (await wire.call(ListEntries(1))).code is unknown
+            assert (await wire.call(Read(78, -1, previous_lac=0, timeout_ms=5, piggyback=True))).code is unknown
+
+
+async def test_adds_ask_metadata_again(tmp_path: Path) -> None:
+    """The store may have lost a fence: only an open ledger in metadata lets normal adds in."""
+    metadata = await damaged(tmp_path)
+    async with running(tmp_path, metadata=metadata) as kit:
+        wire = await kit.wire()
+        assert (await wire.call(add(1, 3))).code is Code.OK
+        assert (await wire.call(add(1, 4))).code is Code.OK
+        assert (await wire.call(add(2, 1))).code is Code.FENCED
+        assert (await wire.call(add(3, 1))).code is Code.FENCED
+        assert (await wire.call(add(55, 0))).code is Code.FENCED
+        assert (await wire.call(add(2, 1, recovery=True))).code is Code.OK
+
+
+async def test_limbo_lasts_over_restarts_until_it_is_cleared(tmp_path: Path) -> None:
+    metadata = await damaged(tmp_path)
+    for _ in range(2):
+        async with running(tmp_path, metadata=metadata) as kit:
+            assert (await (await kit.wire(3)).call(Read(77, 0))).code is Code.UNKNOWN_LEDGER_STATE
+    async with running(tmp_path, metadata=metadata) as kit:
+        kit.store.clear_limbo()
+        assert (await (await kit.wire(3)).call(Read(77, 0))).code is Code.NO_LEDGER
