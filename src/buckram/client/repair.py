@@ -23,7 +23,7 @@ from buckram.core.messages import Add
 from buckram.core.metadata import fragment_end, fragment_index, member_replaced
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
-from buckram.errors import BookieError, BuckramError, Code, HandleClosed
+from buckram.errors import BookieError, BookieIOError, BuckramError, Code, HandleClosed, UnknownLedgerState
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata
 
@@ -268,6 +268,9 @@ def _held(answer: Answer[T]) -> T | None:
     if isinstance(answer, Positive):
         return answer.value
     if isinstance(answer, Negative) or answer.damaged:
+        return None
+    if isinstance(answer.error, BookieIOError | UnknownLedgerState):
+        # It answers that it cannot give the entry (bytes gone bad, limbo): another copy can only help.
         return None
     raise answer.error
 

@@ -137,7 +137,7 @@ def run_life(
             stack.enter_context(mutant)
         life = Life(plan or make_plan(seed), echo)
         stack.enter_context(watch_stores(life.world))
-        stack.enter_context(_report_broken_invariants(life.world))
+        stack.enter_context(report_broken_invariants(life.world))
         try:
             life.world.loop.run_until_complete(life.run())
         except Stuck as stuck:
@@ -149,7 +149,7 @@ def run_life(
     return result
 
 
-class _report_broken_invariants(AbstractContextManager[None]):  # reads like a function
+class report_broken_invariants(AbstractContextManager[None]):  # reads like a function
     """An InvariantViolation counts from the moment it is made, whatever catches it."""
 
     def __init__(self, world: World) -> None:

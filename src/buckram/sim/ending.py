@@ -8,18 +8,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
+from buckram.bookie.store import Store
 from buckram.client.client import Client
+from buckram.core.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
 from buckram.sim.faults import Faults
 from buckram.sim.workload.reading import read_and_judge
 from buckram.sim.workload.recovering import RecovererActor
 from buckram.sim.workload.stage import Stage
+from buckram.sim.workload.writing import WriterActor
 from buckram.sim.world import Died
 from buckram.types import LedgerId
 
 SETTLE_S = 12.0
 DEADLINE_S = 60.0
 HUNG_DEADLINE_S = 40.0
+IDLE_S = 0.03
+"""idle_lac_ms of the lives, a round trip and two syncs of the simulated disk."""
+
+
+async def clear_limbo(store: Store) -> None:
+    store.clear_limbo()
 
 
 class Ending:
@@ -41,8 +50,10 @@ class Ending:
         await self._tails_end()
         await self._wake_sleepers()
         await self._read_all(first, client)
-        if self.plan.repairing:
-            await self._repair_all(first)
+        if self.plan.repairing and await self._repair_all(first):
+            await self._leave_limbo(first)
+        if self.plan.calm and self.hung is None:
+            await self._calm(client)
         if self.plan.final_power_loss:
             await self._lose_power()
             await self._read_all(first, client)
@@ -224,9 +235,58 @@ class Ending:
             except (BuckramError, Died) as error:
                 self.report.check("S19", False, "ledger {} cannot be opened: {!r}", ledger_id, error)
 
-    async def _repair_all(self, actor: RecovererActor) -> None:
-        """L12: with enough bookies a closed ledger gets all its copies back."""
+    async def _calm(self, client: Client) -> None:
+        """L7: nothing is wrong any more; what a writer wrote last is readable soon although it writes nothing else."""
+        if sum(machine.ready for machine in self.world.machines.values()) < self.plan.shape[0] or self.plan.liar:
+            return
+        last = WriterActor(self.stage, "w9")
+        if await last.connect(5) is None:
+            return
+
+        async def idle() -> LedgerId:
+            assert last.client is not None
+            writer = await last.client.create(ensemble=self.plan.shape, custom_metadata={"op": last.host})
+            handle = self.judge.opened_writer(last.host, writer.ledger_id, explicit=False, deferred=False)
+            for _ in range(2):
+                last._append(writer, handle, last._payload(), None, nowait=False)
+                last.sent += 1
+            await writer.flush()
+            await asyncio.sleep(IDLE_S)
+            return writer.ledger_id
+
+        async def look(ledger_id: LedgerId) -> int:
+            reader = await client.open(ledger_id)
+            await reader.close()
+            return reader.last_confirmed
+
+        try:
+            ledger_id = await self.world.join(last.process, idle(), "idle writer")
+            lac = await self.world.join(self.world.processes["f1"], look(ledger_id), "look")
+        except (BuckramError, Died) as error:
+            last.note(f"no calm: {error!r}")
+            return
+        self.report.check("L7", lac == 1, "{} s after its ack the last entry of ledger {} is not readable, LAC {}",
+                          IDLE_S, ledger_id, lac)
+
+    async def _leave_limbo(self, actor: RecovererActor) -> None:
+        """L13: every ledger has been repaired and the operator says so; absent entries are denied again."""
         assert actor.client is not None
+        client = actor.client
+        for machine in self.world.machines.values():
+            store = machine.bookie.store if machine.bookie is not None and machine.ready else None
+            if store is None or not store.limbo or machine.process is None:
+                continue
+            await self.world.join(machine.process, clear_limbo(store), "operator")
+            for ledger_id in self._present():
+                reply = await self.world.join(
+                    actor.process, client.services.pool.call(machine.name, Read(ledger_id, 1 << 40)), "ask")
+                self.report.check("L13", reply.code.explicit_negative, "{} answers {} to an entry that never was",
+                                  machine.name, reply.code.name)
+
+    async def _repair_all(self, actor: RecovererActor) -> bool:
+        """L12: with enough bookies a closed ledger gets all its copies back. True if all did."""
+        assert actor.client is not None
+        all_healthy = True
         for ledger_id in self._present():
             healthy = False
             for _ in range(4):
@@ -234,10 +294,12 @@ class Ending:
                 if healthy:
                     break
                 await asyncio.sleep(1.0)
-            usable = sum(machine.ready for machine in self.world.machines.values()) - (self.hung is not None)
-            if usable >= self.plan.shape[0] and not self.plan.racks:
+            all_healthy = all_healthy and healthy
+            usable = sum(machine.ready for machine in self.world.machines.values())
+            if usable >= self.plan.shape[0] and not self.plan.racks and self.hung is None:
                 self.report.check("L12", healthy, "ledger {} is not repaired although {} bookies are there",
                                   ledger_id, usable)
+        return all_healthy
 
     async def _lose_power(self) -> None:
         """All bookies at once; what was acknowledged is on the disks (M4, M2)."""

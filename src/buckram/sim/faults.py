@@ -28,7 +28,8 @@ class Faults:
         self.recorded: list[tuple[str, str, int, bytes]] = []
         self._restarting: dict[str, bool] = {}
         self._stories: dict[str, Fault] = {
-            "kill": self._kill, "power": self._power, "power all": self._power_all, "crash at op": self._crash_at_op,
+            "kill": self._kill, "pair": self._pair, "power": self._power,
+            "power all": self._power_all, "crash at op": self._crash_at_op,
             "crash at await": self._crash_at_await, "pause bookie": self._pause_bookie, "cut": self._cut,
             "isolate": self._isolate, "reset": self._reset, "slow": self._slow, "replay": self._replay,
             "pause client": self._pause_client, "crash client": self._crash_client,
@@ -97,6 +98,17 @@ class Faults:
 
     async def _kill(self) -> None:
         self.world.crash(self._machine(), power=False)
+
+    async def _pair(self) -> None:
+        """Two members of one ensemble die at the same moment."""
+        for ledger in self.world.judge.facts.ledgers.values():
+            if ledger.metadata is not None and not ledger.metadata.closed:
+                members = list(ledger.metadata.last_fragment.ensemble)
+                self.rng.shuffle(members)
+                power = self.rng.random() < 0.5
+                for name in members[:2]:
+                    self.world.crash(self.world.machines[name], power)
+                return
 
     async def _power(self) -> None:
         self.world.crash(self._machine(), power=True)
@@ -240,6 +252,9 @@ class Faults:
 
     async def _metadata_loss(self) -> None:
         server = self.world.metadata
+        if self.rng.random() < 0.6:
+            for host in self._clients():
+                server.lose_next(self.rng.choice(("before", "after", "after")), host, "/all/")
         server.lose_before, server.lose_after = self.rng.choice(((0.3, 0.0), (0.0, 0.3), (0.2, 0.3), (0.0, 0.6)))
         await asyncio.sleep(self.rng.random() * 3.0 + 0.2)
         server.lose_before = server.lose_after = 0.0

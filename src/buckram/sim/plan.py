@@ -18,9 +18,9 @@ SHAPES = (
     (3, 1, 1), (5, 5, 3),
 )  # fmt: skip
 FAULTS = {
-    "kill": 5, "power": 5, "power all": 3, "crash at op": 5, "crash at await": 4, "pause bookie": 4, "cut": 6,
-    "isolate": 3, "reset": 4, "slow": 3, "replay": 3, "pause client": 4, "crash client": 4, "metadata loss": 5,
-    "metadata down": 2, "expire": 3, "write error": 2, "read error": 2, "full": 2, "flip": 3, "wipe": 2,
+    "kill": 5, "power": 5, "pair": 3, "power all": 3, "crash at op": 5, "crash at await": 4, "pause bookie": 4,
+    "cut": 6, "isolate": 3, "reset": 4, "slow": 3, "replay": 3, "pause client": 4, "crash client": 4, "metadata loss": 5,
+    "metadata down": 2, "expire": 3, "write error": 2, "read error": 2, "full": 3, "flip": 3, "wipe": 2,
     "metadata cut": 3,
 }  # fmt: skip
 
@@ -48,6 +48,7 @@ class Plan:
     hung_for_good: bool = False
     final_power_loss: bool = False
     late_wake: bool = False
+    calm: bool = False
     password: bytes = b""
     busy_s: float = 2.0
     notes: dict[str, int] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class Plan:
     def __str__(self) -> str:
         modes = [name for name in (
             "explicit", "deferred", "liar", "attacker", "deleting", "repairing", "collecting", "hung_for_good",
-            "final_power_loss", "late_wake") if getattr(self, name)]  # fmt: skip
+            "final_power_loss", "late_wake", "calm") if getattr(self, name)]  # fmt: skip
         shape = "/".join(map(str, self.shape))
         return (
             f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, about "
@@ -92,6 +93,13 @@ def make_plan(seed: int) -> Plan:
     plan.hung_for_good = 2 <= shape[2] < shape[1] and shape[0] == shape[1] and rng.random() < 0.12
     plan.final_power_loss = rng.random() < 0.2
     plan.late_wake = rng.random() < 0.3
+    plan.calm = rng.random() < 0.15
+    if "wipe" in plan.faults and rng.random() < 0.5:
+        plan.repairing = True
+    if "flip" in plan.faults:
+        plan.repairing = plan.repairing or rng.random() < 0.5
+        if plan.digest is DigestType.DUMMY:
+            plan.digest = DigestType.CRC32C  # DUMMY finds nothing, so the reader could not notice
     if plan.collecting:
         plan.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
     if plan.racks:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from asyncio import events
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -294,7 +295,12 @@ class World:
         if machine is None:
             return None
         disk = MemoryDisk(machine.device.model.worst_case())
-        return Store.open(disk, self.configs.store, NullStats(), random.Random(0))
+        loop = events._get_running_loop()
+        events._set_running_loop(None)  # a store that is only looked at must start no background work in this life
+        try:
+            return Store.open(disk, self.configs.store, NullStats(), random.Random(0))
+        finally:
+            events._set_running_loop(loop)
 
     def _fenced_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> bool | None:
         store = self._after_power_loss(bookie)

@@ -117,6 +117,7 @@ class RecovererSide(Checker):
     def __init__(self, facts: Facts, report: Report) -> None:
         super().__init__(facts, report)
         self._known: dict[tuple[str, LedgerId], dict[BookieId, bool]] = {}
+        self._writing_back: dict[LedgerId, dict[str, bool]] = {}
         self._denied: dict[tuple[str, LedgerId], dict[EntryId, dict[BookieId, bool]]] = {}
 
     def request_sent(self, request: Request) -> None:
@@ -125,6 +126,12 @@ class RecovererSide(Checker):
             return
         if request.kind == "add" and request.key == ledger.key:
             self._lac(ledger, request)
+            if request.recovery and self.facts.recovering.get((request.client, request.ledger)):
+                self._writing_back.setdefault(request.ledger, {})[request.client] = True
+                at_work = [c for c in self._writing_back[request.ledger]
+                           if self.facts.recovering.get((c, request.ledger))]
+                if len(at_work) >= 2:
+                    self.report.situation("two recoverers in write-back")
         if request.kind == "write_lac" and request.key == ledger.key:
             self._lac(ledger, request)
         if not request.fence or request.key != ledger.key:
@@ -168,6 +175,8 @@ class RecovererSide(Checker):
         if request is None or not request.fence:
             return
         who = (request.client, request.ledger)
+        if answer.code is Code.OK and request.entry >= 0:
+            self.report.situation("recovery found an entry above the LAC")
         if answer.code is Code.OK or answer.negative:
             self._known.setdefault(who, {})[request.bookie] = True
         if answer.negative and request.entry >= 0:

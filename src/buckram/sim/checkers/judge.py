@@ -136,12 +136,6 @@ class Judge:
         handles = [h for h in self.facts.handles if h.ledger == ledger.ledger]
         if new.ensemble_size > new.write_quorum and any("pending" in h.results for h in handles):
             self.report.situation("ensemble change with adds in flight and E > Qw")
-        for handle in handles:
-            for entry in [n for n, result in enumerate(handle.results) if result == "pending"]:
-                claims = ledger.claims.get(entry, {})
-                if len(claims) >= new.ack_quorum and not any(b in claims for b in new.last_fragment.ensemble):
-                    self.report.situation("completed add lost its quorum")
-                    return
 
     def key_conflict(self, who: str, key: str) -> None:
         if not key.startswith(self._layout.ledgers + "/"):

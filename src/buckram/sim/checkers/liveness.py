@@ -62,6 +62,17 @@ class Progress(Checker):
     ) -> None:
         if old is not None and new is not None and who == ledger.writer and new.state is LedgerState.OPEN:
             self.report.check("L9", True)
+            if old.fragments != new.fragments:
+                self._lost_quorums(ledger, old, new)
+
+    def _lost_quorums(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        for (client, ledger_id, entry), ok in self._ok.items():
+            if ledger_id == ledger.ledger and client == ledger.writer and entry not in ledger.acked:
+                before = [b for b in write_set(old, entry) if b in ok]
+                after = [b for b in write_set(new, entry) if b in ok]
+                if len(before) >= new.ack_quorum > len(after):
+                    self.report.situation("completed add lost its quorum")
+                    return
 
     def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
         if type(error).__name__ != "NotEnoughBookies" or ledger.metadata is None:

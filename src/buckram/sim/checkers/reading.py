@@ -6,7 +6,7 @@ from buckram.errors import Code
 from buckram.sim.checkers.base import Checker, ReadResult
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts, write_set
 from buckram.sim.checkers.report import Report
-from buckram.sim.checkers.wire import Answer
+from buckram.sim.checkers.wire import Answer, Request
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 
@@ -16,7 +16,13 @@ class Reads(Checker):
     def __init__(self, facts: Facts, report: Report) -> None:
         super().__init__(facts, report)
         self._said: dict[tuple[str, LedgerId, EntryId], dict[BookieId, str]] = {}
+        self._asked: dict[tuple[str, LedgerId, EntryId], dict[BookieId, bool]] = {}
         self._bad: dict[tuple[str, LedgerId], int] = {}
+
+    def request_sent(self, request: Request) -> None:
+        if request.kind == "read" and request.entry >= 0 and not request.ghost:
+            asked = self._asked.setdefault((request.client, request.ledger, request.entry), {})
+            asked[request.bookie] = True
 
     def answer_delivered(self, answer: Answer) -> None:
         request = answer.request
@@ -35,7 +41,8 @@ class Reads(Checker):
         if request.entry >= 0 and request.kind in ("read", "batch"):
             said = self._said.setdefault((request.client, request.ledger, request.entry), {})
             said[request.bookie] = "negative" if answer.negative else "positive" if good else "unknown"
-            if len(dict.fromkeys(said.values())) == 3:
+            silent = [b for b in self._asked.get((request.client, request.ledger, request.entry), {}) if b not in said]
+            if len(dict.fromkeys([*said.values(), *["unknown" for _ in silent]])) == 3:
                 self.report.situation("read with all three answer classes")
         if request.kind == "batch" and answer.bodies and len(answer.bodies) > 1:
             self.report.situation("batch read cut by size")

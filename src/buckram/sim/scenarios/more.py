@@ -1,0 +1,113 @@
+"""More directed schedules: for defects and promises that random lives reach too rarely."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.messages import Read
+from buckram.errors import BuckramError, Code
+from buckram.sim.damage import flip_some_byte
+from buckram.sim.ending import clear_limbo
+from buckram.sim.scenarios.script import Script
+
+
+async def forgotten_force(s: Script) -> None:
+    """M2: a member loses power with unsynced entries and is back before the force, which asks it: it says OK."""
+    await s.bookies(3)
+    for machine in s.world.machines.values():
+        machine.device.sync_s = (0.2, 0.3)
+    w = await s.writer(deferred_sync=True)
+    w.append(3)
+    await s.until(lambda: w.acked == 3, "acks before the sync")
+    s.power_loss("b1")
+    await s.boot("b1")
+    await asyncio.sleep(0.5)
+
+    async def force() -> None:
+        try:
+            head = await w.writer.force()
+        except BuckramError:
+            return
+        s.judge.forced(w.handle, head)
+
+    await s.world.join(s.process("w1"), force(), "force")
+    s.process("w1").crash()
+    s.power_loss("b2")
+    await s.boot("b2")
+    await s.recovered(w.ledger)
+
+
+async def hung_member(s: Script) -> None:
+    """L2 (3/3/2): one member hangs from the fence on; recovery does not wait for its timeout again and again."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(8)
+    await s.until(lambda: w.acked == 8, "acks")
+    s.world.pause("b2")
+    c = await s.recoverer()
+    began = s.world.loop.time()
+    ok = await s.recover(c, w.ledger)
+    took = s.world.loop.time() - began
+    s.world.report.check("L2", ok and took < 2 * s.plan.configs.net.request_timeout_s + 1.0,
+                         "recovery past a hung member took {:.1f} s", took)
+    await s.recovered(w.ledger)
+
+
+async def idle_writer(s: Script) -> None:
+    """L7: the last entry of a writer that falls silent becomes readable by itself, soon."""
+    await s.bookies(3)
+    w = await s.writer()
+    r = await s.reader()
+    assert r.client is not None
+    client = r.client
+    for n in range(3):
+        w.append()
+        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+        await asyncio.sleep(0.03)
+
+        async def look() -> int:
+            reader = await client.open(w.ledger)
+            lac = reader.last_confirmed
+            await reader.close()
+            return lac
+
+        lac = await s.world.join(s.process("r1"), look(), "open")
+        s.world.report.check("L7", lac == n, "30 ms after its ack entry {} is not readable, the LAC is {}", n, lac)
+    await s.recovered(w.ledger)
+
+
+async def limbo(s: Script) -> None:
+    """L13: a damaged bookie says "unknown" until the ledger was repaired, then it can deny again."""
+    await s.bookies(3)
+    w = await s.writer()
+    for n in range(6):
+        w.append()
+        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+    machine = s.world.machines["b1"]
+    s.kill("b1")
+    s.expect(flip_some_byte(machine.device, s.world.rng), "nothing to damage")
+    s.facts.bookie("b1").damaged = True
+    await s.boot("b1")
+    actor = await s.recoverer("f1")
+    client = actor.client
+    assert client is not None
+    assert await actor.recover(client, w.ledger)
+    s.expect(await actor.repair(client, w.ledger), "not repaired")
+
+    async def ask(entry: int) -> Code:
+        reply = await client.services.pool.call("b1", Read(w.ledger, entry))
+        return reply.code
+
+    for entry in range(6):
+        code = await s.world.join(s.process("f1"), ask(entry), "ask")
+        s.world.report.check("L12", code is Code.OK, "b1 answers {} to entry {} after the repair", code.name, entry)
+    store = machine.bookie.store if machine.bookie is not None else None
+    assert store is not None
+    s.expect(store.limbo, "the damage was not noticed")
+    code = await s.world.join(s.process("f1"), ask(10), "ask")
+    s.world.report.check("F6", not code.explicit_negative, "b1 denies entry 10 although it may have lost data")
+    assert machine.process is not None
+    await s.world.join(machine.process, clear_limbo(store), "operator")
+    code = await s.world.join(s.process("f1"), ask(10), "ask")
+    s.world.report.check("L13", code is Code.NO_ENTRY, "b1 answers {} to an entry beyond the end after the repair",
+                         code.name)

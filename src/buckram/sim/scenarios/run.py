@@ -1,0 +1,100 @@
+"""Runs one directed schedule in a world of its own and says what was violated."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+from buckram.sim.checkers.report import Violation
+from buckram.sim.cluster import report_broken_invariants
+from buckram.sim.loop import Stuck
+from buckram.sim.scenarios import directed, more
+from buckram.sim.scenarios.script import ScenarioFailed, Script, quiet_plan
+from buckram.sim.spies import watch_stores
+from buckram.sim.world import Died, World
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    story: Callable[[Script], Awaitable[None]]
+    shape: Shape
+    wire: int = 2
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "D1": Scenario(directed.amnesia, (3, 3, 2)),
+    "D2": Scenario(directed.lost_fence, (3, 3, 2)),
+    "D3": Scenario(directed.volatile_fence, (2, 2, 2)),
+    "D4": Scenario(directed.striping_change, (3, 2, 2)),
+    "D4-late": Scenario(directed.striping_change_late, (3, 2, 2)),
+    "D5": Scenario(directed.identity_reuse, (2, 2, 2)),
+    "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
+    "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
+    "D8": Scenario(directed.lost_replies, (3, 3, 2)),
+    "D9": Scenario(directed.late_acks, (3, 3, 2)),
+    "D10": Scenario(directed.change_back, (3, 3, 2)),
+    "forgotten-force": Scenario(more.forgotten_force, (2, 2, 2)),
+    "hung-member": Scenario(more.hung_member, (3, 3, 2)),
+    "idle-writer": Scenario(more.idle_writer, (3, 3, 2)),
+    "limbo": Scenario(more.limbo, (3, 3, 2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`failed`: the schedule could not be carried out, or ended wrong; violations count in any case."""
+
+    violations: list[Violation]
+    failed: str
+    evaluated: dict[str, int]
+    trace_hash: str
+    lines: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations and not self.failed
+
+
+def run_scenario(
+    name: str, seed: int = 0, *, echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> Outcome:
+    scenario = SCENARIOS[name]
+    plan = quiet_plan(scenario.shape, wire=scenario.wire)
+    failed: list[str] = []
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        world = World(f"{name} {seed}", echo=echo, configs=plan.configs)
+        stack.enter_context(watch_stores(world))
+        stack.enter_context(report_broken_invariants(world))
+
+        async def live() -> None:
+            world.broken = asyncio.Event()
+            script = Script(world, plan)
+            story = asyncio.ensure_future(scenario.story(script))
+            broken = asyncio.ensure_future(world.broken.wait())
+            await asyncio.wait([story, broken], return_when=asyncio.FIRST_COMPLETED)
+            if story.done():
+                try:
+                    story.result()
+                except (ScenarioFailed, Died) as error:
+                    failed.append(f"{type(error).__name__}: {error}")
+            world.judge.ended()
+
+        try:
+            world.loop.run_until_complete(live())
+        except Stuck as stuck:
+            world.report.violate("stuck", str(stuck))
+        outcome = Outcome(
+            list(world.report.violations), "; ".join(failed), world.report.evaluated, world.trace.digest,
+            list(world.trace.lines))
+        world.close()
+    gc.enable()
+    return outcome
