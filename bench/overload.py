@@ -26,7 +26,7 @@ ENTRY = 1024
 LEDGER_OF_THE_DEAF = 2**40
 
 
-def deaf(port: int, ledger: int, number: int, end: float) -> None:
+def deaf(port: int, ledger: int, number: int, end: float, sent: list[int]) -> None:
     """Adds and reads as fast as the socket takes them; the answers stay in the socket."""
     payloads = [random.randbytes(ENTRY)] * 64
     key = master_key(b"")
@@ -44,7 +44,9 @@ def deaf(port: int, ledger: int, number: int, end: float) -> None:
                 left = memoryview(b"".join(frames) + reads)
                 while left and time.monotonic() < end:
                     with contextlib.suppress(TimeoutError):
-                        left = left[connection.send(left) :]
+                        taken = connection.send(left)
+                        sent[number] += taken
+                        left = left[taken:]
         time.sleep(0.05)
 
 
@@ -57,7 +59,8 @@ async def main(uri: str, port: int, seconds: float) -> dict[str, object]:
         await writer.append_many([random.randbytes(ENTRY)] * 20_000)
         await writer.close()
         end = time.monotonic() + seconds
-        jobs = [(port, writer.ledger_id, n, end) for n in range(DEAF)]
+        sent = [0] * DEAF
+        jobs = [(port, writer.ledger_id, n, end, sent) for n in range(DEAF)]
         threads = [threading.Thread(target=deaf, args=job, daemon=True) for job in jobs]
         for thread in threads:
             thread.start()
@@ -89,6 +92,7 @@ async def main(uri: str, port: int, seconds: float) -> dict[str, object]:
         "adds_per_s": round(counts["adds"] / seconds),
         "reads_per_s": round(counts["reads"] / seconds),
         "read_errors": counts["errors"],
+        "deaf_mb_sent": round(sum(sent) / 1e6, 1),
         "slowest_thousand_adds_s": round(slowest, 2),
     }
 
