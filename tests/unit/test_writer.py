@@ -266,6 +266,21 @@ async def test_deferred_sync_ends_with_a_failed_bookie() -> None:
         assert (writer.metadata.last_entry, writer.metadata.length) == (0, 3)
 
 
+async def test_a_force_is_no_success_when_the_writer_ended_meanwhile() -> None:
+    async with scripted() as (cluster, client):
+        writer = await client.create(deferred_sync=True)
+        await writer.append(b"abc")
+        cluster["b0"].add_code = lambda entry: Code.IO_ERROR
+        lost = writer.append_nowait(b"x")
+        with pytest.raises(WriteFailed):  # its own LAC is what close seals, so nothing beyond it may be promised
+            await writer.force()
+        assert isinstance(lost.exception(), WriteFailed)
+        assert writer.last_confirmed == -1
+        with pytest.raises(WriteFailed):
+            await writer.close()
+        assert writer.metadata.last_entry == -1
+
+
 # -- the explicit LAC -----------------------------------------------------------------------------------------
 
 
@@ -392,6 +407,30 @@ async def test_closing_the_client_leaves_no_task_and_no_waiter() -> None:
             await client.create()
         metadata = (await cluster.store.read_ledger(writer.ledger_id)).metadata
         assert metadata.state is LedgerState.OPEN, "open ledgers are left to recovery"
+
+
+async def test_a_cancelled_end_of_with_leaves_no_append_waiting() -> None:
+    async with scripted() as (cluster, client):
+        pending: list[asyncio.Future[int]] = []
+
+        async def body() -> None:
+            async with client.create() as writer:
+                await writer.append(b"x")
+                for bookie in cluster.bookies.values():
+                    bookie.silent = True
+                pending.append(writer.append_nowait(b"y"))
+
+        task = asyncio.ensure_future(body())
+        await eventually(lambda: bool(pending), "the body has ended")
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert pending[0].done(), "nobody works for it any more"
+        assert isinstance(pending[0].exception(), HandleClosed)
+        for bookie in cluster.bookies.values():
+            bookie.reset()  # late failures find a writer that has ended
+        await asyncio.sleep(0.01)
 
 
 # -- create ---------------------------------------------------------------------------------------------------

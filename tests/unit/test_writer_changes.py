@@ -33,14 +33,14 @@ class FlakyStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.plan: list[str] = []
-        self.away = False
+        self.away = self.away_for_reads = False
         self.writes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Any = None) -> Versioned:
-        if self.away:
+        if self.away or self.away_for_reads:
             raise MetadataUnavailable("away")
         return await self._store.read_ledger(ledger_id, watch)
 

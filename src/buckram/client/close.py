@@ -8,7 +8,7 @@ from buckram.client.metadata_cell import MetadataCell
 from buckram.core.append import AppendWindow
 from buckram.core.messages import Force
 from buckram.core.metadata import closed
-from buckram.errors import BookieError, BookieIOError, BuckramError, Code, LedgerFenced
+from buckram.errors import BookieError, BookieIOError, BuckramError, Code, LedgerFenced, WriteFailed
 from buckram.net.pool import BookiePool
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
@@ -41,7 +41,7 @@ async def seal(cell: MetadataCell, ledger_id: LedgerId, last_entry: EntryId, len
 async def force(window: AppendWindow, pool: BookiePool) -> EntryId:
     """Make everything acknowledged so far durable on all E bookies (M2); returns the last entry that is.
 
-    Raises the first BookieError; the LAC stays then.
+    Raises the first BookieError, or WriteFailed when the writer ended meanwhile; the LAC stays then.
     """
     point = window.force_point()
     if point[0] <= window.lac:
@@ -60,4 +60,7 @@ async def force(window: AppendWindow, pool: BookiePool) -> EntryId:
             raise error
     if not window.closed:
         window.forced(point)
+    elif point[0] > window.lac:
+        # The owner seals at its LAC, which cannot move any more: what was forced beyond it would be cut off.
+        raise WriteFailed(window.ledger_id, f"the writer ended while entries up to {point[0]} were forced; recover it")
     return max(point[0], window.lac)

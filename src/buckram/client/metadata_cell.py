@@ -89,14 +89,10 @@ class MetadataCell:
         return await self.update(same, patience_s=patience_s)
 
     async def _write(self, wanted: LedgerMetadata, version: int) -> None:
-        # In doubt from before the first byte leaves until a newer version is seen, whatever ends the await.
+        # In doubt from before the first byte leaves until a newer version is seen, whatever ends the await. A refusal
+        # does not end it: an earlier write of ours may be what changed the record, and that is not known until it is read.
         self._doubt = version
-        try:
-            written = await self._store.write_ledger(self._ledger_id, wanted, version)
-        except VersionConflict:
-            self._doubt = None  # refused for good: the version only grows
-            raise
-        self._install(written)
+        self._install(await self._store.write_ledger(self._ledger_id, wanted, version))
 
     def _install(self, seen: Versioned) -> None:
         if seen.version > self._current.version:

@@ -309,6 +309,8 @@ class Writer:
                 return  # kept as the writer's failure
 
     async def _dispose(self) -> None:
+        # After this nobody works for what is pending: it must not wait for ever, and late answers must find an end.
+        self._fail(HandleClosed(f"ledger {self.ledger_id}: the writer was given up before this was acknowledged"))
         self._unsubscribe()
         self._lac.close()
         self._change.close()
@@ -323,7 +325,10 @@ class Writer:
             self._end(error)
 
     def _end(self, error: BuckramError, *, meant: bool = False) -> None:
-        if self._failure is None and not meant and (self._intake.waiting or self._window.pending_entries):
+        window = self._window
+        # Acknowledged and not forced is as good as pending: sealing cuts it off.
+        left = self._intake.waiting or window.pending_entries or window.pending_head > window.lac
+        if self._failure is None and not meant and left:
             self._failure = error
         self._refuse(error)
         self._window.close()
