@@ -33,7 +33,7 @@ from buckram.core.protocol import (
     encode_add_replies,
     encode_reply,
 )
-from buckram.errors import Code
+from buckram.errors import Code, MetadataUnavailable
 from buckram.seams import MetadataStore
 from buckram.types import DigestType
 
@@ -194,6 +194,21 @@ class ReadableCluster(ScriptedCluster):
     @property
     def all(self) -> list[ReadableBookie]:
         return [self[name] for name in self.bookies]
+
+
+class Switch:
+    """A MetadataStore that can be away."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self.inner, self.away = inner, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def read_ledger(self, ledger_id: int, watch: Any = None) -> Any:
+        if self.away:
+            raise MetadataUnavailable("away")
+        return await self.inner.read_ledger(ledger_id, watch)
 
 
 @contextlib.asynccontextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
-from tests.unit.readable_bookie import readable
+from tests.unit.readable_bookie import Switch, readable
 from tests.unit.scripted_bookie import eventually
 
 from buckram.config import ClientConfig
@@ -19,6 +20,7 @@ from buckram.errors import (
     ReadFailed,
     Unauthorized,
 )
+from buckram.seams import MetadataStore
 
 FAST = ClientConfig(speculative_read_ms=30.0)
 
@@ -241,6 +243,55 @@ async def test_moved_replicas_are_found_in_fresh_metadata() -> None:
         assert await reader.read_payloads(0, 4) == payloads(5)
         assert (await reader.get(2)).payload == b"payload 2"
         await reader.close()
+
+
+async def test_denials_by_a_perhaps_outdated_ensemble_are_no_negative() -> None:
+    switch: list[Switch] = []
+
+    def wrap(store: MetadataStore) -> Any:
+        switch.append(Switch(store))
+        return switch[0]
+
+    async with readable(wrap=wrap) as (cluster, client):
+        async with client.create() as writer:
+            await writer.append_many(payloads(3))
+        async with client.open(writer.ledger_id) as reader:
+            for bookie in cluster.all:
+                del bookie.entries[writer.ledger_id][1]
+            switch[0].away = True
+            with pytest.raises(ReadFailed):
+                await reader.get(1)
+            with pytest.raises(ReadFailed):
+                await reader.read(0, 2)
+            switch[0].away = False
+            with pytest.raises(NoSuchEntry):
+                await reader.read(0, 2)
+
+
+async def test_the_v3_wire_reads_the_same() -> None:
+    async with readable(config=ClientConfig(wire_protocol=3)) as (cluster, client):
+        async with client.create() as writer:
+            await writer.append_many(payloads(200))
+        async with client.open(writer.ledger_id) as reader:
+            assert await reader.read_payloads(0, 199) == payloads(200)
+            assert (await reader.get(7)).payload == b"payload 7"
+        assert not any(isinstance(r, BatchRead) for b in cluster.all for r in b.requests)
+
+
+async def test_entries_that_grow_do_not_fill_the_memory() -> None:
+    """Tiny entries first, so that chunks are many entries long when the large ones come."""
+    async with readable(config=ClientConfig(read_batch_bytes=100_000)) as (cluster, client):
+        bodies = [b"x"] * 2000 + [bytes([i]) * 60_000 for i in range(60)]
+        writer = await client.create()
+        await writer.append_many(bodies)
+        await eventually(lambda: all(b.lacs for b in cluster.all), "explicit LAC")
+        async with client.open(writer.ledger_id) as reader:
+            largest = 0
+            async for chunk in reader.chunks(0):
+                largest = max(largest, sum(len(e.payload) for e in chunk))
+            assert largest <= 100_000
+            assert await reader.read_payloads(0, len(bodies) - 1) == bodies
+        await writer.close()
 
 
 async def test_closing_ends_reads_that_are_under_way() -> None:

@@ -126,10 +126,19 @@ async def test_an_entry_without_a_good_copy_is_a_problem_and_the_rest_is_repaire
 async def test_a_bookie_that_does_not_answer_is_not_taken_for_an_empty_one() -> None:
     async with readable(4, config=FAST) as (cluster, client):
         ledger_id, ensemble = await ledger(client, 5, ensemble="3/3/2")
-        cluster[ensemble[0]].refuse = lambda request: Code.UNKNOWN_LEDGER_STATE
+        cluster[ensemble[0]].refuse = lambda request: Code.TOO_MANY_REQUESTS
         report = await client.repair(ledger_id)
         assert not report.healthy
         assert report.entries_copied == 0
+
+
+@pytest.mark.parametrize("code", [Code.IO_ERROR, Code.UNKNOWN_LEDGER_STATE])
+async def test_what_a_bookie_says_that_it_cannot_give_is_copied_to_it(code: Code) -> None:
+    async with readable(4, config=FAST) as (cluster, client):
+        ledger_id, ensemble = await ledger(client, 5, ensemble="3/3/2")
+        cluster[ensemble[0]].refuse = lambda request: code
+        report = await client.repair(ledger_id)
+        assert (report.healthy, report.entries_copied) == (True, 5)
 
 
 async def test_only_fragments_that_cannot_grow_are_touched() -> None:

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.unit.readable_bookie import ReadableCluster, readable
+from tests.unit.readable_bookie import ReadableCluster, Switch, readable
 from tests.unit.scripted_bookie import eventually
 
 from buckram.client.reader import Reader
 from buckram.config import ClientConfig
 from buckram.core.messages import Read
-from buckram.errors import Code, HandleClosed, MetadataUnavailable, NoSuchLedger
+from buckram.errors import Code, HandleClosed, NoSuchLedger
 from buckram.seams import MetadataStore
 
 FAST = ClientConfig(speculative_read_ms=30.0, idle_lac_ms=5.0, long_poll_s=0.3)
@@ -120,21 +120,6 @@ async def test_it_delivers_what_recovery_found_before_it_ends() -> None:
             await asyncio.wait_for(task, 5)
         assert got == [b"a"] * 10
         await writer.abandon()
-
-
-class Switch:
-    """A MetadataStore that can be away."""
-
-    def __init__(self, inner: MetadataStore) -> None:
-        self.inner, self.away = inner, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def read_ledger(self, ledger_id: int, watch: Any = None) -> Any:
-        if self.away:
-            raise MetadataUnavailable("away")
-        return await self.inner.read_ledger(ledger_id, watch)
 
 
 async def test_it_goes_on_while_the_metadata_store_is_away() -> None:

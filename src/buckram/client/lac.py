@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from buckram.client.replicas import ask, check_running, report
+from buckram.client.replicas import ask, check_running, reply_is, report
 from buckram.client.services import Services
 from buckram.core.answers import Answer, CoverageTally, Positive, Unknown, classify
 from buckram.core.entry import Digest
-from buckram.core.messages import LAST_ENTRY, ErrorReply, Read, ReadLac, ReadLacReply, ReadReply
+from buckram.core.messages import LAST_ENTRY, Read, ReadLac, ReadLacReply, ReadReply
 from buckram.core.recovery import quorum_of
 from buckram.errors import (
     BookieError,
@@ -31,9 +31,7 @@ from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata
 async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
     """The largest LAC that one bookie can prove: -1 if it proves none but answered."""
     reply = await ask(services.pool, bookie, ReadLac(ledger_id))
-    if isinstance(reply, ProtocolError) or (
-        isinstance(reply, ErrorReply | ReadLacReply) and reply.code in (Code.BAD_REQUEST, Code.BAD_VERSION)
-    ):
+    if isinstance(reply, ProtocolError) or reply_is(reply, Code.BAD_REQUEST, Code.BAD_VERSION):
         # A peer without READ_LAC: the header of its last entry is the next best.
         return await _last_entry_lac(services, bookie, ledger_id, digest)
 

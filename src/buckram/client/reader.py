@@ -20,18 +20,19 @@ from buckram.client.lac import read_last_confirmed
 from buckram.client.replicas import LedgerReads, play
 from buckram.client.services import Services
 from buckram.client.tail import Tail
-from buckram.core.answers import Answer, Failure, Positive, raise_failure
+from buckram.core.answers import Answer, Failure, Negative, Positive, Unknown, raise_failure
 from buckram.core.entry import Digest
 from buckram.core.reading import Race, Span, readable_until, span_of
 from buckram.core.recovery import quorum_of
-from buckram.errors import BuckramError, HandleClosed, InvalidArgument, NoSuchEntry
+from buckram.errors import BuckramError, HandleClosed, InvalidArgument, MetadataUnavailable, NoSuchEntry, ReadFailed
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
+_Part = tuple[list[T], Failure | BuckramError | None]
 _CHUNKS_AHEAD = 3
-_FIRST_CHUNK = 64
+_FIRST_CHUNK = 16
 _SINGLE_READS = 64
 
 
@@ -62,7 +63,12 @@ class Reader:
         self._quorum = quorum_of(versioned.metadata)
         self._batches = self._quorum.mirrored and services.config.wire_protocol == 2
         self._known_lac = last_confirmed
-        self._chunk = min(_FIRST_CHUNK, self._chunk_limit)
+        self._chunk = _FIRST_CHUNK
+        self._sized = False
+        metadata = versioned.metadata
+        if metadata.last_entry is not None and metadata.last_entry >= 0 and metadata.length is not None:
+            entries = metadata.last_entry + 1
+            self._adapt(entries, metadata.length + entries * digest.overhead)
         self._closed = False
         self.ledger_id = ledger_id
 
@@ -141,8 +147,9 @@ class Reader:
         if start < 0:
             raise InvalidArgument(f"start {start}: entry ids begin at 0")
         stream = partial(self._stream, opener=self._digest.open_prefix)
+        known = self.last_confirmed
         return Tail(
-            self._services, self._reads, self._follower, self._scope, stream, start, self.last_confirmed
+            self._services, self._reads, self._follower, self._scope, stream, self._raise_lac, start, known
         )
 
     # -- life --------------------------------------------------------------------------------------------
@@ -195,8 +202,8 @@ class Reader:
         span = span_of(self.metadata, entry, entry)
         outcome = await self._single(span)
         if not isinstance(outcome, Positive):
-            moved = await self._moved(span)
-            outcome = await self._single(moved) if moved else outcome
+            moved = await self._moved(span, outcome)
+            outcome = await self._single(moved) if isinstance(moved, Span) else moved
         if not isinstance(outcome, Positive):
             raise_failure(self.ledger_id, entry, outcome)
         return outcome.value
@@ -205,14 +212,15 @@ class Reader:
         race: Race[Entry] = Race(self._write_set(span.ensemble, span.first))
         return await play(race, lambda b: self._reads.entry(b, span.first), self._services, self._scope)
 
-    async def _moved(self, span: Span) -> Span | None:
-        """After a total failure: where the entries are now, if metadata names other bookies (repair, 4.9)."""
+    async def _moved(self, span: Span, failure: Failure) -> Span | Failure:
+        """After a total failure: where the entries are now if metadata names other bookies (4.9), or what to report."""
         try:
             metadata = await self._follower.refresh()
-        except BuckramError:
-            return None
+        except MetadataUnavailable as error:
+            # The ensemble asked may be out of date: its denials are evidence of nothing (S18).
+            return Unknown(ReadFailed(self.ledger_id, str(error))) if isinstance(failure, Negative) else failure
         fresh = span_of(metadata, span.first, span.last)
-        return fresh if fresh.ensemble != span.ensemble else None
+        return fresh if fresh.ensemble != span.ensemble else failure
 
     async def _gather(self, first: EntryId, last: EntryId, opener: Opener[T]) -> list[T]:
         found: list[T] = []
@@ -222,22 +230,30 @@ class Reader:
         return found
 
     async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
-        """Chunks of first..last in order; a few are read at the same time."""
-        ahead: deque[tuple[EntryId, asyncio.Task[tuple[list[T], Failure | BuckramError | None]]]] = deque()
+        """Chunks of first..last in order; a few are read at the same time. What a chunk came short of is read next."""
+        ahead: deque[tuple[Span, asyncio.Task[_Part[T]]]] = deque()
         cursor = first
+
+        def begin(span: Span) -> tuple[Span, asyncio.Task[_Part[T]]]:
+            return span, self._scope.spawn(self._read_chunk(span, opener), f"read {span.first}")
+
         try:
             while cursor <= last or ahead:
                 self._check_open()
-                while cursor <= last and len(ahead) < _CHUNKS_AHEAD:
+                # Until their size is known entries may be of any: then one small chunk at a time.
+                while cursor <= last and len(ahead) < (_CHUNKS_AHEAD if self._sized else 1):
                     span = span_of(self.metadata, cursor, min(last, cursor + self._chunk - 1))
-                    ahead.append((cursor, self._scope.spawn(self._read_chunk(span, opener), f"read {cursor}")))
+                    ahead.append(begin(span))
                     cursor = span.last + 1
-                start, task = ahead.popleft()
+                span, task = ahead.popleft()
                 chunk, failure = await task
+                rest = span.first + len(chunk)
+                if isinstance(failure, BuckramError):
+                    raise failure
                 if failure is not None:
-                    if isinstance(failure, BuckramError):
-                        raise failure
-                    raise_failure(self.ledger_id, start + len(chunk), failure)
+                    raise_failure(self.ledger_id, rest, failure)
+                if rest <= span.last:
+                    ahead.appendleft(begin(span_of(self.metadata, rest, span.last)))
                 yield chunk
         except asyncio.CancelledError:
             # The scope was closed under us: say so, unless it is the caller who is cancelled.
@@ -248,48 +264,35 @@ class Reader:
             for _, task in ahead:
                 task.cancel()
 
-    async def _read_chunk(self, span: Span, opener: Opener[T]) -> tuple[list[T], Failure | BuckramError | None]:
-        """The whole span, or the verified part before the first entry that failed and why. Does not raise."""
-        found: list[T] = []
-        cursor = span.first
-        again = True
-        while cursor <= span.last:
-            try:
-                outcome = await self._read_some(span.ensemble, cursor, span.last, opener)
-                if isinstance(outcome, Positive):
-                    found += outcome.value
-                    cursor = span.first + len(found)
-                    continue
-                moved = await self._moved(Span(span.ensemble, cursor, span.last)) if again else None
-            except BuckramError as error:
-                return found, error
-            if moved is None:
-                return found, outcome
-            # The fragment is the same, only members changed; one look is enough for a chunk.
-            span, again = Span(moved.ensemble, span.first, span.last), False
-        return found, None
+    async def _read_chunk(self, span: Span, opener: Opener[T]) -> _Part[T]:
+        """A non-empty verified prefix of the span, or why its first entry failed. Does not raise."""
+        try:
+            outcome = await self._read_some(span, opener)
+            if not isinstance(outcome, Positive):
+                moved = await self._moved(span, outcome)
+                outcome = await self._read_some(moved, opener) if isinstance(moved, Span) else moved
+        except BuckramError as error:
+            return [], error
+        return (outcome.value, None) if isinstance(outcome, Positive) else ([], outcome)
 
-    async def _read_some(
-        self, ensemble: tuple[BookieId, ...], first: EntryId, last: EntryId, opener: Opener[T]
-    ) -> Answer[list[T]]:
-        """A non-empty verified prefix of first..last."""
-        if self._batches:
-            count = last - first + 1
-            race: Race[list[T]] = Race(self._write_set(ensemble, first))
-            return await play(
-                race,
-                lambda b: self._reads.batch(b, first, count, partial(opener, self.ledger_id, first), self._adapt),
-                self._services,
-                self._scope,
-            )
-        return await self._read_singles(ensemble, first, min(last, first + _SINGLE_READS - 1), opener)
+    async def _read_some(self, span: Span, opener: Opener[T]) -> Answer[list[T]]:
+        """A non-empty verified prefix of the span."""
+        first, count = span.first, span.last - span.first + 1
+        if not self._batches:
+            return await self._read_singles(span, opener)
+        race: Race[list[T]] = Race(self._write_set(span.ensemble, first))
+        return await play(
+            race,
+            lambda b: self._reads.batch(b, first, count, partial(opener, self.ledger_id, first), self._adapt),
+            self._services,
+            self._scope,
+        )
 
-    async def _read_singles(
-        self, ensemble: tuple[BookieId, ...], first: EntryId, last: EntryId, opener: Opener[T]
-    ) -> Answer[list[T]]:
+    async def _read_singles(self, span: Span, opener: Opener[T]) -> Answer[list[T]]:
+        last = min(span.last, span.first + _SINGLE_READS - 1)
         tasks = [
-            self._scope.spawn(self._stored(ensemble, entry, opener), f"read {entry}")
-            for entry in range(first, last + 1)
+            self._scope.spawn(self._stored(span.ensemble, entry, opener), f"read {entry}")
+            for entry in range(span.first, last + 1)
         ]
         found: list[T] = []
         try:
@@ -306,16 +309,14 @@ class Reader:
     async def _stored(self, ensemble: tuple[BookieId, ...], entry: EntryId, opener: Opener[T]) -> Answer[list[T]]:
         race: Race[list[T]] = Race(self._write_set(ensemble, entry))
         one = partial(opener, self.ledger_id, entry)
-        return await play(race, lambda b: self._reads.single(b, entry, one), self._services, self._scope)
-
-    @property
-    def _chunk_limit(self) -> int:
-        return max(1, self._services.config.read_ahead_entries // _CHUNKS_AHEAD)
+        return await play(race, lambda b: self._reads.single(b, entry, one, self._adapt), self._services, self._scope)
 
     def _adapt(self, entries: int, size: int) -> None:
         """Size the next chunks so that one fills one batch read; `size` bytes came for `entries`."""
-        fitting = self._services.config.read_batch_bytes * entries // max(1, size + 4 * entries)
-        self._chunk = max(1, min(self._chunk_limit, fitting))
+        config = self._services.config
+        fitting = config.read_batch_bytes * entries // max(1, size + 4 * entries)
+        self._chunk = max(1, min(config.read_ahead_entries // _CHUNKS_AHEAD, fitting))
+        self._sized = True
 
 
 def _check_order(first: EntryId, last: EntryId) -> None:

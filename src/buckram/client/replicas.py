@@ -31,6 +31,8 @@ from buckram.types import BookieId, Entry, EntryId, LedgerId
 T = TypeVar("T")
 Opener = Callable[[Sequence[bytes]], list[T]]
 """Verifies consecutive stored entries; returns those before the first bad one."""
+Came = Callable[[int, int], None]
+"""Hears how many stored entries came and their bytes."""
 _BATCH_GIVE_UP = 2
 _SINGLES = 64
 
@@ -114,6 +116,10 @@ def report(services: Services, bookie: BookieId, answer: Answer[T]) -> None:
         services.bookies.report_slow(bookie)
 
 
+def reply_is(reply: Reply | BookieError, *codes: Code) -> bool:
+    return not isinstance(reply, BookieError) and reply.code in codes
+
+
 class LedgerReads:
     """The reads of one ledger that a single bookie can answer, verified."""
 
@@ -150,7 +156,7 @@ class LedgerReads:
         return classify(bookie, reply, verify)
 
     async def batch(
-        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Callable[[int, int], None]
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came
     ) -> Answer[list[T]]:
         """A verified, non-empty prefix of `count` entries from `first` on; `came(entries, bytes)` hears of sizes.
 
@@ -161,7 +167,7 @@ class LedgerReads:
             return await self._singles(bookie, first, count, opener, came)
         request = BatchRead(self.ledger_id, first, count, self._services.config.read_batch_bytes)
         reply = await ask(self._pool, bookie, request)
-        if isinstance(reply, BookieUnavailable | ProtocolError):
+        if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
             answer = await self._singles(bookie, first, 1, opener, came)
             if isinstance(answer, Positive):
@@ -179,17 +185,12 @@ class LedgerReads:
             no_batch.pop(bookie, None)
         return classify(bookie, reply, verify)
 
-    async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T]) -> Answer[list[T]]:
+    async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T], came: Came) -> Answer[list[T]]:
         """One entry as a list of one, through an opener of batches."""
-        return await self._singles(bookie, entry, 1, opener, None)
+        return await self._singles(bookie, entry, 1, opener, came)
 
     async def _singles(
-        self,
-        bookie: BookieId,
-        first: EntryId,
-        count: int,
-        opener: Opener[T],
-        came: Callable[[int, int], None] | None,
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came
     ) -> Answer[list[T]]:
         requests = [Read(self.ledger_id, first + i) for i in range(min(count, _SINGLES))]
         replies = await self._ask_all(bookie, requests)
@@ -201,18 +202,12 @@ class LedgerReads:
         return classify(bookie, replies[0], lambda: self._opened_all(bookie, first, bodies, opener, came))
 
     def _opened_all(
-        self,
-        bookie: BookieId,
-        first: EntryId,
-        bodies: Sequence[bytes],
-        opener: Opener[T],
-        came: Callable[[int, int], None] | None,
+        self, bookie: BookieId, first: EntryId, bodies: Sequence[bytes], opener: Opener[T], came: Came
     ) -> list[T]:
         opened = opener(bodies)
         if not opened:
             raise DigestMismatch(self.ledger_id, f"entry {first}: a bad copy at bookie {bookie}")
-        if came is not None:
-            came(len(bodies), total_bytes(bodies))
+        came(len(bodies), total_bytes(bodies))
         return opened
 
     async def _ask_all(self, bookie: BookieId, requests: Sequence[Request]) -> list[Reply | BookieError]:

@@ -54,6 +54,7 @@ class Tail:
         follower: LedgerFollower,
         scope: TaskScope,
         stream: Stream,
+        learned: Callable[[EntryId], None],
         start: EntryId,
         last_confirmed: EntryId,
     ) -> None:
@@ -62,6 +63,7 @@ class Tail:
         self._follower = follower
         self._scope = scope
         self._stream = stream
+        self._learned = learned
         self._cursor = start
         self._lac = last_confirmed
         self._chunks: AsyncGenerator[list[Entry], None] | None = None
@@ -200,6 +202,7 @@ class Tail:
             raise answer.error
         if isinstance(answer, Positive):
             self._lac = max(self._lac, answer.value)
+            self._learned(self._lac)
         return self._lac >= self._cursor
 
     async def _poll(self, bookie: BookieId) -> Answer[EntryId]:
