@@ -90,7 +90,7 @@ class MetadataCell:
 
     async def _write(self, wanted: LedgerMetadata, version: int) -> None:
         # In doubt from before the first byte leaves until a newer version is seen, whatever ends the await. A refusal
-        # does not end it: an earlier write of ours may be what changed the record, and that is not known until it is read.
+        # does not end it: an earlier write of ours may be what changed the record, which shows only when it is read.
         self._doubt = version
         self._install(await self._store.write_ledger(self._ledger_id, wanted, version))
 
