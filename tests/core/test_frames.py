@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -61,3 +62,17 @@ def test_a_large_frame_in_small_chunks_is_joined_once() -> None:
     assert [len(part) for part in joined if part] == [len(stream)]
     assert joined[-1] == stream
     assert buffer.pending_bytes == 0
+
+
+def test_a_frame_in_tiny_chunks_costs_about_its_size() -> None:
+    tracemalloc.start()
+    try:
+        chunks = ChunkBuffer(1 << 20)
+        chunks.keep(chunks.push((1 << 18).to_bytes(4, "big")), 0)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range((1 << 18) // 2 - 1):
+            assert chunks.push(bytes(2)) == b""
+        assert tracemalloc.get_traced_memory()[0] - before < 2 * (1 << 18)
+        assert len(chunks.push(bytes(2))) == (1 << 18) + 4
+    finally:
+        tracemalloc.stop()

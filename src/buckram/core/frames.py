@@ -11,6 +11,8 @@ from buckram.types import Buffer
 
 PREFIX_BYTES = 4
 _U32 = struct.Struct(">I")
+_SMALL = 4096
+"""Chunks below it are gathered in one buffer: an object for each would cost more memory than its bytes."""
 
 
 class FrameTooLarge(Exception):
@@ -33,7 +35,7 @@ class ChunkBuffer:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | bytearray] = []
         self._have = 0
         self._need = 0
 
@@ -46,7 +48,13 @@ class ChunkBuffer:
         """FrameTooLarge as soon as a length prefix over the limit is there."""
         if not self._have:
             return chunk
-        self._parts.append(chunk)
+        last = self._parts[-1]
+        if len(chunk) >= _SMALL:
+            self._parts.append(chunk)
+        elif type(last) is bytearray:
+            last += chunk
+        else:
+            self._parts.append(bytearray(chunk))
         self._have += len(chunk)
         if self._have < self._need:
             return b""
@@ -55,7 +63,7 @@ class ChunkBuffer:
             self._need = self.frame_bytes(self._parts[0], 0)
             if self._have < self._need:
                 return b""
-        buffer = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        buffer = b"".join(self._parts)
         self._parts.clear()
         self._have = 0
         return buffer
