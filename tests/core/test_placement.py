@@ -62,6 +62,16 @@ def test_replacement_never_returns_a_member_or_an_excluded_one() -> None:
     assert got == {1: "b4"}
 
 
+def test_a_failed_member_that_stays_counts_with_its_rack() -> None:
+    """Two failed, one is replaced: the persisted ensemble, the other failed one in it, still meets the rule (M6)."""
+    ensemble, racks = ["a", "b", "c"], {"a": "/r2", "b": "/r1", "c": "/r1", "d": "/r1"}
+    rule = RackRule(2, enforce=True)
+    got = replace_members([Candidate("d", "/r1")], ensemble, [0, 1], 3, random.Random(3), racks=racks, rule=rule)
+    after = [got.get(position, member) for position, member in enumerate(ensemble)]
+    assert adheres(after, racks, 3, rule), after
+    assert got == {1: "d"}
+
+
 def test_replacement_is_partial_when_there_is_not_enough() -> None:
     got = replace_members(flat(4), ["b0", "b1", "b2"], [0, 2], 3, random.Random(3), racks={})
     assert list(got.values()) == ["b3"]

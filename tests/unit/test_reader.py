@@ -214,6 +214,24 @@ async def test_bookies_without_batch_reads_are_found_out_and_remembered() -> Non
         assert sum(isinstance(r, Read) for r in asked) >= 300
 
 
+async def test_one_lost_connection_does_not_make_a_peer_without_batch_reads() -> None:
+    """Several batches are outstanding when it goes: that is one hang-up, not as many as there were batches."""
+    async with readable(1) as (cluster, client):
+        async with client.create(ensemble=1) as writer:
+            await writer.append_many([bytes(1000)] * 3000)
+        bookie = cluster.all[0]
+        async with client.open(writer.ledger_id) as reader:
+            await reader.read_payloads(0, 0)
+            bookie.requests.clear()
+            bookie.hang = lambda request: isinstance(request, BatchRead)
+            task = asyncio.ensure_future(reader.read_payloads(0, 2999))
+            await eventually(lambda: sum(isinstance(r, BatchRead) for r in bookie.requests) == 3, "three outstanding")
+            bookie.hang = lambda request: False
+            bookie.reset()
+            assert len(await task) == 3000
+            assert not client.services.no_batch
+
+
 async def test_an_entry_larger_than_a_batch_comes_all_the_same() -> None:
     async with readable(config=ClientConfig(read_batch_bytes=10_000)) as (_, client):
         big = [bytes([i]) * 50_000 for i in range(8)]

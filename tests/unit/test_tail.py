@@ -225,6 +225,11 @@ async def test_the_reader_was_closed_or_the_ledger_deleted() -> None:
         with pytest.raises(HandleClosed):
             await asyncio.wait_for(task, 5)
         reader = await client.open(writer.ledger_id)
+        unused = reader.tail()
+        await reader.close()
+        with pytest.raises(HandleClosed):
+            await anext(unused)
+        reader = await client.open(writer.ledger_id)
         task = asyncio.ensure_future(collect(reader, []))
         await asyncio.sleep(0.05)
         versioned = await cluster.store.read_ledger(writer.ledger_id)

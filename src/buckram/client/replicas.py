@@ -163,15 +163,17 @@ class LedgerReads:
         A peer without batch reads closes the connection; after two such closings in a row it is asked entry by entry.
         """
         no_batch = self._services.no_batch
-        if no_batch and no_batch.get(bookie, 0) >= _BATCH_GIVE_UP:
+        before = no_batch.get(bookie, 0)
+        if before >= _BATCH_GIVE_UP:
             return await self._singles(bookie, first, count, opener, came)
         request = BatchRead(self.ledger_id, first, count, self._services.config.read_batch_bytes)
         reply = await ask(self._pool, bookie, request)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
             answer = await self._singles(bookie, first, 1, opener, came)
-            if isinstance(answer, Positive):
-                no_batch[bookie] = no_batch.get(bookie, 0) + 1
+            if isinstance(answer, Positive) and no_batch.get(bookie, 0) == before:
+                # Others outstanding with this one went with the same connection: that was one closing.
+                no_batch[bookie] = before + 1
             return answer
 
         def verify() -> list[T]:

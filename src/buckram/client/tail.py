@@ -103,6 +103,7 @@ class Tail:
     async def _fetch(self) -> list[Entry]:
         """At least one entry, or none at the end. Safe to cancel at every await."""
         follower = self._follower
+        check_running(self._scope)
         follower.follow()
         while not self._ended:
             check_running(self._scope)

@@ -117,9 +117,7 @@ def replace_members(
     seats = sorted(set(failed))
     if any(not 0 <= seat < len(ensemble) for seat in seats):
         raise InvalidArgument(f"positions {seats} are outside an ensemble of {len(ensemble)}")
-    staying: list[str | None] = [
-        None if position in seats else racks.get(member, DEFAULT_RACK) for position, member in enumerate(ensemble)
-    ]
+    where = [racks.get(member, DEFAULT_RACK) for member in ensemble]
     wanted = rule.racks_needed(write_quorum)
     most = min(len(seats), len(usable))
     # More replaced members count for more than racks (unless enforced), racks for more than quarantine's return.
@@ -129,6 +127,8 @@ def replace_members(
                 continue
             for level in _levels(wanted, rule):
                 for subset in combinations(seats, count):
+                    # Failed ones that are not replaced stay in the record, so they count as well (M6).
+                    staying = [None if position in subset else rack for position, rack in enumerate(where)]
                     found = _Search(pool, staying, write_quorum, level).fill(list(subset))
                     if found is not None:
                         return found
