@@ -310,12 +310,15 @@ async def _repair(uri: str | None, ledger_id: int, password: str, as_json: bool)
 
         async with connected(uri) as client:
             report = await client.repair(ledger_id, password=password, progress=show)
-    shown = {**dataclasses.asdict(report), "healthy": report.healthy}
-    shown = {"ledger": shown.pop("ledger_id"), **shown}
     if as_json:
-        emit(shown)
+        shown = {**dataclasses.asdict(report), "healthy": report.healthy}
+        emit({"ledger": shown.pop("ledger_id"), **shown})
     else:
-        for key, value in shown.items():
-            print(f"{key.replace('_', ' ')}: {value}")
+        print(f"checked {report.replicas_checked} replicas of entries in {report.fragments_checked} fragments")
+        print(f"copied {report.entries_copied} entries, {report.bytes_copied} bytes")
+        for change in report.replaced:
+            print(f"from entry {change.first_entry}: {change.new} instead of {change.old}")
+        for problem in report.problems:
+            print(f"left to repair: {problem}")
     if not report.healthy:
         raise click.exceptions.Exit(Exit.FAILED)
