@@ -120,7 +120,7 @@ async def test_a_tail_sees_single_entries_of_an_idle_writer_at_once() -> None:
             begun = loop.time()
             assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % i
             delays.append(loop.time() - begun)
-        assert sorted(delays)[5] < 0.1, delays
+        assert sorted(delays)[5] < 1.0, delays  # a quarter of a long poll
         await reader.close()
 
 

@@ -58,7 +58,7 @@ async def test_an_idle_writers_last_entry_is_delivered_within_milliseconds() -> 
             acked = loop.time()
             assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % i
             times.append(loop.time() - acked)
-        assert sorted(times)[5] < 0.05
+        assert sorted(times)[5] < 0.15  # half of a long poll: it was woken, it did not look by chance
 
 
 async def test_a_cancelled_wait_loses_nothing_and_does_not_end_the_tail() -> None:
