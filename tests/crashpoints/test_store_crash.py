@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-sys.path.insert(0, os.path.dirname(__file__))
-from workload import Life
+from tests.crashpoints.workload import Life
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-BUDGET_S = 600.0 if SOAK else 20.0
+BUDGET_S = 600.0 if SOAK else 18.0
+STEPS = 400
+
+
+async def live(seed: int, pool: ThreadPoolExecutor, sync: bool = True) -> Life:
+    life = Life(seed, 1, pool, sync=sync)
+    await life.run(STEPS)
+    return life
 
 
 @pytest.mark.slow
@@ -27,12 +31,7 @@ def test_nothing_acknowledged_is_missing_at_any_cut() -> None:
         while time.monotonic() < deadline:
             seed = first + lives
             print(f"seed {seed}", flush=True)
-            async def live(seed: int = seed) -> Life:
-                life = Life(seed, 1, pool)
-                await life.run(400)
-                return life
-
-            life = asyncio.run(live())
+            life = asyncio.run(live(seed, pool))
             lives += 1
             cuts += life.cuts
             for kind, count in life.operations.items():
@@ -40,3 +39,8 @@ def test_nothing_acknowledged_is_missing_at_any_cut() -> None:
     print(f"{cuts} cuts in {lives} lives: {operations}")
     assert cuts > 500
     assert {"create", "rename", "remove", "sync_names", "write", "sync"} <= operations.keys()
+
+
+def test_a_disk_whose_sync_does_nothing_is_noticed() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(AssertionError, match="cut before"):
+        asyncio.run(live(1, pool, sync=False))

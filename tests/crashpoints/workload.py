@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from buckram.bookie.store import Store, StoreError
 from buckram.config import StoreConfig
 from buckram.disk.crash_model import CrashModel
 from buckram.disk.memory import MemoryDisk
+from buckram.seams import Write
 
 KEY = b"k" * 20
 LEDGERS = (1, 2, 3, 5, 8, 1 << 40)
@@ -40,6 +42,13 @@ def config() -> StoreConfig:
 
 def stored(ledger: int, entry: int, lac: int, payload: bytes) -> bytes:
     return struct.pack(">qqqq", ledger, entry, lac, 0) + payload
+
+
+class SleepyDisk(MemoryDisk):
+    """Says that data is durable without making it so."""
+
+    def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
+        super().write_now(writes, sync=sync and not any(write.file.name.startswith("log-") for write in writes))
 
 
 @dataclass
@@ -112,7 +121,7 @@ def read_now(store: Store, wanted: list[tuple[int, int]]) -> list[bytes | StoreE
 class Life:
     """Runs a workload; `images` of crashes ahead of every disk operation are opened and checked."""
 
-    def __init__(self, seed: int, images_each: int, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, seed: int, images_each: int, pool: ThreadPoolExecutor, *, sync: bool = True) -> None:
         self.rng = random.Random(seed)
         self._crash_rng = random.Random(seed + 1)
         self._images_each, self._pool = images_each, pool
@@ -121,7 +130,8 @@ class Life:
         self.failed_at = ""
         self.cuts = 0
         self.operations: dict[str, int] = {}
-        self.disk = MemoryDisk(before=self._cut, stale=0x5A)
+        self._disk_kind = MemoryDisk if sync else SleepyDisk
+        self.disk = self._disk_kind(before=self._cut, stale=0x5A)
         self.store = self._open()
 
     def _open(self) -> Store:
@@ -206,7 +216,8 @@ class Life:
             # Only a repair brings a buried ledger back.
             self.store.put_ledger(ledger, KEY, admitted=False)
             known.buried = 3
-            known.acked, known.possible = {}, {entry: [known.possible[entry][-1]] for entry in range(first, first + count)}
+            known.acked = {}
+            known.possible = {entry: [known.possible[entry][-1]] for entry in range(first, first + count)}
             known.lac, known.packet, known.packets = -1, -1, []
         elif self.store.ledger(ledger) is None:
             self.store.put_ledger(ledger, KEY)
@@ -253,7 +264,7 @@ class Life:
         else:
             self.store._maintenance._closed = True
             await self.store._maintenance.close()
-            self.disk = MemoryDisk(self.disk.model.crash(self.rng), before=self._cut, stale=0x5A)
+            self.disk = self._disk_kind(self.disk.model.crash(self.rng), before=self._cut, stale=0x5A)
         self.store = self._open()
         self.oracle.check(self.store)
 

@@ -79,7 +79,8 @@ class GroupCommit:
     """Gathers frames at the end of the log and makes them durable.
 
     `next_segment(active)` gives the segment to go on with once the active one is full, or None while none is ready;
-    the log then goes on in the old one up to `hard_limit`. `on_failed` hears of the error that ended the log.
+    the log then goes on in the old one up to `hard_limit`. `on_failed` hears of the error that ended the log,
+    `on_full` of each block that found no space and will be tried again.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class GroupCommit:
         self.segment_seq = -1
         self.failed: OSError | None = None
         self.full = False
+        self.on_full: Callable[[], None] = lambda: None
         self.groups = self.bytes = 0
         self._open: Group | None = None
         self._closed: deque[Group] = deque()
@@ -154,7 +156,7 @@ class GroupCommit:
             if fresh is not None:
                 self.go_on_in(fresh)
                 start = fresh.log_end
-            elif start + BLOCK_HEADER + size > self.hard_limit:
+            elif start > self.soft_limit and start + BLOCK_HEADER + size > self.hard_limit:
                 raise StoreError("full", "the log file is full and there is no room for the next one")
         assert self.segment is not None
         self._open = Group(self.segment, start)
@@ -193,6 +195,8 @@ class GroupCommit:
             done(self.failed)
         elif self._open is not None:
             self._open.waiters.append(done)
+            if not self._kicked:
+                self.kick()
         elif self._closed:
             self._closed[-1].waiters.append(done)
         elif self._in_flight is not None:
@@ -257,6 +261,7 @@ class GroupCommit:
             elif error.errno == errno.ENOSPC and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.
                 self.full = True
+                self.on_full()
                 loop = asyncio.get_running_loop()
                 self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))
             else:

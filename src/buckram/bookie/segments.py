@@ -77,6 +77,7 @@ class Footer:
 
     def __init__(self, trailer: Trailer, file: Callable[[], File], cache: PageCache) -> None:
         self.trailer, self._file, self._cache = trailer, file, cache
+        self._first_run, self._first_state = trailer.first_run_page, trailer.first_state_page
         self._keys: tuple[array[int], array[int]] | None = None
 
     def _load(self, number: int) -> bytes:
@@ -116,7 +117,7 @@ class Footer:
         number = bisect_right(self._first_keys()[1], ledger) - 1
         if number < 0:
             return None
-        page = self._page(trailer.first_state_page + number)
+        page = self._page(self._first_state + number)
         at = _search(page, STATE_SIZE, ledger)
         return None if at is None else unpack_state(page, at * STATE_SIZE)
 
@@ -153,7 +154,7 @@ class Footer:
 
     def _run(self, index: int) -> Place:
         number, at = divmod(index, _RUNS_A_PAGE)
-        place: Place = RUN_RECORD.unpack_from(self._page(self.trailer.first_run_page + number), at * RUN_RECORD.size)
+        place: Place = RUN_RECORD.unpack_from(self._page(self._first_run + number), at * RUN_RECORD.size)
         return place
 
     def runs(self, found: DirEntry) -> Iterator[Place]:

@@ -7,6 +7,7 @@ to the caller: between its check and the insertion there is no await. A LedgerRe
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,7 @@ from buckram.errors import InvalidArgument, invariant_failed
 from buckram.seams import Disk, Stats
 from buckram.types import MASTER_KEY_SIZE, NO_ENTRY, Buffer, EntryId, LedgerId
 
+log = logging.getLogger("buckram.store")
 __all__ = ["LedgerRecord", "Store", "StoreError"]
 _RING_ROOM = 16 << 20
 _UNSEALED_LIMIT = 3
@@ -49,6 +51,7 @@ class Store:
             state.disk, ring, state.salt, config.commit_max_bytes, config.segment_bytes, self._next_segment,
             self._failed,
         )
+        self._log.on_full = self._maintenance.measure
         self._table = state.table = LedgerTable(
             config.ledger_cache_entries, state.losses, state.uncovered, self._maintenance.mend
         )
@@ -155,19 +158,19 @@ class Store:
         The ledger's record exists. `chunk` must not change afterwards. `lac` is the highest LAC among the frames.
         StoreError (kinds busy, full, io) if it cannot be taken in; then nothing has changed.
         """
-        log = self._log
-        log.make_room(end - start + STATE_FRAME_SIZE)
+        commit = self._log
+        commit.make_room(end - start + STATE_FRAME_SIZE)
         record = self._pinned.get(ledger_id)
         slot = record.slot if record is not None else None
-        if record is None or slot is None or slot.segment != log.segment_seq or record.tombstone:
+        if record is None or slot is None or slot.segment != commit.segment_seq or record.tombstone:
             record, slot = self._first_touch(ledger_id)
-        offset = log.append(chunk, start, end)
+        offset = commit.append(chunk, start, end)
         last = first + count - 1
         if first > slot.last:
             slot.runs += _pack_run(first, count, 0, offset, end - start)
             slot.last = last
         else:
-            segment = log.segment
+            segment = commit.segment
             assert segment is not None
             assert segment.index is not None
             segment.index.overlays += slot.insert_again(first, count, offset, end - start)
@@ -387,7 +390,10 @@ class Store:
         await self._maintenance.close()
         state = self._state
         if self._log.failed is None:
-            await self._maintenance.publish_clean()
+            try:
+                await self._maintenance.publish_clean()
+            except OSError as error:
+                log.warning("the clean stop is not recorded: %s", error)
         for segment in (*state.segments, state.spare):
             if segment is not None and segment.file is not None:
                 segment.file.close()

@@ -1,0 +1,424 @@
+"""The store as the rest of the bookie uses it, on a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+
+import pytest
+from tests.unit.store_kit import (
+    KEY,
+    NullStats,
+    add,
+    durable,
+    frame,
+    open_store,
+    read,
+    read_range,
+    settle,
+    small_config,
+    stored,
+)
+
+from buckram.bookie.store import Store, StoreError
+from buckram.bookie.superblock import NAME
+from buckram.disk.memory import MemoryDisk
+from buckram.errors import CorruptStore, InvalidArgument, InvariantViolation
+from buckram.seams import Write
+
+
+async def reopened(store: Store, disk: MemoryDisk) -> Store:
+    await store.close()
+    return open_store(disk)
+
+
+async def test_an_add_is_readable_at_once_and_durable_later() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    add(store, 5, 0, [b"a", b"bb", b""], lac=-1)
+    assert await read(store, (5, 0), (5, 1), (5, 2), (5, 3), (6, 0)) == [
+        stored(5, 0, -1, b"a"), stored(5, 1, -1, b"bb"), stored(5, 2, -1), None, None,
+    ]
+    acked: list[OSError | None] = []
+    store.after_durable(acked.append)
+    assert acked == []
+    await settle(store)
+    assert acked == [None]
+    store.after_durable(acked.append)
+    assert acked == [None, None]
+    assert store.entries(5) == [(0, 3)]
+    assert (store.last_entry(5), store.last_entry(6)) == (2, None)
+    await store.close()
+
+
+async def test_what_arrives_in_one_turn_is_one_block() -> None:
+    store = open_store()
+    for ledger in range(50):
+        add(store, ledger, 0, [b"x"])
+    await durable(store)
+    assert store.stats()["commits"] == 1
+    await store.close()
+
+
+async def test_all_of_a_ledger_survives_a_restart() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    incarnation = store.incarnation
+    store.put_ledger(9, KEY, admitted=False)
+    add(store, 9, 3, [b"x", b"y"], lac=2)
+    store.fence(9)
+    store.set_explicit_lac(9, 4, b"p" * 36)
+    store = await reopened(store, disk)
+    record = store.ledger(9)
+    assert record is not None
+    assert (record.master_key, record.fenced, record.lac, record.explicit_lac, record.admitted, record.tombstone) == (
+        KEY, True, 4, b"p" * 36, False, False,
+    )
+    assert store.last_entry(9) == 4
+    assert store.incarnation == incarnation
+    assert not store.unclean
+    store.admit(9)
+    store = await reopened(store, disk)
+    record = store.ledger(9)
+    assert record is not None
+    assert record.admitted
+    await store.close()
+
+
+async def test_a_newer_explicit_lac_replaces_the_packet_but_never_lowers_the_lac() -> None:
+    store = open_store()
+    add(store, 1, 0, [b""] * 5)
+    store.set_explicit_lac(1, 3, b"three")
+    store.set_explicit_lac(1, 2, b"two")
+    record = store.ledger(1)
+    assert record is not None
+    assert (record.lac, record.explicit_lac) == (3, b"two")
+    with pytest.raises(InvalidArgument, match="limit is 40"):
+        store.set_explicit_lac(1, 3, bytes(41))
+    await store.close()
+
+
+async def test_gaps_repeats_and_any_order() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    for entry in (7, 3, 5, 4, 9, 3):
+        add(store, 1, entry, [b"%d" % entry], lac=entry)
+    assert store.entries(1) == [(3, 3), (7, 1), (9, 1)]
+    add(store, 1, 2, [b"2", b"3 again", b"4 again"], lac=1)
+    expected = [(2, 4), (7, 1), (9, 1)]
+    for _ in range(2):
+        assert store.entries(1) == expected
+        assert (await read(store, *[(1, entry) for entry in range(2, 8)])) == [
+            stored(1, 2, 1, b"2"), stored(1, 3, 1, b"3 again"), stored(1, 4, 1, b"4 again"), stored(1, 5, 5, b"5"),
+            None, stored(1, 7, 7, b"7"),
+        ]
+        assert store.last_entry(1) == 9
+        store = await reopened(store, disk)
+    await store.close()
+
+
+async def test_a_newer_copy_in_a_later_segment_wins_within_one_read() -> None:
+    store = open_store()
+    add(store, 1, 0, [b"old"] * 6)
+    await fill(store, 2)
+    add(store, 1, 2, [b"new"])
+    old, new = stored(1, 0, -1, b"old")[32:], stored(1, 0, -1, b"new")[32:]
+    found = await read(store, *[(1, entry) for entry in range(6)])
+    assert [one[32:] if isinstance(one, bytes) else one for one in found] == [old, old, new, old, old, old]
+    ranged = await read_range(store, 1, 0, 6, 1 << 20)
+    assert isinstance(ranged, list)
+    assert [one[32:] for one in ranged] == [old, old, new, old, old, old]
+    await store.close()
+
+
+async def fill(store: Store, ledger: int, segments: int = 1) -> None:
+    """Write until that many more segments are sealed."""
+    goal = store.stats()["sealed_segments"] + segments
+    entry = (store.last_entry(ledger) if store.ledger(ledger) is not None else None) or 0
+    while store.stats()["sealed_segments"] < goal:
+        add(store, ledger, entry + 1, [bytes(1000)] * 8)
+        entry += 8
+        await durable(store)
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+
+async def test_reads_of_many_segments_and_ledgers() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    rng = random.Random(4)
+    content: dict[tuple[int, int], bytes] = {}
+    tops = [0] * 5
+    for _ in range(400):
+        ledger = rng.randrange(5)
+        payloads = [rng.randbytes(rng.choice((0, 10, 500, 2000))) for _ in range(rng.randint(1, 4))]
+        add(store, ledger, tops[ledger], payloads)
+        for payload in payloads:
+            content[ledger, tops[ledger]] = stored(ledger, tops[ledger], -1, payload)
+            tops[ledger] += 1
+        if rng.random() < 0.3:
+            await durable(store)
+            await asyncio.sleep(0)
+    for _ in range(2):
+        await settle(store)
+        assert store.stats()["sealed_segments"] >= 3
+        keys = sorted(content)
+        assert await read(store, *keys) == [content[key] for key in keys]
+        rng.shuffle(keys)
+        assert await read(store, *keys) == [content[key] for key in keys]
+        for ledger in range(5):
+            assert store.entries(ledger) == [(0, tops[ledger])]
+            everything = [content[ledger, entry] for entry in range(tops[ledger])]
+            found: list[bytes] = []
+            while len(found) < tops[ledger]:
+                part = await read_range(store, ledger, len(found), 1000, 10_000)
+                assert isinstance(part, list)
+                assert part
+                found.extend(part)
+            assert found == everything
+        store = await reopened(store, disk)
+    await store.close()
+
+
+async def test_a_range_ends_at_its_limits() -> None:
+    store = open_store()
+    add(store, 1, 0, [bytes(100)] * 10)
+    add(store, 1, 20, [bytes(100)])
+    size = 132 + 4
+    much = 10**6
+    for count, limit, wanted in ((3, much, 3), (100, much, 10), (100, 4 * size, 4), (100, 4 * size - 1, 3), (5, 0, 1)):
+        found = await read_range(store, 1, 0, count, limit)
+        assert isinstance(found, list)
+        assert len(found) == wanted
+    assert await read_range(store, 1, 10, 5, 1000) == []
+    assert await read_range(store, 2, 0, 5, 1000) == []
+    await store.close()
+
+
+async def test_nothing_in_memory_per_idle_ledger() -> None:
+    store = open_store(config=small_config(ledger_cache_entries=10))
+    for ledger in range(300):
+        add(store, ledger, 0, [bytes(400)])
+        if ledger % 10 == 0:
+            await settle(store, 20)
+    await fill(store, 1000, 2)
+    await settle(store)
+    assert store.stats()["ledgers_in_memory"] < 20
+    assert len(store._table._cached) <= 10
+    for ledger in range(300):
+        record = store.ledger(ledger)
+        assert record is not None
+        assert record.last == 0
+    assert store.ledger(500) is None
+    assert store.ledgers(-1, 1000) == [*range(300), 1000]
+    assert store.ledgers(100, 3) == [101, 102, 103]
+    await store.close()
+
+
+async def test_a_failed_sync_ends_the_store() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    heard: list[BaseException] = []
+    store.on_failed(heard.append)
+    add(store, 1, 0, [b"x"])
+    disk.fail = OSError(errno.EIO, "the device broke")
+    error = await durable(store)
+    assert error is store.failed is heard[0]
+    assert error is not None
+    assert error.errno == errno.EIO
+    assert not store.is_writable
+    # Nothing is said of what is there and what is not, and nothing more is taken in.
+    assert [type(one) for one in await read(store, (1, 0), (7, 7))] == [StoreError, StoreError]
+    with pytest.raises(StoreError, match="the log failed"):
+        add(store, 1, 1, [b"y"])
+    assert await durable(store) is error
+    await store.close()
+
+
+async def test_a_block_that_finds_no_space_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("buckram.bookie.commit.RETRY_S", 0.001)
+    disk = MemoryDisk()
+    store = open_store(disk)
+    add(store, 1, 0, [b"x"])
+    disk.fail = OSError(errno.ENOSPC, "full")
+    assert await durable(store) is None
+    assert store.failed is None
+    assert (await read(store, (1, 0))) == [stored(1, 0, -1, b"x")]
+    await store.close()
+
+
+async def test_a_full_disk_means_read_only_and_back() -> None:
+    disk = MemoryDisk()
+    file_bytes = open_store(MemoryDisk())._state.file_bytes
+    disk.model.total_bytes = (3 << 20) + 6 * file_bytes
+    store = open_store(disk)
+    changes: list[bool] = []
+    store.on_space_change(lambda: changes.append(store.is_writable))
+    await settle(store)
+    assert store.is_writable
+    ballast = disk.open("ballast", create=True, size=(2 << 20) + 6 * file_bytes)
+    store._maintenance.measure()
+    assert not store.is_writable
+    assert store.reserve_usable
+    # Fences and recovery adds still have room.
+    add(store, 1, 0, [b"x"])
+    store.fence(1)
+    assert await durable(store) is None
+    disk.remove(ballast.name)
+    store._maintenance.measure()
+    assert store.is_writable
+    assert changes == [False, True]
+    await store.close()
+
+
+async def test_no_room_for_another_file_is_an_error_that_says_so() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    disk.model.total_bytes = disk.model.used_bytes()
+    async def flood() -> None:
+        for entry in range(400):
+            add(store, 1, entry, [bytes(1000)])
+            await settle(store, 3)
+
+    with pytest.raises(StoreError) as caught:
+        await flood()
+    assert caught.value.kind == "full"
+    assert store.failed is None
+    assert not store.is_writable
+    assert (await read(store, (1, 50)))[0] == stored(1, 50, -1, bytes(1000))
+    await store.close()
+
+
+async def test_an_add_needs_a_record() -> None:
+    store = open_store()
+    data = frame(1, 0)
+    with pytest.raises(InvariantViolation):
+        store.add_run(1, 0, 1, -1, data, 0, len(data))
+    with pytest.raises(InvalidArgument):
+        store.put_ledger(1, b"short")
+    await store.close()
+
+
+async def test_a_run_that_cannot_be_held_is_refused() -> None:
+    store = open_store()
+    store.put_ledger(1, KEY)
+    data = frame(1, 0, payload=bytes(9 << 20))
+    with pytest.raises(StoreError, match="tail_cache_bytes"):
+        store.add_run(1, 0, 1, -1, data, 0, len(data))
+    large = [bytes(300_000)]
+    add(store, 1, 0, large)
+    await settle(store)
+    assert await read(store, (1, 0)) == [stored(1, 0, -1, large[0])]
+    await store.close()
+
+
+async def test_put_ledger_twice_changes_nothing() -> None:
+    store = open_store()
+    store.put_ledger(1, KEY, admitted=False)
+    store.put_ledger(1, b"z" * 20, admitted=False)
+    record = store.ledger(1)
+    assert record is not None
+    assert (record.master_key, record.admitted) == (KEY, False)
+    store.put_ledger(1, KEY)
+    assert record.admitted
+    await store.close()
+
+
+async def test_burial_outlives_data_and_restart_and_a_repair_brings_the_ledger_back() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    add(store, 1, 0, [b"x"] * 3)
+    add(store, 2, 0, [b"y"])
+    store.bury(77)
+    store.bury(1)
+    store.bury(1)
+    for _ in range(2):
+        record = store.ledger(1)
+        assert record is not None
+        assert (record.tombstone, record.fenced, record.admitted, record.lac) == (True, True, False, -1)
+        assert await read(store, (1, 0), (2, 0)) == [None, stored(2, 0, -1, b"y")]
+        assert store.entries(1) == []
+        assert store.last_entry(1) is None
+        assert store.ledgers(-1, 10) == [2]
+        store = await reopened(store, disk)
+    store.put_ledger(1, KEY, admitted=False)
+    add(store, 1, 2, [b"back"], lac=1)
+    for _ in range(2):
+        record = store.ledger(1)
+        assert record is not None
+        assert (record.tombstone, record.fenced) == (False, True)
+        assert await read(store, (1, 0), (1, 2)) == [None, stored(1, 2, 1, b"back")]
+        assert store.entries(1) == [(2, 1)]
+        store = await reopened(store, disk)
+    await store.close()
+
+
+async def test_a_copy_in_the_received_buffer_is_not_needed_for_long() -> None:
+    store = open_store()
+    store.put_ledger(1, KEY)
+    chunk = b"".join(frame(1, entry, payload=bytes(50)) for entry in range(1000))
+    size = len(chunk) // 1000
+    store.add_run(1, 0, 1, -1, chunk, 0, size)
+    store.add_run(1, 10, 2, -1, chunk, 10 * size, 12 * size)
+    assert await read(store, (1, 0), (1, 11)) == [stored(1, 0, -1, bytes(50)), stored(1, 11, -1, bytes(50))]
+    await settle(store)
+    assert await read(store, (1, 0), (1, 11)) == [stored(1, 0, -1, bytes(50)), stored(1, 11, -1, bytes(50))]
+    await store.close()
+
+
+# -- opening
+
+
+async def test_an_empty_directory_gets_a_new_incarnation() -> None:
+    first, second = open_store(seed=1), open_store(seed=2)
+    assert first.incarnation != second.incarnation
+    assert not first.limbo
+    await first.close()
+    await second.close()
+
+
+async def test_log_files_without_a_superblock_are_refused() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    await store.close()
+    disk.remove(NAME)
+    with pytest.raises(CorruptStore, match="no file 'superblock'"):
+        open_store(disk)
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [
+    (b'"format":1', b'"format":2', "format version 2"), (b'"clean"', b'"glean"', "checksum"),
+])
+async def test_a_superblock_of_another_format_or_a_damaged_one_is_refused(old: bytes, new: bytes, says: str) -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    await store.close()
+    file = disk.open(NAME)
+    text = file.read(0, file.size()).replace(old, new)
+    if "format" in says:
+        from buckram.core.segment_format import crc
+
+        body = text.split(b"\n")[0]
+        text = body + b"\ncrc32c %08x\n" % crc(body)
+    disk.write_now([Write(file, 0, [text])])
+    with pytest.raises(CorruptStore, match=says):
+        open_store(disk)
+
+
+async def test_strays_are_removed_and_foreign_files_are_not() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    await store.close()
+    for name in ("log-99999999", "ledgers-00000077", "superblock.new", "cookie"):
+        disk.open(name, create=True)
+    store = open_store(disk)
+    assert [name for name in disk.names() if not name.startswith("log-0")] == ["cookie", NAME]
+    await store.close()
+
+
+async def test_segment_size_has_limits() -> None:
+    from buckram.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="segment_bytes"):
+        Store.open(MemoryDisk(), small_config(segment_bytes=1000), NullStats(), random.Random(1))
