@@ -266,6 +266,30 @@ async def test_deferred_sync_ends_with_a_failed_bookie() -> None:
         assert (writer.metadata.last_entry, writer.metadata.length) == (0, 3)
 
 
+async def test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer() -> None:
+    """What it acknowledged and had not synced may be gone, and the sync it does now covers nothing of it (M2)."""
+    async with scripted(1) as (cluster, client):
+        writer = await client.create(ensemble=1, deferred_sync=True)
+        await writer.append(b"abc")
+        assert await writer.force() == 0
+        cluster["b0"].reset()  # nothing is unforced: no harm
+        await asyncio.sleep(0.01)
+        await writer.append(b"abc")
+        assert await writer.force() == 1
+        await writer.append(b"gone")
+        del cluster["b0"].entries[writer.ledger_id][2]
+        cluster["b0"].reset()
+        await asyncio.sleep(0.01)
+        with pytest.raises(WriteFailed, match="b0"):
+            await writer.force()
+        assert writer.last_confirmed == 1
+        with pytest.raises(WriteFailed, match="b0"):
+            await writer.append(b"x")
+        with pytest.raises(WriteFailed, match="b0"):
+            await writer.close()
+        assert (writer.metadata.last_entry, writer.metadata.length) == (1, 6)
+
+
 async def test_a_force_is_no_success_when_the_writer_ended_meanwhile() -> None:
     async with scripted() as (cluster, client):
         writer = await client.create(deferred_sync=True)
@@ -431,6 +455,19 @@ async def test_a_cancelled_end_of_with_leaves_no_append_waiting() -> None:
         for bookie in cluster.bookies.values():
             bookie.reset()  # late failures find a writer that has ended
         await asyncio.sleep(0.01)
+
+
+async def test_closing_the_client_again_finishes_what_a_cancelled_close_began() -> None:
+    async with scripted() as (_, client):
+        writer = await client.create()
+        await writer.append(b"x")
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await client.close()
+        assert client.services.pool.closed
 
 
 # -- create ---------------------------------------------------------------------------------------------------

@@ -235,9 +235,8 @@ class Client:
 
     async def close(self) -> None:
         """Close all handles (open writers do not seal their ledgers) and connections, and the store if it is ours."""
-        if self._closed:
-            return
         self._closed = True
+        # Each step may be repeated: a close that was cancelled is finished by the next.
         for stop in list(self._handles.values()):
             await stop()
         await self.services.bookies.close()

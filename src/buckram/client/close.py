@@ -38,10 +38,12 @@ async def seal(cell: MetadataCell, ledger_id: LedgerId, last_entry: EntryId, len
     return await cell.update(change, patience_s=_PATIENCE_S)
 
 
-async def force(window: AppendWindow, pool: BookiePool) -> EntryId:
+async def force(window: AppendWindow, pool: BookiePool, acked_under: dict[BookieId, int]) -> EntryId:
     """Make everything acknowledged so far durable on all E bookies (M2); returns the last entry that is.
 
-    Raises the first BookieError, or WriteFailed when the writer ended meanwhile; the LAC stays then.
+    `acked_under`: the `pool.losses` of each bookie when it first acknowledged something that is not forced; cleared
+    when nothing of that is left. Raises the first BookieError, or WriteFailed when no force can help any more: the
+    writer ended meanwhile, or a bookie may have restarted without what it had not synced. The LAC stays then.
     """
     point = window.force_point()
     if point[0] <= window.lac:
@@ -58,8 +60,14 @@ async def force(window: AppendWindow, pool: BookiePool) -> EntryId:
     for error in await asyncio.gather(*(one(bookie) for bookie in window.ensemble)):
         if error is not None:
             raise error
+    for bookie, losses in acked_under.items():
+        if pool.losses(bookie) != losses:
+            why = f"the connection to bookie {bookie} was lost since it acknowledged entries that were not forced"
+            raise WriteFailed(window.ledger_id, f"{why}; they may be gone from it")
     if not window.closed:
         window.forced(point)
+        if window.pending_head == window.lac:
+            acked_under.clear()
     elif point[0] > window.lac:
         # The owner seals at its LAC, which cannot move any more: what was forced beyond it would be cut off.
         raise WriteFailed(window.ledger_id, f"the writer ended while entries up to {point[0]} were forced; recover it")

@@ -83,6 +83,8 @@ class Writer:
             send=self._outbox.resend, head_moved=self._head_moved, fail=self._fail,
         )  # fmt: skip
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
+        self._acked_under: dict[BookieId, int] = {}
+        """Deferred sync: which connection's answers the next force must still find in place (close.force)."""
         self._refusal: BuckramError | None = None
         """Why no append is accepted any more."""
         # Up to here a payload of type bytes without an explicit id needs no other check; -1: each needs all checks.
@@ -190,12 +192,19 @@ class Writer:
     async def force(self) -> EntryId:
         """Deferred sync: make everything acknowledged so far durable; returns the last durable entry.
 
-        A BookieError leaves open what is durable; call again. Without deferred sync acknowledged is durable already.
+        A BookieError leaves open what is durable; call again. WriteFailed ends the writer: a bookie was lost that may
+        have restarted without what it had acknowledged. Without deferred sync acknowledged is durable already.
         """
         self._services.guard()
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
-        last = await force(self._window, self._services.pool) if self._window.deferred_sync else self._window.lac
+        if not self._window.deferred_sync:
+            return self._window.lac
+        try:
+            last = await force(self._window, self._services.pool, self._acked_under)
+        except WriteFailed as error:
+            self._fail(error)
+            raise
         self._lac.head_moved()
         return last
 
@@ -279,7 +288,7 @@ class Writer:
             if wait:
                 await self._settle()
             if wait and window.deferred_sync and not window.closed:
-                await force(window, self._services.pool)
+                await force(window, self._services.pool, self._acked_under)
             unfinished = LedgerClosed(self.ledger_id, "the writer was closed before this was acknowledged")
             self._end(unfinished, meant=not wait)
             if self._unsound is not None:
@@ -351,6 +360,8 @@ class Writer:
 
     def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         """From a lane; `position` is the slot under which the run was sent."""
+        if self._window.deferred_sync and bookie_id not in self._acked_under:
+            self._acked_under[bookie_id] = self._services.pool.losses(bookie_id)
         try:
             moved = self._window.acked(position, first, last)
         except InvariantViolation as error:

@@ -34,6 +34,7 @@ class _Slot:
         self.bookie_id = bookie_id
         self.version = version
         self.connection: Connection | None = None
+        self.losses = 0
         self._connecting: asyncio.Future[Outcome] | None = None
         self._waiting: list[_Send] = []
         self._waiting_bytes = 0
@@ -49,6 +50,7 @@ class _Slot:
             address = self._pool.resolve(self.bookie_id)
             if address is not None and address != connection.address:
                 self.connection = None
+                self.losses += 1
                 connection.retire()
                 return None
         return connection
@@ -181,6 +183,10 @@ class BookiePool:
         slots = [self._slots.get((bookie_id, version)) for version in (2, 3)]
         return sum(slot.pending_bytes for slot in slots if slot is not None)
 
+    def losses(self, bookie_id: BookieId) -> int:
+        """Grows with every end of a v3 connection (force, deferred sync): behind the next one may be a new process."""
+        return self.slot(bookie_id, 3).losses
+
     async def call(
         self, bookie_id: BookieId, request: Request, *, timeout_s: float | None = None, protocol: int | None = None
     ) -> Reply:
@@ -250,6 +256,7 @@ class BookiePool:
         slot = self._connections.pop(connection, None)
         if slot is not None:
             self._lost.inc()
+            slot.losses += 1
             if slot.connection is connection:
                 slot.connection = None
 
