@@ -75,7 +75,8 @@ def run(folder: Path, limit: int | None) -> int:
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
         step("starting Spark")
-        found = report.run(uri, written.ledgers.get("packages", []), written.ledgers.get("changelogs", []), expected)
+        packages, changelogs = (written.ledgers.get(kind, []) for kind in ("packages", "changelogs"))
+        found = report.run(uri, packages, changelogs, expected, step)
     finally:
         stop_all(bookies)
     return show(written, found)
@@ -132,7 +133,6 @@ def fast_loop() -> asyncio.AbstractEventLoop:
 def show(written: Written, found: Report) -> int:
     check = found.check
     rate = round(check.records / check.seconds) if check.seconds else 0
-    step(f"Spark read {check.records:,} records in {check.partitions} partitions: {rate:,} records/s")
     if found.sections:
         out.print(side_by_side(found))
     if found.years:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buckram.spark import local_session
+from buckram.spark import find_java, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,13 +41,18 @@ class Report:
     years: list[tuple[int, int]]
 
 
-def run(uri: str, packages: Sequence[int], changelogs: Sequence[int], expected: Path) -> Report:
+def run(
+    uri: str, packages: Sequence[int], changelogs: Sequence[int], expected: Path, say: Callable[[str], None]
+) -> Report:
     """`packages` and `changelogs` are ledger ids; `expected` is a Parquet file of ledger, entry, sha256."""
     session = local_session("debian-records")
     try:
+        say(f"Spark {session.version} runs on Java {find_java().version}")
         everything = _ledgers(session, uri, [*packages, *changelogs])
         warm = _ledgers(session, uri, [*packages, *changelogs], lastEntry="0")
         check = _check(session, warm, everything, expected)
+        rate = round(check.records / check.seconds) if check.seconds else 0
+        say(f"Spark read {check.records:,} records in {check.partitions} partitions: [bold]{rate:,} records/s[/bold]")
         sections, maintainers = _packages(_ledgers(session, uri, packages)) if packages else ([], [])
         years = _years(_ledgers(session, uri, changelogs)) if changelogs else []
         return Report(check, sections, maintainers, years)
