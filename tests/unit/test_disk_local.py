@@ -1,0 +1,200 @@
+"""LocalDisk on real files: what the seam promises, in each mode."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import mmap
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.store_kit import NullStats, add, durable, read, stored
+
+from buckram.bookie.store import Store
+from buckram.config import StoreConfig
+from buckram.disk.local import MODES, LocalDisk
+from buckram.errors import ConfigError
+from buckram.seams import Read, Write
+
+
+async def write(disk: LocalDisk, *writes: Write) -> OSError | None:
+    future: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+    disk.write(writes, future.set_result)
+    return await future
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("direct", [False, True])
+async def test_what_is_written_is_read(tmp_path: Path, mode: str, direct: bool) -> None:
+    disk = LocalDisk(tmp_path, mode)
+    file = disk.open("a", create=True, size=1 << 20, direct=direct)
+    assert file.size() == 1 << 20
+    unit = disk.alignment
+    pieces = [os.urandom(unit), bytearray(os.urandom(3 * unit)), memoryview(os.urandom(2 * unit))]
+    assert await write(disk, Write(file, unit, pieces), Write(file, 20 * unit, [b"z" * unit])) is None
+    memory = memoryview(mmap.mmap(-1, 1 << 16))
+    memory[:] = os.urandom(1 << 16)
+    assert await write(disk, Write(file, 1 << 17, [memory])) is None
+    big = os.urandom(3 << 20)
+    disk.write_now([Write(file, 1 << 20, [big])])
+    assert file.read(unit, 6 * unit) == b"".join(pieces)
+    future: asyncio.Future[list[bytes] | OSError] = asyncio.get_running_loop().create_future()
+    reads = [Read(file, unit, 10), Read(file, 20 * unit, 5), Read(file, 1 << 17, 1 << 16)]
+    reads.append(Read(file, (4 << 20) - 5, 99))
+    disk.read(reads, future.set_result)
+    assert await future == [pieces[0][:10], b"zzzzz", bytes(memory), big[-5:]]
+    again = disk.open("a")
+    assert again.read(1 << 20, 3 << 20) == big
+    for one in (file, again):
+        one.close()
+    disk.close()
+
+
+async def test_names(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path / "new" / "directory")
+    disk.open("a", create=True).close()
+    with pytest.raises(FileExistsError):
+        disk.open("a", create=True)
+    with pytest.raises(FileNotFoundError):
+        disk.open("b")
+    disk.rename("a", "b")
+    disk.sync_names()
+    disk.lock()
+    assert disk.names() == ["b"]
+    disk.remove("b")
+    assert disk.names() == []
+    assert 0 < disk.space().free_bytes <= disk.space().total_bytes
+    disk.close()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path)
+    disk.lock()
+    disk.lock()
+    code = f"from buckram.disk.local import LocalDisk; LocalDisk({str(tmp_path)!r}).lock()"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert other.returncode != 0
+    assert f"directory {tmp_path} is in use by another process" in other.stderr
+    disk.close()
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_unknown_mode(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="adaptive, inline, thread"):
+        LocalDisk(tmp_path, "fast")
+
+
+async def test_no_space_and_failed_syncs_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LocalDisk(tmp_path)
+    with pytest.raises(OSError, match=r"No space|too large") as caught:
+        disk.open("huge", create=True, size=1 << 50)
+    assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
+    assert disk.names() == []
+    file = disk.open("a", create=True)
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    error = await write(disk, Write(file, 0, [b"x"]))
+    assert error is not None
+    assert error.errno == errno.EIO
+    file.close()
+    disk.close()
+
+
+async def test_adaptive_leaves_the_loop_while_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LocalDisk(tmp_path)
+    file = disk.open("a", create=True)
+    clock = [0.0]
+    step = [0.01]
+
+    def tick() -> float:
+        clock[0] += step[0]
+        return clock[0]
+
+    monkeypatch.setattr("buckram.disk.local.time.perf_counter", tick)
+
+    async def inline() -> bool:
+        told: list[bool] = []
+        done = asyncio.Event()
+
+        def finished(error: OSError | None) -> None:
+            told.append(error is None)
+            done.set()
+
+        disk.write([Write(file, 0, [b"x"])], finished)
+        at_once = told == [True]
+        await done.wait()
+        return at_once
+
+    assert await inline()
+    for _ in range(5):
+        await inline()
+    assert not await inline()
+    step[0] = 0.00001
+    for _ in range(100):
+        await inline()
+    assert await inline()
+    file.close()
+    disk.close()
+
+
+async def test_offload_is_waited_for_even_when_cancelled(tmp_path: Path) -> None:
+    import threading
+
+    disk = LocalDisk(tmp_path)
+    assert await disk.offload(lambda: 7) == 7
+    go, ended = threading.Event(), []
+
+    def job() -> None:
+        go.wait(5)
+        ended.append(True)
+
+    task = asyncio.ensure_future(disk.offload(job))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]
+    disk.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_store_on_it(tmp_path: Path, mode: str) -> None:
+    disk = LocalDisk(tmp_path, mode)
+    config = StoreConfig(segment_bytes=1 << 20, tail_cache_bytes=1 << 20, commit_max_bytes=1 << 18)
+    store = Store.open(disk, config, NullStats(), random.Random(1))
+    content = {}
+    rng = random.Random(2)
+    for entry in range(600):
+        for ledger in range(3):
+            payload = rng.randbytes(rng.choice((1, 1000, 5000)))
+            add(store, ledger, entry, [payload])
+            content[ledger, entry] = stored(ledger, entry, -1, payload)
+        if entry % 20 == 0:
+            assert await durable(store) is None
+    assert await durable(store) is None
+    async with asyncio.timeout(20):
+        while store.stats()["sealed_segments"] < 3:
+            await disk.offload(lambda: None)
+    keys = sorted(content, key=lambda key: rng.random())
+    for _ in range(2):
+        assert await read(store, *keys) == [content[key] for key in keys]
+        await store.close()
+        disk.close()
+        disk = LocalDisk(tmp_path, mode)
+        store = Store.open(disk, config, NullStats(), random.Random(1))
+    for ledger in range(2):
+        store.bury(ledger)
+    await store.compact()
+    assert await read(store, *keys) == [content[key] if key[0] == 2 else None for key in keys]
+    await store.close()
+    disk.close()
