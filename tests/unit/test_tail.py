@@ -61,6 +61,26 @@ async def test_an_idle_writers_last_entry_is_delivered_within_milliseconds() -> 
         assert sorted(times)[5] < 0.15  # half of a long poll: it was woken, it did not look by chance
 
 
+@pytest.mark.parametrize("shape", ["3/1/1", "3/2/2"])
+async def test_also_with_striping_where_the_next_entry_carries_it_elsewhere(shape: str) -> None:
+    """The second entry confirms the first one at bookies that a tail waiting for the first one does not ask first."""
+    config = ClientConfig(idle_lac_ms=10.0)
+    async with readable(config=config) as (_, client), client.create(ensemble=shape) as writer:
+        got: list[bytes] = []
+        async with client.open(writer.ledger_id) as reader:
+            await writer.append(b"seen by all")
+            await writer.append_many([b"x"] * 8)
+            await asyncio.sleep(0.03)
+            task = asyncio.ensure_future(collect(reader, got))
+            await eventually(lambda: len(got) == 9, "caught up")
+            await asyncio.sleep(0.03)
+            await writer.append(b"9")
+            await writer.append(b"10")
+            await eventually(lambda: len(got) == 11, "both delivered", 0.3)
+            await writer.close()
+            await asyncio.wait_for(task, 5)
+
+
 async def test_a_cancelled_wait_loses_nothing_and_does_not_end_the_tail() -> None:
     async with readable(config=FAST) as (_, client), client.create() as writer, client.open(writer.ledger_id) as reader:
         tail = reader.tail()

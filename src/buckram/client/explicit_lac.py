@@ -75,12 +75,14 @@ class ExplicitLac:
         # Value, seal and addressees in one step: the packet must say what was confirmed when it was made.
         lac = window.lac
         request = WriteLac(window.ledger_id, lac, self._key, self._digest.seal_lac(window.ledger_id, lac))
-        members = [window.ensemble[p] for p in window.quorum.write_set(lac) if p not in window.absent]
+        # To all members, not only to the write set: a tail that waits for an entry before this one asks others first.
+        members = [(p, window.ensemble[p]) for p, _ in window.live()]
         try:
-            stored = sum(await asyncio.gather(*(self._write(bookie, request) for bookie in members)))
+            answers = await asyncio.gather(*(self._write(bookie, request) for _, bookie in members))
         finally:
             self._sending = False
         delay = self._idle_s
+        stored = sum(ok for (p, _), ok in zip(members, answers, strict=True) if window.quorum.holds(p, lac))
         if stored >= window.quorum.ack_quorum:
             self._published = max(self._published, lac)
             self._retry_s = self._idle_s
