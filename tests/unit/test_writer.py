@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from functools import partial
 
 import pytest
 from tests.unit.scripted_bookie import NET, eventually, scripted
@@ -319,6 +320,22 @@ async def test_an_idle_writer_publishes_its_last_entry_once() -> None:
         assert [b.lacs for b in cluster.bookies.values()] == [[4]] * 3
         await writer.append(b"y")
         await eventually(lambda: all(b.lacs == [4, 5] for b in cluster.bookies.values()), "the next one")
+
+
+def _all_end_with(lacs: list[list[int]], last: int) -> bool:
+    return all(published[-1] == last for published in lacs)
+
+
+async def test_a_hung_bookie_does_not_hold_up_the_next_explicit_lac() -> None:
+    async with scripted() as (cluster, client), client.create() as writer:
+        await writer.append(b"x")
+        await eventually(lambda: all(0 in b.lacs for b in cluster.bookies.values()), "explicit LAC")
+        cluster["b2"].silent = True  # its timeout is a second away
+        others = [cluster["b0"].lacs, cluster["b1"].lacs]
+        for _ in range(3):
+            last = await writer.append(b"y")
+            await eventually(partial(_all_end_with, others, last), "published at the others", 0.2)
+        cluster["b2"].silent = False
 
 
 async def test_no_explicit_lac_when_it_is_off() -> None:

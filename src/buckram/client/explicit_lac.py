@@ -76,14 +76,21 @@ class ExplicitLac:
         lac = window.lac
         request = WriteLac(window.ledger_id, lac, self._key, self._digest.seal_lac(window.ledger_id, lac))
         # To all members, not only to the write set: a tail that waits for an entry before this one asks others first.
-        members = [(p, window.ensemble[p]) for p, _ in window.live()]
+        asked = {
+            self._scope.spawn(self._write(window.ensemble[p], request), f"explicit LAC to {window.ensemble[p]}"): p
+            for p, _ in window.live()
+        }
+        needed, stored = window.quorum.ack_quorum, 0
         try:
-            answers = await asyncio.gather(*(self._write(bookie, request) for _, bookie in members))
+            # Not for all: the next one must not wait for a bookie that hangs.
+            while asked and stored < needed:
+                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in asked if task.done()]:
+                    stored += window.quorum.holds(asked.pop(task), lac) and task.result()
         finally:
             self._sending = False
         delay = self._idle_s
-        stored = sum(ok for (p, _), ok in zip(members, answers, strict=True) if window.quorum.holds(p, lac))
-        if stored >= window.quorum.ack_quorum:
+        if stored >= needed:
             self._published = max(self._published, lac)
             self._retry_s = self._idle_s
         else:
