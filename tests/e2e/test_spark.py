@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import buckram.sync
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import buckram.sync
 from buckram.spark import local_session
+from buckram.spark.session import QUIET
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
@@ -17,7 +18,10 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = local_session("tests", settings={"spark.python.worker.faulthandler.enabled": "true"})
+    # For a quick start, not for speed: one compiler tier, one collector thread.
+    java = f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    settings = {"spark.python.worker.faulthandler.enabled": "true", "spark.driver.extraJavaOptions": java}
+    session = local_session("tests", settings=settings)
     yield session
     session.stop()
 

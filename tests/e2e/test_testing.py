@@ -59,6 +59,21 @@ async def test_a_paused_bookie_answers_nothing_until_it_is_resumed() -> None:
         assert await waiting == 1
 
 
+async def test_a_paused_bookie_can_be_killed_and_comes_back() -> None:
+    async with cluster(bookies=1) as c, c.client() as client:
+        async with client.create(ensemble=1) as writer:
+            await writer.append(b"stored")
+        await c.pause(0)
+        new = await client.create(ensemble=1)
+        lost = asyncio.ensure_future(new.append(b"never looked at"))
+        await asyncio.wait([lost], timeout=0.1)
+        await c.kill(0)
+        await c.restart(0)
+        async with client.open(writer.ledger_id) as reader:
+            assert (await reader.get(0)).payload == b"stored"
+        await asyncio.gather(lost, return_exceptions=True)
+
+
 async def test_a_bookie_more_can_be_added() -> None:
     async with cluster(bookies=1) as c, c.client() as client:
         with pytest.raises(NotEnoughBookies):

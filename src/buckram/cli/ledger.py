@@ -46,18 +46,15 @@ def create(
     ensemble: str, write_quorum: int | None, ack_quorum: int | None, digest: str, password: str,
     meta: tuple[str, ...], uri: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Create an empty ledger and leave it open.
+    """Create an empty ledger, leave it open, and print its id as JSON.
 
     \b
     Example:
       buckram ledger create --ensemble 3/3/2 --meta owner=me
     """
     shape = quorum(ensemble, write_quorum, ack_quorum)
-    made = run_async(_create(uri, shape, digest, password, custom_metadata(meta)))
-    if as_json:
-        emit({"ledger": made})
-    else:
-        print(made)
+    del as_json  # the output is JSON in any case, as that of `ledger write`
+    emit({"ledger": run_async(_create(uri, shape, digest, password, custom_metadata(meta)))})
 
 
 async def _create(uri: str | None, shape: Quorum, digest: str, password: str, meta: dict[str, bytes]) -> int:

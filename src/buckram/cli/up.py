@@ -16,7 +16,7 @@ import click
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.processes import BookieProcess, stop_all
+from buckram.processes import BookieProcess, ChildFailed, stop_all
 
 FORMAT_VERSION = 1
 DESCRIPTION = "cluster.json"
@@ -154,4 +154,4 @@ def _watch(children: list[BookieProcess], stop: threading.Event) -> None:
                 reported.add(n)
                 remark(f"bookie-{n} ended with code {child.exit_code}; it is not started again. Log: {child.log}")
         if len(reported) == len(children):
-            raise ConfigError("all bookies have ended; their logs say why")
+            raise ChildFailed("all bookies have ended; their logs say why")

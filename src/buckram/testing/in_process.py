@@ -38,9 +38,7 @@ class _Gate(asyncio.Protocol):
     def __init__(self, inner: asyncio.Protocol, network: _GatedNetwork) -> None:
         self._inner, self._network = inner, network
         self._waiting: list[Callable[[], object]] = []
-        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]  # noticed paused or not
-        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+        self._made = False
 
     def _pass(self, event: Callable[[], object]) -> None:
         if self._network.paused:
@@ -51,7 +49,25 @@ class _Gate(asyncio.Protocol):
             event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._pass(lambda: self._inner.connection_made(transport))
+        def made() -> None:
+            self._made = True
+            self._inner.connection_made(transport)
+
+        self._pass(made)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Noticed even while paused; what still waited is lost with the connection."""
+        self._waiting.clear()
+        if self._made:
+            self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._made:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._made:
+            self._inner.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         self._pass(lambda: self._inner.data_received(data))
@@ -120,10 +136,11 @@ class _Node:
         bookie, self.bookie = self.bookie, None
         if bookie is None:
             return
+        if abruptly:
+            # Before a pause ends: what a hanging process had not looked at dies with it.
+            bookie.server.abort()
         if self.network is not None:
             self.network.resume()
-        if abruptly:
-            bookie.server.abort()
         await bookie.stop()
         await self._close_parts()
 
