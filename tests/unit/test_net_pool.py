@@ -396,6 +396,23 @@ async def test_addresses_that_make_no_sense(address: BookieAddress) -> None:
     await pool.close()
 
 
+class Bursting(Hanging):
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        raise RuntimeError("the loop's own trouble")
+
+
+async def test_whatever_goes_wrong_while_connecting_is_told_to_those_who_wait(make: Make) -> None:
+    runtime = dataclasses.replace(production_runtime(), network=Bursting())
+    pool, sink = make(QUICK, runtime=runtime), Sink()
+    pool.lane("b1").send(*framed(7, 0, 3), [(sink, 0, 0, 2)])
+    async with asyncio.timeout(2):
+        with pytest.raises(BookieUnavailable, match="own trouble"):
+            await pool.call("b1", Read(7, 0))
+        await sink.count(3)
+
+
 class Broken(Sink):
     def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
         super().acked(position, bookie_id, first, last)

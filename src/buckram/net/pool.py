@@ -237,7 +237,7 @@ class BookiePool:
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 await self._runtime.network.connect(address.host, address.port, lambda: connection)
-        except (OSError, ValueError, OverflowError) as error:  # A host name or port may be nonsense, too.
+        except Exception as error:  # A host name may be nonsense, a loop in trouble: those who wait must hear of all.
             why = str(error) or f"no connection within {self._config.connect_timeout_s:g} s"
             outcome = BookieUnavailable(slot.bookie_id, f"cannot connect to {address}: {why}")
         finally:
