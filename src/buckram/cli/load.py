@@ -220,7 +220,7 @@ def _timerfd(period: float) -> int | None:
 async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
     """All readable entries, `batch` a call, two calls at a time; latency is that of a call."""
     last = await reader.read_last_confirmed()
-    tally, size, began = Tally(), 0, time.perf_counter()
+    tally, size, began, cpu = Tally(), 0, time.perf_counter(), cpu_seconds()
     starts = iter(range(0, last + 1, batch))
 
     async def chain() -> None:
@@ -232,13 +232,13 @@ async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
             size += sum(map(len, payloads))
 
     await _all([chain(), chain()])
-    return _read_figures(tally, size, time.perf_counter() - began)
+    return _read_figures(tally, size, time.perf_counter() - began, cpu_seconds() - cpu)
 
 
 async def read_random(reader: Reader, count: int, concurrency: int = 64) -> dict[str, Any]:
     """Single entries at random places."""
     last = await reader.read_last_confirmed()
-    tally, size, began = Tally(), 0, time.perf_counter()
+    tally, size, began, cpu = Tally(), 0, time.perf_counter(), cpu_seconds()
     picks = iter([random.randint(0, last) for _ in range(count if last >= 0 else 0)])
 
     async def chain() -> None:
@@ -249,16 +249,17 @@ async def read_random(reader: Reader, count: int, concurrency: int = 64) -> dict
             tally.add(time.perf_counter() - at, 1)
 
     await _all([chain() for _ in range(concurrency)])
-    return _read_figures(tally, size, time.perf_counter() - began)
+    return _read_figures(tally, size, time.perf_counter() - began, cpu_seconds() - cpu)
 
 
-def _read_figures(tally: Tally, size: int, seconds: float) -> dict[str, Any]:
+def _read_figures(tally: Tally, size: int, seconds: float, cpu: float) -> dict[str, Any]:
     shares = tally.percentiles()
     return {
         "entries_per_s": round(tally.acked / seconds),
         "mb_per_s": round(size / seconds / 1e6, 1),
         "p50_ms": shares["p50_ms"],
         "p99_ms": shares["p99_ms"],
+        "client_cpu_us_per_entry": round(cpu / max(1, tally.acked) * 1e6, 2),
         "entries": tally.acked,
     }
 
