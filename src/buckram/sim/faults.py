@@ -28,7 +28,7 @@ class Faults:
         self.recorded: list[tuple[str, str, int, bytes]] = []
         self._restarting: dict[str, bool] = {}
         self._stories: dict[str, Fault] = {
-            "kill": self._kill, "pair": self._pair, "power": self._power,
+            "kill": self._kill, "pair": self._pair, "lag": self._lag, "power": self._power,
             "power all": self._power_all, "crash at op": self._crash_at_op,
             "crash at await": self._crash_at_await, "pause bookie": self._pause_bookie, "cut": self._cut,
             "isolate": self._isolate, "reset": self._reset, "slow": self._slow, "replay": self._replay,
@@ -42,7 +42,7 @@ class Faults:
         await asyncio.gather(*[self._one(name) for name in self.plan.faults])
 
     async def _one(self, name: str) -> None:
-        await asyncio.sleep(self.rng.random() * self.plan.busy_s * 1.5)
+        await asyncio.sleep(self.rng.random() * self.plan.busy_s * 1.2)
         if not self.stage.over:
             self.world.faults += 1
             self.world.trace.note("fault", name)
@@ -105,10 +105,39 @@ class Faults:
             if ledger.metadata is not None and not ledger.metadata.closed:
                 members = list(ledger.metadata.last_fragment.ensemble)
                 self.rng.shuffle(members)
-                power = self.rng.random() < 0.5
+                power, together = self.rng.random() < 0.3, self.rng.random() < 0.7
+                # A writer with adds at both that sleeps meanwhile hears of both in one turn.
+                if together:
+                    for name in members[:2]:
+                        self.world.pause(name)
+                    await asyncio.sleep(0.28)
+                    self.world.pause(ledger.writer)
                 for name in members[:2]:
                     self.world.crash(self.world.machines[name], power)
+                if together:
+                    await asyncio.sleep(0.05)
+                    self.world.resume(ledger.writer)
                 return
+
+    async def _lag(self) -> None:
+        """One member is slow to answer the writer, then another one dies: acknowledgements wait behind a hole."""
+        open_ones = [ledger for ledger in self.world.judge.facts.ledgers.values()
+                     if ledger.metadata is not None and not ledger.metadata.closed]
+        if not open_ones:
+            return
+        ledger = self.rng.choice(open_ones)
+        assert ledger.metadata is not None
+        members = list(ledger.metadata.last_fragment.ensemble)
+        self.rng.shuffle(members)
+        slow, dying = members[:2]
+        extra_s = 0.7 * self.plan.configs.net.request_timeout_s
+        self.world.disturb(ledger.writer, 1)
+        self.world.fabric.slow(slow, ledger.writer, extra_s)
+        await asyncio.sleep(self.rng.random() * extra_s)
+        self.world.crash(self.world.machines[dying], power=False)
+        await asyncio.sleep(1.0)
+        self.world.fabric.slow(slow, ledger.writer, 0.0)
+        self.world.disturb(ledger.writer, -1)
 
     async def _power(self) -> None:
         self.world.crash(self._machine(), power=True)
@@ -291,6 +320,8 @@ class Faults:
         machine = self._machine()
         if flip_some_byte(machine.device, self.rng):
             self.world.judge.facts.bookie(machine.name).damaged = True
+            if self.rng.random() < 0.6:
+                self.world.crash(machine, power=False)
 
     async def _wipe(self) -> None:
         """The disk is replaced by an empty one: the bookie must refuse to serve under its old name (M8)."""

@@ -17,11 +17,13 @@ SHAPES = (
     (4, 3, 2), (4, 2, 2), (4, 2, 1), (4, 4, 3), (5, 3, 2), (5, 2, 2), (5, 3, 3), (4, 3, 3), (1, 1, 1), (2, 1, 1),
     (3, 1, 1), (5, 5, 3),
 )  # fmt: skip
+SMALL = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (2, 2, 1), (3, 3, 3))
+STRIPED = ((3, 2, 2), (4, 2, 2), (4, 3, 3))
 FAULTS = {
-    "kill": 5, "power": 5, "pair": 3, "power all": 3, "crash at op": 5, "crash at await": 4, "pause bookie": 4,
-    "cut": 6, "isolate": 3, "reset": 4, "slow": 3, "replay": 3, "pause client": 4, "crash client": 4, "metadata loss": 5,
-    "metadata down": 2, "expire": 3, "write error": 2, "read error": 2, "full": 3, "flip": 3, "wipe": 2,
-    "metadata cut": 3,
+    "kill": 5, "power": 5, "pair": 4, "power all": 3, "crash at op": 5, "crash at await": 4, "pause bookie": 4,
+    "cut": 6, "lag": 4, "isolate": 3, "reset": 4, "slow": 3, "replay": 3, "pause client": 4, "crash client": 4,
+    "metadata loss": 5, "metadata down": 2, "metadata cut": 3, "expire": 3, "write error": 2, "read error": 2,
+    "full": 3, "flip": 3, "wipe": 2,
 }  # fmt: skip
 
 
@@ -49,6 +51,7 @@ class Plan:
     final_power_loss: bool = False
     late_wake: bool = False
     calm: bool = False
+    large: bool = False
     password: bytes = b""
     busy_s: float = 2.0
     notes: dict[str, int] = field(default_factory=dict)
@@ -76,6 +79,8 @@ def make_plan(seed: int) -> Plan:
     plan.recoverers = rng.choice((0, 1, 1, 2)) if plan.readers else rng.choice((1, 1, 2))
     plan.busy_s = rng.choice((0.3, 1.0, 2.0, 6.0))
     plan.password = rng.choice((b"", b"", b"secret"))
+    _suit_faults(plan)
+    shape = plan.shape
     kind = rng.random()
     if kind < 0.08:
         plan.explicit = True
@@ -105,6 +110,21 @@ def make_plan(seed: int) -> Plan:
     if plan.racks:
         _enforce_racks(plan)
     return plan
+
+
+def _suit_faults(plan: Plan) -> None:
+    """Some faults only mean something in lives of a certain kind."""
+    if "pair" in plan.faults:
+        plan.shape = SMALL[plan.seed % len(SMALL)]
+        plan.bookies, plan.entries, plan.busy_s = plan.shape[0] + 2, max(plan.entries, 30), 2.0
+    if "lag" in plan.faults:
+        # Striped and Qw == Qa: one slow member holds up its entries while the others' are complete.
+        plan.shape = STRIPED[plan.seed % len(STRIPED)]
+        plan.bookies, plan.entries, plan.busy_s = plan.shape[0] + 1, max(plan.entries, 20), 1.0
+    if "full" in plan.faults:
+        plan.large, plan.entries = True, 40
+    if plan.shape[2] < 2:
+        plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")] or ["kill"]
 
 
 def _enforce_racks(plan: Plan) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -120,6 +121,9 @@ class World:
     def _uncaught(self, process: Process, message: str, error: BaseException | None) -> None:
         if process is self.loop.world and error is not None:
             raise error
+        where = traceback.extract_tb(error.__traceback__)[-6:] if error is not None else []
+        for frame in where:
+            self.trace.note(process.name, f"  at {frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}")
         self.report.violate("uncaught", f"in {process.name}: {message}: {error!r}")
 
     # time and disturbance

@@ -12,6 +12,9 @@ from buckram.core.entry import Digest
 from buckram.errors import DigestMismatch
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 
+_open = Digest.open
+"""As it was at import: a bug planted there must not blind the judge."""
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -84,7 +87,7 @@ class LedgerFacts:
         if self.digest is None:
             return None
         try:
-            found = self.digest.open(self.ledger, entry, stored)
+            found = _open(self.digest, self.ledger, entry, stored)
         except DigestMismatch:
             return None
         return found.entry_id, found.last_add_confirmed, Copy(found.payload, found.length)

@@ -13,6 +13,9 @@ from buckram.sim.workload.stage import Actor, Stage
 from buckram.sim.world import Died
 from buckram.types import EntryId
 
+PACE = 6.0
+"""So that writing lasts about as long as faults begin: steps append two to three entries each."""
+
 
 class WriterActor(Actor):
     """Creates one ledger and appends to it in every way there is."""
@@ -50,7 +53,7 @@ class WriterActor(Actor):
         while self.sent < plan.entries and not self.stage.over:
             await self._step(writer, handle, ids)
             self._look(writer, handle)
-            await self.nap(plan.busy_s * 2 / max(1, plan.entries))
+            await self.nap(min(plan.busy_s, PACE * plan.busy_s / max(1, plan.entries)))
         await self._finish(writer, handle)
 
     def _ids(self, count: int) -> list[EntryId | None]:
@@ -66,7 +69,7 @@ class WriterActor(Actor):
         return ids
 
     def _payload(self) -> bytes:
-        size = self.rng.choice((0, 0, 10, 100, 100, 1500, 9000))
+        size = self.rng.choice((4000, 9000) if self.plan.large else (0, 0, 10, 100, 100, 1500, 9000))
         return f"{self.host}/{self.sent}/".encode() + self.rng.randbytes(size)
 
     async def _step(self, writer: Writer, handle: Handle, ids: list[EntryId | None]) -> None:

@@ -1,0 +1,103 @@
+"""Runs every mutant until a checker catches it, and says what it took: `python -m buckram.sim --mutants`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from buckram.sim.checkers.report import INVARIANTS, Violation
+from buckram.sim.cluster import run_life
+from buckram.sim.mutants import bookie, reading, recovery, writer
+from buckram.sim.mutants.base import Mutant
+from buckram.sim.plan import make_plan
+from buckram.sim.scenarios import run_scenario
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant for mutant in (*writer.MUTANTS, *recovery.MUTANTS, *reading.MUTANTS, *bookie.MUTANTS)
+}
+MAX_SEED = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """`by`: the invariant that caught it, "" if none did. `place`: scenario or seed. `lives`: random lives it took."""
+
+    name: str
+    by: str
+    place: str
+    lives: int
+    text: str
+
+    def __str__(self) -> str:
+        if not self.by:
+            return f"MISSED {self.name} after {self.lives} lives"
+        return f"{self.name}: {self.by} in {self.place}, after {self.lives} lives: {self.text[:160]}"
+
+
+def _seeds(mutant: Mutant) -> Iterator[int]:
+    return (seed for seed in range(MAX_SEED) if mutant.lives(make_plan(seed)))
+
+
+def _caught(violations: list[Violation]) -> Violation | None:
+    return next((v for v in violations if v.invariant in INVARIANTS), None)
+
+
+def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> Kill:
+    """Play the mutant's scenarios, then lives that suit it, until an invariant is violated."""
+    logging.disable(logging.CRITICAL)
+    mutant = MUTANTS[name]
+    for scenario in () if only_random else mutant.scenarios:
+        found = _caught(run_scenario(scenario, mutant=mutant.apply()).violations)
+        if found is not None:
+            return Kill(name, found.invariant, scenario, 0, str(found))
+    lives = 0
+    for seed in _seeds(mutant):
+        if lives >= (mutant.seeds if budget is None else min(budget, mutant.seeds)):
+            break
+        lives += 1
+        found = _caught(run_life(seed, mutant=mutant.apply()).violations)
+        if found is not None:
+            return Kill(name, found.invariant, f"seed {seed}", lives, str(found))
+        if lives % 20 == 0:
+            gc.collect()
+    return Kill(name, "", "", lives, "")
+
+
+def _kill(job: tuple[str, int | None]) -> Kill:
+    return kill(*job)
+
+
+def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
+    """All mutants, or one; a line each on standard error, the sum as JSON on standard output."""
+    names = [only] if only else list(MUTANTS)
+    for name in names:
+        if name not in MUTANTS:
+            sys.stderr.write(f"no mutant {name!r}; there are: {', '.join(MUTANTS)}\n")
+            return 2
+    work = [(name, budget) for name in names]
+    kills: list[Kill] = []
+    if jobs <= 1:
+        results: Iterator[Kill] = map(_kill, work)
+        _listen(results, kills)
+    else:
+        with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+            _listen(pool.imap(_kill, work), kills)
+    missed = [one.name for one in kills if not one.by]
+    line = {
+        "mutants": len(kills), "caught": len(kills) - len(missed), "missed": missed,
+        "lives": {one.name: one.lives for one in kills}, "by": {one.name: one.by for one in kills},
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(line) + "\n")
+    return 1 if missed else 0
+
+
+def _listen(results: Iterator[Kill], kills: list[Kill]) -> None:
+    for one in results:
+        kills.append(one)
+        sys.stderr.write(f"{one}\n")
+        sys.stderr.flush()

@@ -1,0 +1,86 @@
+"""Planted bugs of readers: gates, folds, LACs, the end of a tail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buckram.client import client, lac, reader, replicas, tail
+from buckram.client.reader import Reader
+from buckram.client.recover import recover_ledger
+from buckram.core import answers
+from buckram.core.answers import FailureFold, Negative
+from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.errors import BookieError, Code, DigestMismatch
+from buckram.sim.mutants.base import Mutant, plant
+from buckram.sim.plan import Plan
+from buckram.types import Entry
+
+_classify = answers.classify
+
+
+def _open_unchecked(self: Digest, ledger_id: int, entry_id: int | None, stored: bytes) -> Entry:
+    if len(stored) < ENTRY_HEADER_BYTES + self.size:
+        raise DigestMismatch(ledger_id, "short")
+    _, entry, last, length = ENTRY_HEADER.unpack_from(stored)
+    payload = stored[ENTRY_HEADER_BYTES + self.size:]
+    return Entry(ledger_id, entry if entry_id is None else entry_id, payload, last, length)
+
+
+def _open_prefix_unchecked(self: Digest, ledger_id: int, first: int, bodies: Any) -> list[Entry]:
+    return [_open_unchecked(self, ledger_id, first + n, body) for n, body in enumerate(bodies)]
+
+
+async def _no_limit(self: Reader, first: int, last: int) -> None:
+    self._check_open()
+
+
+def _silence_is_absence(bookie: str, reply: Any, verify: Any) -> Any:
+    found = _classify(bookie, reply, verify)
+    if isinstance(found, answers.Unknown) and isinstance(found.error, BookieError):
+        return Negative(Code.NO_ENTRY)
+    return found
+
+
+def _any_negative(self: FailureFold, failure: Any) -> None:
+    if self.result is None or isinstance(failure, Negative):
+        self.result = failure
+
+
+def _not_the_end(metadata: Any, last_confirmed: int) -> int:
+    return last_confirmed
+
+
+def _lower(self: Reader, value: int) -> None:
+    self._known_lac = value - 1
+
+
+async def _open_recovers(services: Any, ledger_id: int, **kwargs: Any) -> Any:
+    return await recover_ledger(services, ledger_id, **kwargs)
+
+
+def _damaging(plan: Plan) -> bool:
+    return (plan.liar or "flip" in plan.faults) and plan.entries > 0
+
+
+def _reading(plan: Plan) -> bool:
+    return plan.readers > 0 and plan.entries > 0
+
+
+MUTANTS = [
+    Mutant("digest-not-checked", "S6, S17", "readers take bytes without looking at their digest",
+           plant((Digest, "open", _open_unchecked), (Digest, "open_prefix", _open_prefix_unchecked)), (),
+           lambda plan: plan.liar and plan.entries > 0, 200),
+    Mutant("reads-beyond-the-lac", "17, S16", "a read returns what is there, confirmed or not",
+           plant((Reader, "_check_range", _no_limit)), (), _reading, 200),
+    Mutant("silence-is-absence", "10, 22, S18, F13, S1", "no answer or an error counts as an explicit negative",
+           plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)), ("D1",),
+           lambda plan: plan.entries > 0, 200),
+    Mutant("first-negative-wins", "S18", "one denial is reported although other replicas did not answer",
+           plant((FailureFold, "add", _any_negative)), (), _reading, 800),
+    Mutant("closed-end-ignored", "S19, L6", "readers of a closed ledger stop at the LAC they knew",
+           plant((reader, "readable_until", _not_the_end), (tail, "readable_until", _not_the_end)), (), _reading, 300),
+    Mutant("lac-falls", "S12", "a handle's LAC becomes what was read last, also when it is lower",
+           plant((Reader, "_raise_lac", _lower)), (), _reading, 400),
+    Mutant("open-fences", "F16", "open recovers the ledger",
+           plant((client, "open_ledger", _open_recovers)), ("idle-writer",), _reading),
+]  # fmt: skip
