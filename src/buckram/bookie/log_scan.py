@@ -85,17 +85,18 @@ class _Window:
         offset += SECTOR
         while offset < self.size:
             data, at = self.at(offset, min(_CHUNK, self.size - offset))
-            found = data.find(MAGIC, at)
-            while found >= 0:
-                where = offset + found - at
-                if where % SECTOR == 0 and block_span(data, found, segment, salt, where) is not None:
+            # First bytes of all sectors: a search through everything would take seconds.
+            heads = data[at::SECTOR]
+            number = heads.find(MAGIC[:1])
+            while number >= 0:
+                where = offset + number * SECTOR
+                if block_span(data, at + number * SECTOR, segment, salt, where) is not None:
                     block = self.block(where, segment, salt)
                     if block is not None:
                         return block
                     data, at = self.at(offset, min(_CHUNK, self.size - offset))
-                    found = where - offset + at
-                found = data.find(MAGIC, found + 1)
-            # A magic number lies in one sector, so none is cut in two here.
+                number = heads.find(MAGIC[:1], number + 1)
+            # A header lies in one sector, so none is cut in two here.
             offset += max(SECTOR, (len(data) - at) // SECTOR * SECTOR)
         return None
 

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from buckram.bookie.commit import GroupCommit
 from buckram.bookie.index import Place
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable, Losses
-from buckram.bookie.segments import OpenFiles, Segment
+from buckram.bookie.read_ahead import CHUNK_BYTES, Chunks
+from buckram.bookie.segments import DirEntry, OpenFiles, Segment
 from buckram.bookie.store_errors import StoreError
-from buckram.core.segment_format import CorruptBytes, walk_run
+from buckram.core.segment_format import CorruptBytes, padded, walk_run
 from buckram.seams import Disk, Read
 from buckram.types import EntryId, LedgerId
 
 Outcome = bytes | StoreError | None
 READ_BYTES, GAP_BYTES = 1 << 20, 16 << 10
 """Neighbouring runs are fetched by one read of at most READ_BYTES, with at most GAP_BYTES of others between them."""
-AHEAD_BYTES, AHEAD_LIMIT = 256 << 10, 32
-"""A reader that goes on where its last fetch ended gets AHEAD_BYTES more; so many ledgers' windows are kept."""
-_SPANS_LIMIT = 512
+DENSE_BYTES = CHUNK_BYTES // 4
+"""A reader that goes on where its last fetch ended, at most so far behind it, gets whole chunks of the log."""
+_FOLLOWED, _SPANS_LIMIT = 1024, 512
+"""Ledgers whose readers' positions, and whose segments, are remembered."""
 
 
 class _Fetch:
@@ -64,14 +66,14 @@ class Lookup:
     ) -> None:
         self._disk, self._files, self._log, self._table = disk, files, log, table
         self._losses, self._segments, self._mend = losses, segments, mend
+        self._chunks = Chunks(disk, files)
         # Which sealed segments hold a ledger, newest first: built on demand, dropped when the list changes.
-        self._spans: OrderedDict[tuple[LedgerId, int], list[Segment]] = OrderedDict()
-        self._ahead: OrderedDict[LedgerId, tuple[Segment, int, bytes]] = OrderedDict()
-        self._expected: OrderedDict[LedgerId, EntryId] = OrderedDict()
+        self._spans: OrderedDict[tuple[LedgerId, int], list[tuple[Segment, DirEntry | None]]] = OrderedDict()
+        # Where the last fetch of a ledger ended: segment number, next entry, file offset.
+        self._followed: OrderedDict[LedgerId, tuple[int, EntryId, int]] = OrderedDict()
 
     def segments_changed(self) -> None:
         self._spans.clear()
-        self._ahead.clear()
 
     # -- where things are
 
@@ -81,18 +83,23 @@ class Lookup:
         StoreError when an index cannot be read.
         """
         ledger, epoch = record.ledger_id, record.epoch
-        newer: list[Segment] = []
-        for segment in self._holders(record):
+        newer: list[tuple[Segment, DirEntry | None]] = []
+        for segment, held in self._holders(record):
+            if held is not None and not held.first <= entry <= held.last:
+                if held.first > entry:
+                    newer.append((segment, held))
+                continue
             try:
-                found = segment.find(ledger, entry, epoch)
+                found = segment.find(ledger, entry, epoch, held)
             except (CorruptBytes, OSError):
                 found = self._again(segment).find(ledger, entry, epoch)
             if found is not None:
                 place, end = found
-                for one in newer:
-                    end = self._first_in(one, record, entry + 1, end)
+                for one, there in newer:
+                    if there is None or there.first < end:
+                        end = self._first_in(one, record, entry + 1, end)
                 return segment, place, end
-            newer.append(segment)
+            newer.append((segment, held))
         return None
 
     def _first_in(self, segment: Segment, record: LedgerRecord, low: EntryId, high: EntryId) -> EntryId:
@@ -105,41 +112,46 @@ class Lookup:
         self._mend(segment)
         if segment.index is None:
             raise StoreError("corrupt", f"the index of log file {segment.name} is unreadable")
+        self._spans.clear()
         return segment
 
-    def _holders(self, record: LedgerRecord) -> Iterable[Segment]:
-        """Segments that may hold data of the ledger, newest first."""
+    def _holders(self, record: LedgerRecord) -> Iterable[tuple[Segment, DirEntry | None]]:
+        """Segments that may hold data of the ledger, newest first; for sealed ones with what their directory says."""
         for segment in self._segments():
             if segment.index is None:
                 break
-            yield segment
+            yield segment, None
         key = (record.ledger_id, record.epoch)
         sealed = self._spans.get(key)
         if sealed is None:
-            sealed = self._spans[key] = self._sealed_holders(*key)
+            sealed = self._sealed_holders(*key)
+            self._spans[key] = sealed
             if len(self._spans) > _SPANS_LIMIT:
                 self._spans.popitem(last=False)
         yield from sealed
 
-    def _sealed_holders(self, ledger: LedgerId, epoch: int) -> list[Segment]:
+    def _sealed_holders(self, ledger: LedgerId, epoch: int) -> list[tuple[Segment, DirEntry | None]]:
         """From the first sealed segment on; those among them that have an index again are being mended."""
-        found, sealed = [], False
+        found: list[tuple[Segment, DirEntry | None]] = []
+        sealed = False
         for segment in list(self._segments()):
             sealed = sealed or segment.index is None
             if not sealed:
                 continue
-            try:
-                holds = segment.index is not None or segment.bytes_of(ledger, epoch) > 0
-            except (CorruptBytes, OSError):
-                holds = self._again(segment).bytes_of(ledger, epoch) > 0
-            if holds:
-                found.append(segment)
+            held: DirEntry | None = None
+            if segment.footer is not None:
+                try:
+                    held = segment.footer.find(ledger)
+                except (CorruptBytes, OSError):
+                    self._again(segment)
+            if segment.index is not None or (held is not None and held.epoch == epoch):
+                found.append((segment, held))
         return found
 
     def entries(self, record: LedgerRecord) -> list[tuple[EntryId, int]]:
         """(first, count) of all entries here, ascending and disjoint. StoreError when an index cannot be read."""
         spans: list[tuple[EntryId, EntryId]] = []
-        for segment in self._holders(record):
+        for segment, _ in self._holders(record):
             try:
                 places = list(segment.places(record.ledger_id, record.epoch))
             except (CorruptBytes, OSError):
@@ -244,32 +256,89 @@ class Lookup:
             return None
 
     def _fetch(self, fetches: list[_Fetch], results: list[Outcome], finished: Callable[[], None]) -> None:
-        """Fill `results`; bytes in memory at once, the rest with one batch of reads."""
-        missing: list[_Fetch] = []
+        """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads."""
+        exact: list[_Fetch] = []
+        chunked: list[_Fetch] = []
         for fetch in fetches:
             _, _, _, offset, length = fetch.place
-            data = self._log.recent(fetch.segment, offset, length)
-            if data is not None:
-                results[fetch.slot : fetch.slot + fetch.count] = fetch.take(data, 0)
-                continue
-            window = self._ahead.get(fetch.ledger)
-            if window is not None and window[0] is fetch.segment:
-                at = offset - window[1]
-                if at >= 0 and at + length <= len(window[2]):
-                    results[fetch.slot : fetch.slot + fetch.count] = fetch.take(window[2], at)
-                    self._remember(self._expected, fetch.ledger, fetch.entry + fetch.count)
+            data, at = self._log.recent(fetch.segment, offset, length), 0
+            if data is None:
+                cut = self._chunks.cut(fetch.segment, offset, length)
+                if cut is None:
+                    in_order = self._in_order(fetch)
+                    (chunked if in_order else exact).append(fetch)
+                    self._follow(fetch, ahead=in_order)
                     continue
-            missing.append(fetch)
-        if missing:
-            _DiskFetch(self, missing, results, finished).start()
+                data, at = cut
+                self._follow(fetch, ahead=True)
+            results[fetch.slot : fetch.slot + fetch.count] = fetch.take(data, at)
+        if chunked:
+            self._fetch_chunks(chunked, exact, results, finished)
+        elif exact:
+            _DiskFetch(self, exact, results, finished).start()
         else:
             finished()
 
-    def _remember(self, memory: OrderedDict[LedgerId, EntryId], ledger: LedgerId, entry: EntryId) -> None:
-        memory[ledger] = entry
-        memory.move_to_end(ledger)
-        if len(memory) > AHEAD_LIMIT:
-            memory.popitem(last=False)
+    def _fetch_chunks(
+        self, chunked: list[_Fetch], exact: list[_Fetch], results: list[Outcome], finished: Callable[[], None]
+    ) -> None:
+        waiting = 1
+
+        def loaded(error: OSError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting:
+                return
+            for fetch in chunked:
+                cut = self._chunks.cut(fetch.segment, fetch.place[3], fetch.place[4])
+                if cut is None:
+                    # Failed, or already displaced by others: read it by itself, and report errors by itself.
+                    exact.append(fetch)
+                else:
+                    results[fetch.slot : fetch.slot + fetch.count] = fetch.take(*cut)
+            if exact:
+                _DiskFetch(self, exact, results, finished).start()
+            else:
+                finished()
+
+        for fetch in chunked:
+            waiting += 1
+            offset, length = fetch.place[3:]
+            self._chunks.load(fetch.segment, offset, offset + length, self._settled(fetch.segment), loaded)
+        loaded(None)
+
+    def _settled(self, segment: Segment) -> int:
+        """Up to where chunks of the segment may be read: durable bytes that nothing will be added to."""
+        if segment.index is None:
+            return segment.log_end
+        if segment.base is None:
+            return segment.log_end // CHUNK_BYTES * CHUNK_BYTES
+        # Nothing that waits for the disk is as old as half of the ring.
+        end = self._log.ring.head - self._log.ring.size // 2 - segment.base
+        return max(0, end // CHUNK_BYTES * CHUNK_BYTES)
+
+    def _in_order(self, fetch: _Fetch) -> bool:
+        """The fetch goes on where the ledger's last one ended, close by in the log, and a chunk may be read there."""
+        last = self._followed.get(fetch.ledger)
+        _, _, _, offset, length = fetch.place
+        if last is None or last[1] != fetch.entry or length > CHUNK_BYTES:
+            return False
+        if last[0] == fetch.segment.seq and not 0 <= offset + CHUNK_BYTES - last[2] <= DENSE_BYTES + CHUNK_BYTES:
+            return False
+        settled = self._settled(fetch.segment)
+        return min(padded(offset + length, CHUNK_BYTES), fetch.segment.log_end) <= settled
+
+    def _follow(self, fetch: _Fetch, *, ahead: bool) -> None:
+        """Remember where the reader is and, for one that goes on in order, have the next chunk ready in time."""
+        end = fetch.place[3] + fetch.place[4]
+        self._followed[fetch.ledger] = (fetch.segment.seq, fetch.entry + fetch.count, end)
+        self._followed.move_to_end(fetch.ledger)
+        if len(self._followed) > _FOLLOWED:
+            self._followed.popitem(last=False)
+        if ahead and end % CHUNK_BYTES >= CHUNK_BYTES // 4:
+            begin, settled = padded(end, CHUNK_BYTES), self._settled(fetch.segment)
+            if min(begin + CHUNK_BYTES, fetch.segment.log_end) <= settled and begin < settled:
+                self._chunks.load(fetch.segment, begin, begin + 1, settled, None)
 
 
 class _DiskFetch:
@@ -303,8 +372,6 @@ class _DiskFetch:
     def _add(self, fetch: _Fetch) -> None:
         segment, (_, _, _, start, length) = fetch.segment, fetch.place
         end = start + length
-        if self._lookup._expected.get(fetch.ledger) == fetch.entry:
-            end = max(end, min(start + AHEAD_BYTES, segment.log_end))
         if self._spans:
             last, begin, so_far = self._spans[-1]
             if last is segment and start - so_far <= GAP_BYTES and max(end, so_far) - begin <= READ_BYTES:
@@ -326,14 +393,4 @@ class _DiskFetch:
             segment, start, _ = self._spans[number]
             data = outcome[number]
             self._results[fetch.slot : fetch.slot + fetch.count] = fetch.take(data, fetch.place[3] - start)
-            if len(data) > fetch.place[3] - start + fetch.place[4]:
-                self._keep(fetch.ledger, (segment, start, data))
-            lookup._remember(lookup._expected, fetch.ledger, fetch.entry + fetch.count)
         self._finished()
-
-    def _keep(self, ledger: LedgerId, window: tuple[Segment, int, bytes]) -> None:
-        ahead = self._lookup._ahead
-        ahead[ledger] = window
-        ahead.move_to_end(ledger)
-        if len(ahead) > AHEAD_LIMIT:
-            ahead.popitem(last=False)

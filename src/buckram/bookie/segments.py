@@ -39,12 +39,13 @@ _SCAN_PAGES = 64
 class DirEntry:
     """What a sealed segment holds of one ledger."""
 
-    __slots__ = ("bytes", "epoch", "first", "last", "ledger", "run_count", "run_index")
+    __slots__ = ("bytes", "epoch", "first", "hint", "last", "ledger", "run_count", "run_index")
 
     def __init__(self, page: bytes, at: int) -> None:
         (
             self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch
         ) = DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
+        self.hint: int = self.run_index
 
 
 class PageCache:
@@ -125,11 +126,20 @@ class Footer:
         """The run of `found` that covers `entry`."""
         if not found.first <= entry <= found.last:
             return None
+        # A reader in order goes on in its last run or in the one behind it.
+        for number in range(found.hint, min(found.hint + 2, found.run_index + found.run_count)):
+            place = self._run(number)
+            if place[0] <= entry < place[0] + place[1]:
+                found.hint = number
+                return place
         number = self._last_at_or_below(found, entry)
         if number < found.run_index:
             return None
         place = self._run(number)
-        return place if entry < place[0] + place[1] else None
+        if entry >= place[0] + place[1]:
+            return None
+        found.hint = number
+        return place
 
     def first_in(self, found: DirEntry, low: EntryId, high: EntryId) -> EntryId:
         """The lowest id of `found` from `low` on, `high` if none is below it."""
@@ -221,8 +231,13 @@ class Segment:
         self.base: int | None = None
         self.log_end = self.dead_bytes = self.readers = self.runs = 0
 
-    def find(self, ledger: LedgerId, entry: EntryId, epoch: int) -> tuple[Place, EntryId] | None:
-        """The run that holds an entry of the ledger's living data, and the id up to which it is the newest."""
+    def find(
+        self, ledger: LedgerId, entry: EntryId, epoch: int, found: DirEntry | None = None
+    ) -> tuple[Place, EntryId] | None:
+        """The run that holds an entry of the ledger's living data, and the id up to which it is the newest.
+
+        `found` spares looking the ledger up in a sealed segment's directory.
+        """
         if self.index is not None:
             slot = self.index.slots.get(ledger)
             place = None if slot is None or slot.epoch != epoch else slot.find(entry)
@@ -231,7 +246,8 @@ class Segment:
             return place, slot.overlaid(entry + 1, place[0] + place[1])
         if self.footer is None:
             return None
-        found = self.footer.find(ledger)
+        if found is None:
+            found = self.footer.find(ledger)
         place = None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
         return None if place is None else (place, place[0] + place[1])
 
@@ -282,7 +298,7 @@ class OpenFiles:
         if file is not None:
             self._files.move_to_end(name)
             return file
-        file = self._files[name] = self._disk.open(name)
+        file = self._files[name] = self._disk.open(name, direct=True)
         if len(self._files) > self._limit:
             for old in self._files:
                 if old != name and not self._busy.get(old):

@@ -29,6 +29,8 @@ SLOW_S, FAST_S = 0.001, 0.0005
 """Adaptive mode leaves the caller's thread above SLOW_S per write (moving average) and returns below FAST_S."""
 _WEIGHT = 1 / 16
 _STAGING = 1 << 20
+_LARGE_READ = 256 << 10
+"""From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
 _MAX_BUFFERS = 1000
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -247,20 +249,20 @@ class LocalDisk:
     # -- reads and jobs
 
     def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
-        if self._mode != "inline":
-            cached = _read_cached(reads)
-            if cached is None:
-                self._read_in_thread(reads, done)
-            else:
-                done(cached)
+        if self._mode == "inline":
+            done(self._read_all(reads))
             return
-        done(_read_all(reads))
+        cached = _read_cached(reads)
+        if cached is None:
+            self._read_in_thread(reads, done)
+        else:
+            done(cached)
 
     def _read_in_thread(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            outcome = _read_all(reads)
+            outcome = self._read_all(reads)
             try:
                 loop.call_soon_threadsafe(done, outcome)
             except RuntimeError:
@@ -269,6 +271,30 @@ class LocalDisk:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(2, "buckram-read")
         self._readers.submit(work)
+
+    def _read_all(self, reads: Sequence[Read]) -> list[bytes] | OSError:
+        try:
+            return [
+                self._read_direct(one.file, one.offset, one.length)
+                if one.length >= _LARGE_READ and isinstance(one.file, LocalFile) and one.file.direct
+                else one.file.read(one.offset, one.length)
+                for one in reads
+            ]
+        except OSError as error:
+            return error
+
+    def _read_direct(self, file: LocalFile, offset: int, length: int) -> bytes:
+        if offset % self.alignment or length > _STAGING:
+            return file.read(offset, length)
+        staging = self._staging.pop() if self._staging else mmap.mmap(-1, _STAGING)
+        try:
+            with memoryview(staging) as view, view[: -(-length // self.alignment) * self.alignment] as aligned:
+                got = os.preadv(file.fd, [aligned], offset)
+                if got < length and got % self.alignment:
+                    return file.read(offset, length)  # the end of a file that is no multiple of the unit
+                return bytes(aligned[: min(got, length)])
+        finally:
+            self._staging.append(staging)
 
     async def offload(self, job: Callable[[], T]) -> T:
         if self._jobs is None:
@@ -311,13 +337,6 @@ def _write_all(fd: int, offset: int, buffers: Sequence[Buffer]) -> None:
         offset += total
 
 
-def _read_all(reads: Sequence[Read]) -> list[bytes] | OSError:
-    try:
-        return [one.file.read(one.offset, one.length) for one in reads]
-    except OSError as error:
-        return error
-
-
 def _read_cached(reads: Sequence[Read]) -> list[bytes] | None:
     """All of it if it is in the page cache, which costs microseconds; None if some must come from the device."""
     if not _NOWAIT:
@@ -325,6 +344,8 @@ def _read_cached(reads: Sequence[Read]) -> list[bytes] | None:
     found = []
     for one in reads:
         assert isinstance(one.file, LocalFile)
+        if one.file.direct and one.length >= _LARGE_READ:
+            return None
         buffer = bytearray(one.length)
         try:
             got = os.preadv(one.file.read_fd, [buffer], one.offset, _NOWAIT)
