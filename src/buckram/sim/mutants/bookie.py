@@ -12,7 +12,7 @@ from buckram.bookie.admission import Admission, Verdict
 from buckram.bookie.ledger_table import Losses
 from buckram.bookie.reads import ReadPath
 from buckram.bookie.store import Store
-from buckram.client import close
+from buckram.client import writer
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.errors import Code
 from buckram.sim.mutants.base import Mutant, nothing, plant
@@ -79,7 +79,7 @@ def _foreign_if_not_named(metadata: Any, bookie_id: str) -> bool:
     return metadata.state is not LedgerState.OPEN or not any(bookie_id in f.ensemble for f in metadata.fragments)
 
 
-async def _force_some(window: Any, pool: Any) -> int:
+async def _force_some(window: Any, pool: Any, acked_under: Any) -> int:
     point = window.force_point()
     if not window.closed:
         window.forced(point)
@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant("ack-before-sync", "11, M4", "adds are answered before they are synced",
            plant((Store, "after_durable", _answered_at_once)), ("D1",)),
     Mutant("force-does-nothing", "M2", "force asks nobody, and deferred adds are answered when they are in memory",
-           plant((Store, "after_written", _answered_at_once), (close, "force", _force_some)), ("forgotten-force",),
+           plant((Store, "after_written", _answered_at_once), (writer, "force", _force_some)), ("forgotten-force",),
            lambda plan: plan.deferred, 100),
     Mutant("errors-are-absence", "10, F6", "an entry that cannot be read is denied",
            plant((ReadPath, "_code", _errors_are_absence)), ("limbo",), _damaged, 300),
