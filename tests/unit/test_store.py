@@ -272,22 +272,41 @@ async def test_a_full_disk_means_read_only_and_back() -> None:
     await store.close()
 
 
-async def test_no_room_for_another_file_is_an_error_that_says_so() -> None:
+async def test_a_disk_that_is_really_full_holds_back_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("buckram.bookie.commit.RETRY_S", 0.001)
+    disk = MemoryDisk()
+    store = open_store(disk)
+    await settle(store)
+    disk.model.total_bytes = disk.model.used_bytes()
+    acked: list[OSError | None] = []
+    for entry in range(400):
+        add(store, 1, entry, [bytes(1000)])
+        store.after_durable(acked.append)
+        await asyncio.sleep(0)
+    assert 50 < len(acked) < 400
+    assert store.failed is None
+    assert not store.is_writable
+    everything = [stored(1, entry, -1, bytes(1000)) for entry in range(400)]
+    assert await read(store, *[(1, entry) for entry in range(400)]) == everything
+    disk.model.total_bytes *= 100
+    assert await durable(store) is None
+    assert acked == [None] * 400
+    await store.close()
+    store = open_store(disk)
+    assert await read(store, *[(1, entry) for entry in range(400)]) == everything
+    await store.close()
+
+
+async def test_closing_a_store_on_a_full_disk_ends() -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     disk.model.total_bytes = disk.model.used_bytes()
-    async def flood() -> None:
-        for entry in range(400):
-            add(store, 1, entry, [bytes(1000)])
-            await settle(store, 3)
-
-    with pytest.raises(StoreError) as caught:
-        await flood()
-    assert caught.value.kind == "full"
-    assert store.failed is None
-    assert not store.is_writable
-    assert (await read(store, (1, 50)))[0] == stored(1, 50, -1, bytes(1000))
+    acked: list[OSError | None] = []
+    for entry in range(400):
+        add(store, 1, entry, [bytes(1000)])
+    store.after_durable(acked.append)
     await store.close()
+    assert [type(error) for error in acked] == [OSError]
 
 
 async def test_an_add_needs_a_record() -> None:

@@ -23,7 +23,9 @@ Waiter = Callable[[OSError | None], None]
 PENDING_LIMIT = 256 << 20
 """Bytes inserted but not yet handed to the disk, above which adds are refused. The server stops reading long before."""
 INDEX_LIMIT = 24 << 20
-"""Bytes of memory for the index of one unsealed segment."""
+"""Bytes of memory for the index of one unsealed segment; four times as much while the next file is not ready."""
+OVERSHOOT = 64 << 20
+"""So much at least may go into the old file while the next one is not ready."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
 _SMALL = 4096
@@ -88,10 +90,12 @@ class GroupCommit:
         next_segment: Callable[[Segment], Segment | None], on_failed: Callable[[OSError], None],
     ) -> None:
         self._disk, self.ring, self._salt = disk, ring, salt
-        self._max, self.soft_limit, self.hard_limit = commit_max_bytes, soft_limit, min(2 * soft_limit, 2**32 - 1)
+        self._max, self.soft_limit = commit_max_bytes, soft_limit
+        self.hard_limit = min(soft_limit + max(soft_limit, OVERSHOOT), 2**31)
         self._next_segment, self._on_failed = next_segment, on_failed
         self.segment: Segment | None = None
         self.segment_seq = -1
+        self.runs = 0
         self.failed: OSError | None = None
         self.full = False
         self.on_full: Callable[[], None] = lambda: None
@@ -109,7 +113,7 @@ class GroupCommit:
 
     def go_on_in(self, segment: Segment) -> None:
         """The active segment from now on."""
-        self.segment, self.segment_seq = segment, segment.seq
+        self.segment, self.segment_seq, self.runs = segment, segment.seq, segment.runs
 
     # -- inserting
 
@@ -151,18 +155,24 @@ class GroupCommit:
             raise StoreError("busy", f"{self.pending_bytes} bytes wait for the disk, the limit is {PENDING_LIMIT}")
         self._close_group()
         start = self.segment.log_end
-        if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or _crowded(self.segment)):
+        if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or self._index_cost() > INDEX_LIMIT):
             fresh = self._next_segment(self.segment)
             if fresh is not None:
                 self.go_on_in(fresh)
                 start = fresh.log_end
             elif start > self.soft_limit and start + BLOCK_HEADER + size > self.hard_limit:
                 raise StoreError("full", "the log file is full and there is no room for the next one")
+            elif self._index_cost() > 4 * INDEX_LIMIT:
+                raise StoreError("busy", "the index of the log file is full and the next file is not ready")
         assert self.segment is not None
         self._open = Group(self.segment, start)
         self._pos = pos = start + BLOCK_HEADER
         block_end = min(start + self._max, max(self.soft_limit, pos + size))
         self._limit = max(block_end, pos + size)
+
+    def _index_cost(self) -> int:
+        """Memory for the index of the active segment. `runs` is counted by whoever writes the index."""
+        return 0 if self.segment is None or self.segment.index is None else self.segment.index.cost(self.runs)
 
     def _close_slice(self) -> None:
         chunk, start, end = self._chunk, self._slice_start, self._slice_end
@@ -338,11 +348,6 @@ class GroupCommit:
             else:
                 at -= end - start
         return None
-
-
-def _crowded(segment: Segment) -> bool:
-    """Its index in memory is large enough, although its file is not full: very many ledgers or very small entries."""
-    return segment.index is not None and segment.index.cost(segment.runs) > INDEX_LIMIT
 
 
 def _call(waiters: list[Waiter], error: OSError | None) -> None:

@@ -105,6 +105,9 @@ class LedgerTable:
                 state = segment.state(ledger)
             except (CorruptBytes, OSError):
                 self._on_corrupt(segment)
+                if segment.index is None:
+                    # Beyond repair, so the store is in limbo; an older state could lack a fence.
+                    return None
                 state = segment.state(ledger)
             if state is not None:
                 return state

@@ -37,13 +37,14 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
     if not MIN_SEGMENT <= config.segment_bytes <= MAX_SEGMENT:
         raise ConfigError(f"segment_bytes = {config.segment_bytes}: must be from {MIN_SEGMENT} to {MAX_SEGMENT}")
     found = read_superblock(disk)
+    fresh = found is None
     if found is None:
         incarnation = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         found = Superblock(incarnation, rng.getrandbits(32))
         write_superblock(disk, found)
     return StoreState(
         disk, config, found, Losses(found.losses, found.limbo), OpenFiles(disk), PageCache(), SpaceWatch(config),
-        free=list(found.free), next_number=found.next_number, next_file=found.next_file,
+        fresh=fresh, free=list(found.free), next_number=found.next_number, next_file=found.next_file,
     )
 
 

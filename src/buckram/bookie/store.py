@@ -7,6 +7,7 @@ to the caller: between its check and the insertion there is no await. A LedgerRe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class Store:
 
     def __init__(self, state: StoreState, stats: Stats) -> None:
         self._state = state
-        self._was_clean = state.superblock.clean
+        self._was_clean = state.fresh or state.superblock.clean
         self._closed = self._compacting = False
         self._space_listeners: list[Callable[[], None]] = []
         self._failure_listeners: list[Callable[[BaseException], None]] = []
@@ -73,10 +74,8 @@ class Store:
         store = cls(open_state(disk, config, rng), stats)
         Opening(store._state).run()
         store._maintenance.measure()
-        try:
+        with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().call_soon(store._maintenance.start)
-        except RuntimeError:
-            return store
         return store
 
     # -- facts
@@ -175,6 +174,7 @@ class Store:
             assert segment.index is not None
             segment.index.overlays += slot.insert_again(first, count, offset, end - start)
         slot.bytes += end - start
+        commit.runs += 1
         if last > record.last:
             record.last = last
         if lac > record.lac:
@@ -280,6 +280,8 @@ class Store:
         slot = self._change(record)
         state = self._state
         for segment in state.segments:
+            if segment is self._log.segment:
+                continue  # there the index itself forgets the data
             try:
                 segment.dead_bytes += segment.bytes_of(ledger_id, record.epoch)
             except (ValueError, OSError):

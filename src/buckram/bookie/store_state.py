@@ -32,6 +32,7 @@ class StoreState:
     files: OpenFiles
     cache: PageCache
     space: SpaceWatch
+    fresh: bool = False
     segments: list[Segment] = field(default_factory=list)
     spare: Segment | None = None
     free: list[str] = field(default_factory=list)
