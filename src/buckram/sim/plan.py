@@ -88,6 +88,7 @@ def make_plan(seed: int) -> Plan:
         plan.deferred = True
     elif kind < 0.24 and shape[1] >= 2:
         plan.racks = 2
+        plan.faults = [fault for fault in plan.faults if fault != "wipe"] or ["kill"]
     elif kind < 0.30:
         plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
         plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")]

@@ -132,6 +132,9 @@ class Modes(Checker):
         for fragment, end in zip(new.fragments, ends, strict=True):
             before = fragment_of(old, fragment.first_entry)
             added = [b for b in fragment.ensemble if b not in before.ensemble]
+            if added and not new.closed and fragment == new.last_fragment:
+                self.report.check("M7", False, "{} put {} into the fragment of ledger {} that its writer fills",
+                                  who, added, ledger.ledger)
             for bookie in added:
                 needed = [e for e in range(fragment.first_entry, end + 1) if bookie in members_of(fragment, new, e)]
                 missing = [e for e in needed if not ledger.claims.get(e, {}).get(bookie)]

@@ -8,6 +8,7 @@ from buckram.core.messages import Read
 from buckram.errors import BuckramError, Code
 from buckram.sim.damage import flip_some_byte
 from buckram.sim.ending import clear_limbo
+from buckram.sim.metadata import HOST
 from buckram.sim.scenarios.script import Script
 
 
@@ -34,6 +35,104 @@ async def forgotten_force(s: Script) -> None:
     s.process("w1").crash()
     s.power_loss("b2")
     await s.boot("b2")
+    await s.recovered(w.ledger)
+
+
+async def change_race(s: Script) -> None:
+    """S10 (3/3/2): acknowledgements arrive while the record is being changed: the head must stand still."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(2)
+    await s.until(lambda: w.acked == 2, "acks")
+    for bookie in ("b1", "b2"):
+        s.fabric.slow(bookie, "w1", 0.05)
+    s.fabric.slow("w1", HOST, 0.1)
+    await s.die_with_adds_under_way(w, "b3")
+    await s.ends(w)
+    s.expect(w.acked == 5, f"{w.acked} of 5 acknowledged")
+    await s.recovered(w.ledger)
+
+
+async def stale_close(s: Script) -> None:
+    """S2, F12 (3/3/2): recovery finds an entry that the writer has not acknowledged; then the writer closes."""
+    await s.bookies(3)
+    w = await s.writer()
+    for n in range(2):
+        w.append()
+        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+    s.cut(("w1", "b1"), ("w1", "b2"))
+    w.append()
+    await s.until(lambda: s.claimed(w.ledger, 2, "b3"), "entry 2 on b3")
+    s.cut(("w1", HOST))
+    c = await s.recoverer()
+    s.cut(("c1", "b1"))
+    await s.recover(c, w.ledger)
+    ledger = await s.recovered(w.ledger)
+    s.expect(ledger.closed is not None and ledger.closed[0] == 2, f"closed at {ledger.closed}")
+    s.mend(("w1", HOST), ("w1", "b1"), ("w1", "b2"))
+
+    async def close() -> None:
+        try:
+            await w.writer.close(wait=False)
+        except BuckramError:
+            return
+
+    await s.world.join(s.process("w1"), close(), "close")
+    await s.ends(w)
+    await s.recovered(w.ledger, "f2")
+
+
+async def stalled_recovery(s: Script) -> None:
+    """F8, F11 (3/3/2): a recovery has fenced and stands still; the writer meets the fence and must give up."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(2)
+    await s.until(lambda: w.acked == 2, "acks")
+    c = await s.recoverer()
+    recovery = s.recover(c, w.ledger)
+    await s.until(lambda: len(s.ledger(w.ledger).fenced) == 3, "all fenced")
+    s.world.pause("c1")
+    s.expect(not recovery.done(), "the recovery was too quick")
+    w.append(3)
+    await s.ends(w)
+    s.expect(w.acked == 2, "acknowledged by fenced bookies")
+    s.world.resume("c1")
+    await recovery
+    await s.recovered(w.ledger)
+
+
+async def recovery_change(s: Script) -> None:
+    """F7, F8 (3/3/2): a member dies while a long recovery writes back: it reads on where the writer wrote."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(900)
+    await s.until(lambda: w.acked == 900, "acks")
+    s.process("w1").crash()
+    c = await s.recoverer()
+    recovery = s.recover(c, w.ledger)
+    await s.until(lambda: s.world.report.reached["recovery wrote entries back"] > 0, "write-back begins")
+    s.kill("b3")
+    await recovery
+    ledger = await s.recovered(w.ledger)
+    s.expect(ledger.closed is not None and ledger.closed[0] == 899, f"closed at {ledger.closed}")
+
+
+async def open_repair(s: Script) -> None:
+    """M7 (3/3/2): repair of a ledger that is being written: its last fragment belongs to the writer."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(4)
+    await s.until(lambda: w.acked == 4, "acks")
+    s.world.pause("w1")
+    s.kill("b3")
+    await asyncio.sleep(5.0)
+    c = await s.recoverer()
+    assert c.client is not None
+    await c.repair(c.client, w.ledger)
+    s.world.resume("w1")
+    w.append(3)
+    await s.ends(w)
+    s.expect(w.acked == 7, f"{w.acked} of 7 acknowledged")
     await s.recovered(w.ledger)
 
 

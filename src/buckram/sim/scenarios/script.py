@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.client.writer import Writer
@@ -32,6 +33,7 @@ class Pen:
     actor: WriterActor
     writer: Writer
     handle: Handle
+    asked: int = 0
 
     @property
     def ledger(self) -> LedgerId:
@@ -43,6 +45,8 @@ class Pen:
 
     def append(self, count: int = 1, entry_id: EntryId | None = None) -> None:
         """Submit entries in one turn of the writer's process."""
+        self.asked += count
+
         def go() -> None:
             for _ in range(count):
                 payload = f"{self.host}/{len(self.handle.payloads)}/".encode() + bytes(20)
@@ -58,7 +62,7 @@ class Pen:
     @property
     def over(self) -> bool:
         """No append is pending."""
-        return "pending" not in self.handle.results
+        return len(self.handle.results) >= self.asked and "pending" not in self.handle.results
 
 
 class Script:
@@ -204,6 +208,20 @@ class Script:
             if self.world.loop.time() > end:
                 raise ScenarioFailed(f"{what}: not within {deadline_s} s")
             await asyncio.sleep(0.0002)
+
+    async def ends(self, pen: Pen, deadline_s: float = 60.0) -> None:
+        """L3: every append of the writer ends."""
+        with suppress(ScenarioFailed):
+            await self.until(lambda: pen.over, "appends end", deadline_s)
+        self.world.report.check("L3", pen.over, "appends of {} are pending after {} s: {}", pen.host, deadline_s,
+                                [n for n, result in enumerate(pen.handle.results) if result == "pending"])
+
+    async def die_with_adds_under_way(self, pen: Pen, bookie: str) -> None:
+        """The bookie gets three more adds, which it never answers: so the writer notices its death."""
+        self.world.pause(bookie)
+        pen.append(3)
+        await asyncio.sleep(0.002)
+        self.kill(bookie)
 
     def expect(self, holds: bool, what: str) -> None:
         if not holds:
