@@ -38,9 +38,15 @@ class StoreConfig:
 
     segment_bytes: int = _key(256 * MIB, "size of one log file")
     commit_max_bytes: int = _key(4 * MIB, "largest group written with one sync")
-    tail_cache_bytes: int = _key(32 * MIB, "newest log bytes kept in memory, so that tailing readers never touch the disk")
+    tail_cache_bytes: int = _key(
+        32 * MIB,
+        "newest log bytes kept in memory, so that tailing readers never touch the disk",
+    )
     ledger_cache_entries: int = _key(20_000, "ledger records kept in memory")
-    reserved_bytes: int = _key(512 * MIB, "free space below which the bookie turns read-only; adds by recovery may use half of it")
+    reserved_bytes: int = _key(
+        512 * MIB,
+        "free space below which the bookie turns read-only; adds by recovery may use half of it",
+    )
     writable_again_bytes: int = _key(768 * MIB, "free space from which a read-only bookie accepts writes again")
     compaction_threshold: float = _key(0.5, "a sealed file with a smaller share of live bytes is rewritten")
     compaction_bytes_per_s: int = _key(64 * MIB, "rewriting speed limit")
@@ -56,14 +62,23 @@ class BookieConfig:
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
     advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens")
     metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off")
-    connection_buffer_bytes: int = _key(4 * MIB, "answers not yet sent on one connection before its requests are no longer read")
-    total_buffer_bytes: int = _key(96 * MIB, "requests and answers in memory on all connections before the heaviest are no longer read")
+    connection_buffer_bytes: int = _key(
+        4 * MIB,
+        "answers not yet sent on one connection before its requests are no longer read",
+    )
+    total_buffer_bytes: int = _key(
+        96 * MIB,
+        "requests and answers in memory on all connections before the heaviest are no longer read",
+    )
     max_connections: int = _key(2000, "connections accepted at the same time")
     max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read")
     max_long_polls: int = _key(10_000, "long polls waiting at the same time")
     admission_timeout_s: float = _key(30.0, "how long an add waits for the metadata store before it gets an error")
     collection_interval_s: float = _key(900.0, "pause between two comparisons of the store with the metadata listing")
-    collection_age_s: float = _key(900.0, "a ledger's data goes only after it was absent in two complete listings this far apart")
+    collection_age_s: float = _key(
+        900.0,
+        "a ledger's data goes only after it was absent in two complete listings this far apart",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +87,10 @@ class ClientConfig:
 
     max_pending_bytes: int = _key(16 * MIB, "payload bytes of one writer that are not yet acknowledged")
     max_pending_entries: int = _key(20_000, "entries of one writer that are not yet acknowledged")
-    idle_lac_ms: float = _key(10.0, "after this long without an append a writer publishes its last confirmed entry; 0 is off")
+    idle_lac_ms: float = _key(
+        10.0,
+        "after this long without an append a writer publishes its last confirmed entry; 0 is off",
+    )
     speculative_read_ms: float = _key(500.0, "wait before a read is also sent to the next replica")
     read_ahead_entries: int = _key(2000, "entries a sequential read asks for ahead of its consumer")
     read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire")

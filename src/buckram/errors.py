@@ -11,13 +11,49 @@ import enum
 from typing import ClassVar, NoReturn
 
 __all__ = [
-    "AlreadyRegistered", "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull",
-    "ClusterNotInitialised", "Code", "ConfigError", "CorruptStore", "DigestMismatch", "DuplicateEntry", "EntryTooLarge", "ForkedClient",
-    "HandleClosed", "InvalidArgument", "InvariantViolation", "KeyExists", "KeyNotEmpty", "LedgerClosed", "LedgerError",
-    "LedgerExists", "LedgerFenced", "MalformedRecord", "MetadataError", "MetadataUnavailable", "NoSuchEntry", "NoSuchKey",
-    "NoSuchLedger", "NotEnoughBookies", "ProtocolError", "ReadFailed", "RecoveryFailed", "RequestTimeout",
-    "Unauthorized", "UnknownLedgerState", "ValueTooLarge", "VersionConflict", "WriteFailed", "WrongCookie",
-    "check", "invariant_failed",
+    "AlreadyRegistered",
+    "BookieIOError",
+    "BookieReadOnly",
+    "BookieTooBusy",
+    "BookieUnavailable",
+    "BuckramError",
+    "BufferFull",
+    "ClusterNotInitialised",
+    "Code",
+    "ConfigError",
+    "CorruptStore",
+    "DigestMismatch",
+    "DuplicateEntry",
+    "EntryTooLarge",
+    "ForkedClient",
+    "HandleClosed",
+    "InvalidArgument",
+    "InvariantViolation",
+    "KeyExists",
+    "KeyNotEmpty",
+    "LedgerClosed",
+    "LedgerError",
+    "LedgerExists",
+    "LedgerFenced",
+    "MalformedRecord",
+    "MetadataError",
+    "MetadataUnavailable",
+    "NoSuchEntry",
+    "NoSuchKey",
+    "NoSuchLedger",
+    "NotEnoughBookies",
+    "ProtocolError",
+    "ReadFailed",
+    "RecoveryFailed",
+    "RequestTimeout",
+    "Unauthorized",
+    "UnknownLedgerState",
+    "ValueTooLarge",
+    "VersionConflict",
+    "WriteFailed",
+    "WrongCookie",
+    "check",
+    "invariant_failed",
 ]
 
 
@@ -60,9 +96,17 @@ class Code(enum.IntEnum):
 
 
 _V2_OF = {
-    Code.OK: 0, Code.NO_LEDGER: 1, Code.NO_ENTRY: 2, Code.BAD_REQUEST: 100, Code.IO_ERROR: 101,
-    Code.UNAUTHORIZED: 102, Code.BAD_VERSION: 103, Code.FENCED: 104, Code.READ_ONLY: 105,
-    Code.TOO_MANY_REQUESTS: 106, Code.UNKNOWN_LEDGER_STATE: 101,
+    Code.OK: 0,
+    Code.NO_LEDGER: 1,
+    Code.NO_ENTRY: 2,
+    Code.BAD_REQUEST: 100,
+    Code.IO_ERROR: 101,
+    Code.UNAUTHORIZED: 102,
+    Code.BAD_VERSION: 103,
+    Code.FENCED: 104,
+    Code.READ_ONLY: 105,
+    Code.TOO_MANY_REQUESTS: 106,
+    Code.UNKNOWN_LEDGER_STATE: 101,
 }
 _OF_V2 = {number: code for code, number in _V2_OF.items() if code is not Code.UNKNOWN_LEDGER_STATE} | {
     107: Code.UNKNOWN_LEDGER_STATE,
@@ -129,7 +173,9 @@ class LedgerError(BuckramError):
 
 class NoSuchLedger(LedgerError):
     def __init__(self, ledger_id: int) -> None:
-        super().__init__(ledger_id, "does not exist (never created, or deleted); `buckram ledger list` shows those that do")
+        super().__init__(
+            ledger_id, "does not exist (never created, or deleted); `buckram ledger list` shows those that do"
+        )
 
 
 class LedgerExists(LedgerError):
@@ -144,7 +190,9 @@ class LedgerClosed(LedgerError):
 class LedgerFenced(LedgerError):
     """Somebody recovers or has recovered this ledger. An append that failed so may or may not be in it."""
 
-    def __init__(self, ledger_id: int, message: str = "fenced: another client recovers or has recovered it; open a new ledger") -> None:
+    def __init__(
+        self, ledger_id: int, message: str = "fenced: another client recovers or has recovered it; open a new ledger"
+    ) -> None:
         super().__init__(ledger_id, message)
 
 
@@ -197,7 +245,8 @@ class NotEnoughBookies(BuckramError):
 
     def __init__(self, needed: int, available: int, message: str = "") -> None:
         super().__init__(
-            message or f"{needed} bookies are needed, {available} are usable: start more bookies or ask for a smaller ensemble"
+            message
+            or f"{needed} bookies are needed, {available} are usable: start more bookies or ask for a smaller ensemble"
         )
         self.needed, self.available = needed, available
 
@@ -296,7 +345,8 @@ class ClusterNotInitialised(MetadataError):
 
     def __init__(self, uri: str) -> None:
         super().__init__(
-            f"no cluster at {uri}: start one with `buckram up`, or prepare it with `buckram cluster init --metadata {uri}`"
+            f"no cluster at {uri}: start one with `buckram up`, or prepare it with "
+            f"`buckram cluster init --metadata {uri}`"
         )
         self.uri = uri
 

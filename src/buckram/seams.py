@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from buckram.types import (
-    BookieId, BookieInfo, BookieSet, Buffer, LedgerId, LedgerMetadata, Versioned,
+    BookieId,
+    BookieInfo,
+    BookieSet,
+    Buffer,
+    LedgerId,
+    LedgerMetadata,
+    Versioned,
 )
 
 Notify = Callable[[], None]

@@ -160,7 +160,7 @@ class Footer:
                 low = middle + 1
             else:
                 high = middle
-        return low - 1
+        return int(low) - 1
 
     def _run(self, index: int) -> Place:
         number, at = divmod(index, _RUNS_A_PAGE)
