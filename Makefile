@@ -31,7 +31,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, layers, generated pages
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/mypy --strict bench examples scripts
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-cache
 	@$(MAKE) check-generated
 
 test: lint  ## lint, types and every test; a fixed share of each long check
@@ -45,7 +45,7 @@ soak: $(STAMP)  ## the long checks in full; resumable, state in .soak/
 
 regenerate: $(STAMP)  ## write the generated files again: protobuf module, API and configuration pages
 	@$(BIN)/python scripts/generate_docs.py
-	@if [ -f scripts/generate_protobuf.py ]; then $(BIN)/python scripts/generate_protobuf.py; fi
+	@$(BIN)/python scripts/generate_proto.py
 
 check-generated: $(STAMP)
 	@$(BIN)/python scripts/generate_docs.py --check
