@@ -16,7 +16,7 @@ from collections.abc import Callable
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.core.segment_format import BLOCK_HEADER, pack_block_header, padded
-from buckram.seams import Disk, Write
+from buckram.seams import Disk, Stats, Write
 from buckram.types import Buffer
 
 Waiter = Callable[[OSError | None], None]
@@ -77,6 +77,15 @@ class Group:
         self.waiters: list[Waiter] = []
 
 
+class CommitStats:
+    """What group commit counts."""
+
+    def __init__(self, stats: Stats) -> None:
+        self.commits = stats.counter("buckram_store_commits_total", "blocks written and synced")
+        self.bytes = stats.counter("buckram_store_log_bytes_total", "bytes of frames written to the log")
+        self.seconds = stats.histogram("buckram_store_commit_seconds", "from handing a block to the disk to its sync")
+
+
 class GroupCommit:
     """Gathers frames at the end of the log and makes them durable.
 
@@ -87,12 +96,12 @@ class GroupCommit:
 
     def __init__(
         self, disk: Disk, ring: TailRing, salt: int, commit_max_bytes: int, soft_limit: int,
-        next_segment: Callable[[Segment], Segment | None], on_failed: Callable[[OSError], None],
+        next_segment: Callable[[Segment], Segment | None], on_failed: Callable[[OSError], None], stats: CommitStats,
     ) -> None:
         self._disk, self.ring, self._salt = disk, ring, salt
         self._max, self.soft_limit = commit_max_bytes, soft_limit
         self.hard_limit = min(soft_limit + max(soft_limit, OVERSHOOT), 2**31)
-        self._next_segment, self._on_failed = next_segment, on_failed
+        self._next_segment, self._on_failed, self._stats = next_segment, on_failed, stats
         self.segment: Segment | None = None
         self.segment_seq = -1
         self.runs = 0
@@ -263,16 +272,18 @@ class GroupCommit:
 
     def _write(self, group: Group, write: Write) -> None:
         self._retry = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
 
         def done(error: OSError | None) -> None:
             if error is None:
                 self.full = False
+                self._stats.seconds.observe(loop.time() - began)
                 self._written(group)
             elif error.errno == errno.ENOSPC and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.
                 self.full = True
                 self.on_full()
-                loop = asyncio.get_running_loop()
                 self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))
             else:
                 self.fail(error)
@@ -285,6 +296,8 @@ class GroupCommit:
         self._in_flight = None
         self.groups += 1
         self.bytes += group.size
+        self._stats.commits.inc()
+        self._stats.bytes.inc(group.size)
         if self._closed or self._open is not None:
             self.kick()
         else:

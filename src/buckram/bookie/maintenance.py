@@ -22,7 +22,7 @@ from buckram.bookie.store_state import StoreState, entry_of, fresh_segment
 from buckram.bookie.superblock import LOG_PREFIX, TABLE_PREFIX, Superblock, write_superblock
 from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, LedgerState, open_trailer
 from buckram.net.tasks import TaskScope
-from buckram.seams import File, Write
+from buckram.seams import File, Stats, Write
 
 log = logging.getLogger("buckram.store")
 POLL_S = 2.0
@@ -43,7 +43,7 @@ async def _pauses(steps: Iterator[None]) -> None:
 class Maintenance:
     """Owns the store's background task and timer. `on_space` is called when `writable` changed."""
 
-    def __init__(self, state: StoreState, on_space: Callable[[], None]) -> None:
+    def __init__(self, state: StoreState, on_space: Callable[[], None], stats: Stats) -> None:
         self._state, self._on_space = state, on_space
         self._scope = TaskScope("store", on_error=self._bug)
         self._publishing, self._checkpointing = asyncio.Lock(), asyncio.Lock()
@@ -52,6 +52,8 @@ class Maintenance:
         # Segments that are out of the list; their files are reused when nobody reads them any more.
         self._retired: list[Segment] = []
         self.sealed = self.checkpoints = 0
+        self._free = stats.gauge("buckram_store_free_bytes", "free bytes of the device")
+        self._data = stats.gauge("buckram_store_log_file_bytes", "bytes of blocks in log files, dead ones included")
 
     def _bug(self, error: BaseException) -> None:
         if not isinstance(error, OSError):
@@ -72,10 +74,12 @@ class Maintenance:
     def measure(self) -> None:
         """Look at free space now."""
         state = self._state
+        self._data.set(sum(one.log_end for one in state.segments))
         unused = len(state.free) + len(self._retired) + (state.spare is not None)
         if state.space.update(state.disk.space().free_bytes, unused * state.file_bytes, state.log.full):
             log.warning("the store is %s", "writable again" if state.space.writable else "read-only: the disk is full")
             self._on_space()
+        self._free.set(state.space.free_bytes)
 
     def wake(self) -> None:
         """There may be work."""

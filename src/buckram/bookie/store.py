@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
-from buckram.bookie.commit import GroupCommit, TailRing, Waiter
+from buckram.bookie.commit import CommitStats, GroupCommit, TailRing, Waiter
 from buckram.bookie.compaction import Compaction, Progress
 from buckram.bookie.index import Slot
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable
@@ -46,11 +46,11 @@ class Store:
         self._space_listeners: list[Callable[[], None]] = []
         self._failure_listeners: list[Callable[[BaseException], None]] = []
         config = state.config
-        self._maintenance = Maintenance(state, self._space_changed)
+        self._maintenance = Maintenance(state, self._space_changed, stats)
         ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
         self._log = state.log = GroupCommit(
             state.disk, ring, state.salt, config.commit_max_bytes, config.segment_bytes, self._next_segment,
-            self._failed,
+            self._failed, CommitStats(stats),
         )
         self._log.on_full = self._maintenance.measure
         self._table = state.table = LedgerTable(
@@ -60,8 +60,6 @@ class Store:
         self._lookup = state.lookup = Lookup(
             state.disk, state.files, self._log, self._table, state.losses, state.newest_first, self._maintenance.mend
         )
-        self._commits = stats.counter("buckram_store_commits_total", "blocks written and synced")
-        self._bytes = stats.counter("buckram_store_log_bytes_total", "frames written to the log")
 
     @classmethod
     def open(cls, disk: Disk, config: StoreConfig, stats: Stats, rng: random.Random) -> Store:
@@ -129,11 +127,8 @@ class Store:
         state = self._state
         sealed = [one for one in state.segments if one.footer is not None]
         return {
-            "commits": self._log.groups,
-            "log_bytes": self._log.bytes,
-            "pending_bytes": self._log.pending_bytes,
-            "segments": len(state.segments),
-            "sealed_segments": len(sealed),
+            "commits": self._log.groups, "log_bytes": self._log.bytes, "pending_bytes": self._log.pending_bytes,
+            "segments": len(state.segments), "sealed_segments": len(sealed),
             "free_files": len(state.free),
             "data_bytes": sum(one.log_end for one in state.segments),
             "dead_bytes": sum(one.dead_bytes for one in state.segments),
