@@ -88,6 +88,8 @@ class Bookie:
         self._server.serve(self.service)
         self._registration = Registration(self._metadata, self.info, self._runtime.rng)
         await self._registration.start(readonly=not store.is_writable)
+        if store.failed is not None:
+            raise store.failed  # it served for a moment; what it said was durable
         store.on_space_change(self._space_changed)
         self._space_changed()
         self.collector = Collector(store, self._metadata, claimed.bookie_id, self._config, self.service.buried)

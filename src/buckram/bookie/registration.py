@@ -48,7 +48,8 @@ class Registration:
                     raise
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, LONGEST_PAUSE_S)
-        self._scope.spawn(self._follow(), "registration")
+        if not self._closing:  # closed meanwhile: the store failed while this was registering
+            self._scope.spawn(self._follow(), "registration")
 
     def set_readonly(self, readonly: bool) -> None:
         """Show the bookie as read-only or writable; takes effect in the background."""
