@@ -10,7 +10,8 @@ import json
 import logging
 import sys
 
-from buckram.sim.cluster import run_life
+from buckram.sim.cluster import run_life, shrink
+from buckram.sim.plan import FAULTS, make_plan
 from buckram.sim.swarm import Totals, run_seeds
 
 REQUIRED_FROM = 2000
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the lives A to B-1")
     parser.add_argument("--seed", type=int, metavar="N", help="run one life")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
+    parser.add_argument("--faults", metavar="LIST", help="with --seed: these faults instead of the seed's own")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes")
     parser.add_argument("--jobs", type=int, default=2, metavar="J", help="processes (default 2)")
     parser.add_argument("--mutants", action="store_true", help="plant each known bug and see whether it is caught")
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return hunt(options.budget, options.jobs, options.only)
     if options.seed is not None:
-        return _one(options.seed, options.trace)
+        return _one(options.seed, options.trace, options.faults)
     if options.seeds is None:
         parser.error("give --seeds A:B, --seed N or --mutants")
     first, last = options.seeds
@@ -55,14 +57,20 @@ def _say(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 
-def _one(seed: int, trace: bool) -> int:
-    result = run_life(seed, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
+def _one(seed: int, trace: bool, faults: str | None) -> int:
+    plan = make_plan(seed)
+    if faults is not None:
+        plan.faults = [fault for fault in faults.split(",") if fault]
+        if unknown := [fault for fault in plan.faults if fault not in FAULTS]:
+            print(f"unknown faults {unknown}; there are: {', '.join(FAULTS)}", file=sys.stderr)
+            return 2
+    result = run_life(seed, plan=plan, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
     totals = Totals()
     totals.add(result)
     for violation in result.violations:
         print(f"VIOLATION {violation}", file=sys.stderr)
     if result.violations and not trace:
-        print(f"replay: python -m buckram.sim --seed {seed} --trace", file=sys.stderr)
+        print(f"replay: {shrink(seed, result.violations[0].invariant)}", file=sys.stderr)
     line = json.loads(totals.line())
     line["trace_hash"] = result.trace_hash
     print(json.dumps(line))

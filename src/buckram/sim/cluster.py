@@ -25,7 +25,7 @@ from buckram.sim.workload.stage import Stage
 from buckram.sim.workload.writing import WriterActor
 from buckram.sim.world import World
 
-UNDER_A_LIAR = ("S6", "S7", "S15", "S17", "uncaught")
+UNDER_A_LIAR = ("S6", "S7", "S15", "S16", "S17", "uncaught")
 """What must hold although a bookie lies (MAC digest); all else assumes that bookies only crash."""
 
 
@@ -43,6 +43,7 @@ class LifeResult:
     virtual_s: float
     trace_hash: str
     lines: list[str] = field(default_factory=list)
+    replay: str = ""
 
 
 class _Recorder:
@@ -147,6 +148,29 @@ def run_life(
     if enabled:
         gc.enable()
     return result
+
+
+def replay_command(seed: int, faults: list[str] | None = None) -> str:
+    chosen = f' --faults "{",".join(faults)}"' if faults is not None else ""
+    return f"python -m buckram.sim --seed {seed}{chosen} --trace"
+
+
+def shrink(seed: int, invariant: str) -> str:
+    """The command that shows the violation with as few faults as leaving out one after the other gives."""
+    faults = make_plan(seed).faults
+    kept: list[str] | None = None
+    for fault in list(faults):
+        fewer = list(faults)
+        fewer.remove(fault)
+        plan = make_plan(seed)
+        plan.faults = fewer
+        try:
+            found = run_life(seed, plan=plan).violations
+        except Exception:
+            continue
+        if any(violation.invariant == invariant for violation in found):
+            faults = kept = fewer
+    return replay_command(seed, kept)
 
 
 class report_broken_invariants(AbstractContextManager[None]):  # reads like a function

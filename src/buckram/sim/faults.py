@@ -285,13 +285,17 @@ class Faults:
             for host in self._clients():
                 server.lose_next(self.rng.choice(("before", "after", "after")), host, "/all/")
         server.lose_before, server.lose_after = self.rng.choice(((0.3, 0.0), (0.0, 0.3), (0.2, 0.3), (0.0, 0.6)))
+        self.world.disturb(HOST, 1)
         await asyncio.sleep(self.rng.random() * 3.0 + 0.2)
         server.lose_before = server.lose_after = 0.0
+        self.world.disturb(HOST, -1)
 
     async def _metadata_down(self) -> None:
         self.world.metadata.down = True
+        self.world.disturb(HOST, 1)
         await self._last(6.0)
         self.world.metadata.down = False
+        self.world.disturb(HOST, -1)
 
     async def _expire(self) -> None:
         hosts = [host for host, process in self.world.processes.items() if not process.dead]

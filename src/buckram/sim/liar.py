@@ -54,6 +54,8 @@ class Liar:
         return len(data).to_bytes(4, "big") + data
 
     def _v2(self, frame: bytes) -> bytes:
+        if frame[5] == 7 and len(frame) > 36:
+            return self._batch(frame)
         if frame[5] != 2 or len(frame) <= 28:
             return frame
         ledger, entry = struct.unpack_from(">qq", frame, 12)
@@ -61,6 +63,16 @@ class Liar:
             return _ANSWER.pack(24, 2, 2, 0, Code.NO_ENTRY.v2, ledger, entry)
         body = self._body(ledger, frame[28:])
         return (24 + len(body)).to_bytes(4, "big") + frame[4:28] + body
+
+    def _batch(self, frame: bytes) -> bytes:
+        ledger, at, parts = int.from_bytes(frame[12:20], "big"), 36, []
+        while at + 4 <= len(frame):
+            size = int.from_bytes(frame[at:at + 4], "big")
+            body = self._body(ledger, frame[at + 4:at + 4 + size])
+            parts.append(len(body).to_bytes(4, "big") + body)
+            at += 4 + size
+        packet = frame[4:36] + b"".join(parts)
+        return len(packet).to_bytes(4, "big") + packet
 
     def _body(self, ledger: int, body: bytes) -> bytes:
         """The stored entry, or something else in its place."""

@@ -91,7 +91,7 @@ def make_plan(seed: int) -> Plan:
         plan.faults = [fault for fault in plan.faults if fault != "wipe"] or ["kill"]
     elif kind < 0.30:
         plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
-        plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")]
+        plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")] or ["cut"]
     plan.attacker = rng.random() < 0.06
     plan.deleting = rng.random() < 0.12
     plan.repairing = rng.random() < 0.15

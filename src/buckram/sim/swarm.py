@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from buckram.sim.checkers.judge import merge
 from buckram.sim.checkers.report import INVARIANTS, SITUATIONS, Violation
-from buckram.sim.cluster import LifeResult, run_life
+from buckram.sim.cluster import LifeResult, run_life, shrink
 
 LEAST = 10
 """Over seeds 0:2000 every invariant is evaluated and every situation reached at least this often."""
@@ -71,6 +71,8 @@ def _run_chunk(seeds: list[int]) -> list[LifeResult]:
             text = traceback.format_exc(limit=-4)
             result = LifeResult(seed, "?", [Violation("harness", text, 0.0)], {}, {}, 0, 0, 0, 0, 0.0, "broken")
         result.lines.clear()
+        if result.violations:
+            result.replay = shrink(seed, result.violations[0].invariant)
         results.append(result)
     gc.collect()
     return results
@@ -116,7 +118,7 @@ class _Gather:
                 totals.add(result)
                 for violation in result.violations[:1]:
                     self.say(f"seed {result.seed}: {violation}\n  {result.plan}\n"
-                             f"  replay: python -m buckram.sim --seed {result.seed} --trace\n")
+                             f"  replay: {result.replay}\n")
             seconds = time.monotonic() - began
             rate = totals.lives / seconds
             self.say(f"{totals.lives}/{self.wanted} lives, {rate:.1f}/s, {len(totals.failed)} violations\r")

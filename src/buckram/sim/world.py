@@ -298,7 +298,9 @@ class World:
         machine = self.machines.get(bookie)
         if machine is None:
             return None
-        disk = MemoryDisk(machine.device.model.worst_case())
+        model = machine.device.model.worst_case()
+        model.total_bytes = 1 << 40  # to look is possible on a full disk, too
+        disk = MemoryDisk(model)
         loop = events._get_running_loop()
         events._set_running_loop(None)  # a store that is only looked at must start no background work in this life
         try:

@@ -49,7 +49,7 @@ class Judge:
         ]  # fmt: skip
         self.wire = Wire(senses.now, WireEvents(
             self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered))
-        self._now = senses.now
+        self._now, self._entries_on_disk = senses.now, senses.entries_on_disk
         self._lost: dict[str, str] = {}
         self._passwords: dict[LedgerId, bytes] = {}
         self.metadata_writes = 0
@@ -124,10 +124,22 @@ class Judge:
                 ledger.recovery_fragment = new.last_fragment
             if new.closed and ledger.closed is None:
                 ledger.closed = new.last_entry if new.last_entry is not None else -1, new.length or 0
+            if old is not None and self.facts.repairing.get((who, ledger_id)):
+                self._look_at_new_members(ledger, old, new)
             if old is not None and old.state is new.state is LedgerState.OPEN and old.fragments != new.fragments:
                 self._ensemble_change(ledger, old, new)
         for checker in self.checkers:
             checker.metadata_changed(ledger, old, new, who)
+
+    def _look_at_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """Repair may find that a bookie holds an entry that it never acknowledged: that counts if it is durable."""
+        before = [(fragment.first_entry, b) for fragment in old.fragments for b in fragment.ensemble]
+        after = [(fragment.first_entry, b) for fragment in new.fragments for b in fragment.ensemble]
+        for bookie in dict.fromkeys(b for first, b in after if (first, b) not in before):
+            unclaimed = [e for e in ledger.pushed if not ledger.claims.get(e, {}).get(bookie)]
+            found = self._entries_on_disk(bookie, ledger.ledger, unclaimed) if unclaimed else None
+            for entry in [e for e, held in (found or {}).items() if held]:
+                ledger.claims.setdefault(entry, {})[bookie] = True
 
     def _ensemble_change(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
         pairs = zip(old.last_fragment.ensemble, new.last_fragment.ensemble, strict=True)

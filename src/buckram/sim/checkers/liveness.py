@@ -13,9 +13,12 @@ from buckram.sim.checkers.base import Checker
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts, write_set
 from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.wire import Answer, Request
+from buckram.sim.metadata import HOST
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 POLL_SLACK_S = 1.0
+CHANGE_PATIENCE_S = 5.0
+"""How long an ensemble change may take whose store and writer are well: a probe, a pause and a round trip."""
 
 
 class Progress(Checker):
@@ -27,6 +30,7 @@ class Progress(Checker):
         super().__init__(facts, report)
         self._now, self._steady = now, steady
         self._ok: dict[tuple[str, LedgerId, EntryId], dict[BookieId, float]] = {}
+        self._changed_at: dict[LedgerId, float] = {}
         self._polls: list[Request] = []
 
     def request_delivered(self, request: Request) -> None:
@@ -55,11 +59,25 @@ class Progress(Checker):
             self._ok.setdefault(key, {})[request.bookie] = self._now()
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        self.report.check("L4", True)
+        """L4: told soon after the last event that it needed. Patience covers a change of ensemble under way."""
+        metadata = ledger.metadata
+        if metadata is None or handle.explicit:
+            return
+        since = self._changed_at.get(ledger.ledger, 0.0)
+        for earlier in range(max(0, entry - 5), entry + 1):
+            ok = self._ok.get((handle.client, ledger.ledger, earlier), {})
+            times = sorted(at for bookie, at in ok.items() if bookie in write_set(metadata, earlier))
+            if len(times) >= metadata.ack_quorum:
+                since = max(since, times[metadata.ack_quorum - 1])
+        if self._steady(handle.client, since) and self._steady(HOST, since):
+            self.report.check("L4", self._now() - since <= CHANGE_PATIENCE_S,
+                              "entry {} of ledger {} had all that it needed {:.1f} s before it was acknowledged",
+                              entry, ledger.ledger, self._now() - since)
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
     ) -> None:
+        self._changed_at[ledger.ledger] = self._now()
         if old is not None and new is not None and who == ledger.writer and new.state is LedgerState.OPEN:
             self.report.check("L9", True)
             if old.fragments != new.fragments:

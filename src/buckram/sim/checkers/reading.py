@@ -47,6 +47,15 @@ class Reads(Checker):
         if request.kind == "batch" and answer.bodies and len(answer.bodies) > 1:
             self.report.situation("batch read cut by size")
 
+    def lac_seen(self, ledger: LedgerFacts, who: str, before: EntryId, lac: EntryId) -> None:
+        """No reader shows a LAC that nobody vouched for: the writer's, the start of the last fragment, the end."""
+        if who == ledger.writer or ledger.metadata is None or lac < 0:
+            return
+        known = max(ledger.max_lac, ledger.metadata.last_fragment.first_entry - 1,
+                    ledger.closed[0] if ledger.closed is not None else -1)
+        self.report.check("S17", lac <= known, "{} takes {} for the LAC of ledger {}, nobody ever said more than {}",
+                          who, lac, ledger.ledger, known)
+
     def read_done(self, ledger: LedgerFacts, result: ReadResult) -> None:
         for entry, payload, length, _ in result.entries:
             self._entry(ledger, result, entry, payload, length)

@@ -7,9 +7,12 @@ from typing import Any
 from buckram.client import client, lac, reader, replicas, tail
 from buckram.client.reader import Reader
 from buckram.client.recover import recover_ledger
+from buckram.client.replicas import ask
+from buckram.client.tail import Tail
 from buckram.core import answers
-from buckram.core.answers import FailureFold, Negative
+from buckram.core.answers import FailureFold, Negative, Positive
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.core.messages import Read
 from buckram.errors import BookieError, Code, DigestMismatch
 from buckram.sim.mutants.base import Mutant, plant
 from buckram.sim.plan import Plan
@@ -30,6 +33,16 @@ def _open_prefix_unchecked(self: Digest, ledger_id: int, first: int, bodies: Any
     return [_open_unchecked(self, ledger_id, first + n, body) for n, body in enumerate(bodies)]
 
 
+def _mix_up(self: Digest, ledger_id: int, first: int, bodies: Any) -> list[Entry]:
+    entries = _open_prefix(self, ledger_id, first, bodies)
+    if len(entries) > 2:
+        entries[0], entries[1] = entries[1]._replace(entry_id=first), entries[0]._replace(entry_id=first + 1)
+    return entries
+
+
+_open_prefix = Digest.open_prefix
+
+
 async def _no_limit(self: Reader, first: int, last: int) -> None:
     self._check_open()
 
@@ -44,6 +57,17 @@ def _silence_is_absence(bookie: str, reply: Any, verify: Any) -> Any:
 def _any_negative(self: FailureFold, failure: Any) -> None:
     if self.result is None or isinstance(failure, Negative):
         self.result = failure
+
+
+async def _believe(self: Tail, bookie: str) -> Any:
+    wait_ms = int(self._services.config.long_poll_s * 1000)
+    request = Read(self._reads.ledger_id, -1, previous_lac=self._cursor - 1, timeout_ms=wait_ms)
+    reply = await ask(self._services.pool, bookie, request)
+    claimed = getattr(reply, "max_lac", None)
+    return Positive(claimed) if claimed is not None else await _poll(self, bookie)
+
+
+_poll = Tail._poll
 
 
 def _not_the_end(metadata: Any, last_confirmed: int) -> int:
@@ -70,13 +94,18 @@ MUTANTS = [
     Mutant("digest-not-checked", "S6, S17", "readers take bytes without looking at their digest",
            plant((Digest, "open", _open_unchecked), (Digest, "open_prefix", _open_prefix_unchecked)), (),
            lambda plan: plan.liar and plan.entries > 0, 200),
+    Mutant("batch-mixed-up", "S15, S6", "the first two entries of a long batch change places",
+           plant((Digest, "open_prefix", _mix_up)), (),
+           lambda plan: plan.entries >= 8 and plan.readers > 0 and plan.shape[0] == plan.shape[1], 200),
     Mutant("reads-beyond-the-lac", "17, S16", "a read returns what is there, confirmed or not",
            plant((Reader, "_check_range", _no_limit)), (), _reading, 200),
     Mutant("silence-is-absence", "10, 22, S18, F13, S1", "no answer or an error counts as an explicit negative",
            plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)), ("D1",),
            lambda plan: plan.entries > 0, 200),
+    Mutant("claimed-lac", "S16, S17", "a tail believes the LAC that a bookie names without proof",
+           plant((Tail, "_poll", _believe)), (), lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0, 200),
     Mutant("first-negative-wins", "S18", "one denial is reported although other replicas did not answer",
-           plant((FailureFold, "add", _any_negative)), (), _reading, 800),
+           plant((FailureFold, "add", _any_negative)), ("one-denial",), _reading, 800),
     Mutant("closed-end-ignored", "S19, L6", "readers of a closed ledger stop at the LAC they knew",
            plant((reader, "readable_until", _not_the_end), (tail, "readable_until", _not_the_end)), (), _reading, 300),
     Mutant("lac-falls", "S12", "a handle's LAC becomes what was read last, also when it is lower",

@@ -20,6 +20,7 @@ from buckram.sim.plan import Plan
 from buckram.types import LedgerState, Versioned
 
 _failed, _resume, _acked, _close = AppendWindow.failed, AppendWindow.resume, AppendWindow.acked, AppendWindow.close
+_freeze = AppendWindow.freeze
 _reached, _fail, _replace = Completions.reached, Completions.fail, BookieWatcher.replace
 _update, _add_failed = MetadataCell.update, Writer.add_failed
 
@@ -37,6 +38,11 @@ def _drain_before_reset(self: AppendWindow, ensemble: Any) -> Any:
     self.changing = True
     sends, moved = _resume(self, ensemble)
     return sends, moved or before
+
+
+def _from_the_start(self: AppendWindow) -> int:
+    _freeze(self)
+    return 0
 
 
 def _acked_while_changing(self: AppendWindow, slot: int, first: int, last: int) -> bool:
@@ -190,6 +196,8 @@ MUTANTS = [
     Mutant("change-back", "28, L3", "what a position missed is not resent when it gets its old bookie back",
            plant((AppendWindow, "resume", _resend_only_differences), (EnsembleChange, "_choose", _choose_any)),
            ("D10",), _failing, 400),
+    Mutant("fragment-from-the-start", "S3, S10", "a change records the new ensemble for entries it never got",
+           plant((AppendWindow, "freeze", _from_the_start)), ("D4", "D10"), _failing, 200),
     Mutant("ack-early", "S4, S8", "an append is told one entry too early",
            plant((Completions, "reached", _acked_early))),
     Mutant("ack-after-failure", "S8", "later appends succeed although an earlier one failed",

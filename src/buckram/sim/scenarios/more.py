@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+from buckram.client.client import Client
+from buckram.client.reader import Reader
 from buckram.core.messages import Read
 from buckram.errors import BuckramError, Code
 from buckram.sim.damage import flip_some_byte
 from buckram.sim.ending import clear_limbo
 from buckram.sim.metadata import HOST
 from buckram.sim.scenarios.script import Script
+from buckram.sim.workload.reading import read_and_judge
+from buckram.types import LedgerId
 
 
 async def forgotten_force(s: Script) -> None:
@@ -49,6 +53,7 @@ async def change_race(s: Script) -> None:
     s.fabric.slow("w1", HOST, 0.1)
     await s.die_with_adds_under_way(w, "b3")
     await s.ends(w)
+    await asyncio.sleep(0.5)
     s.expect(w.acked == 5, f"{w.acked} of 5 acknowledged")
     await s.recovered(w.ledger)
 
@@ -134,6 +139,33 @@ async def open_repair(s: Script) -> None:
     await s.ends(w)
     s.expect(w.acked == 7, f"{w.acked} of 7 acknowledged")
     await s.recovered(w.ledger)
+
+
+async def one_denial(s: Script) -> None:
+    """S18 (3/3/2): the replica that missed an entry denies it while those that hold it are out of reach."""
+    await s.bookies(3)
+    w = await s.writer()
+    s.world.pause("b3")
+    w.append(2)
+    await s.until(lambda: w.acked == 2, "acks by b1 and b2")
+    s.process("w1").crash()
+    s.kill("b3")
+    await s.boot("b3")
+    r = await s.reader()
+    client = r.client
+    assert client is not None
+    reader = await s.world.join(s.process("r1"), _open(client, w.ledger), "open")
+    for bookie in ("b1", "b2"):
+        s.world.pause(bookie)
+    await s.world.join(s.process("r1"), read_and_judge(
+        r, reader, "unconfirmed", 0, 0, lambda: reader.read_unconfirmed(0, 0)), "read")
+    for bookie in ("b1", "b2"):
+        s.world.resume(bookie)
+    await s.recovered(w.ledger)
+
+
+async def _open(client: Client, ledger: LedgerId) -> Reader:
+    return await client.open(ledger)
 
 
 async def hung_member(s: Script) -> None:

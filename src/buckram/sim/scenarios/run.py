@@ -42,6 +42,7 @@ SCENARIOS: dict[str, Scenario] = {
     "stale-close": Scenario(more.stale_close, (3, 3, 2)),
     "stalled-recovery": Scenario(more.stalled_recovery, (3, 3, 2)),
     "recovery-change": Scenario(more.recovery_change, (3, 3, 2)),
+    "one-denial": Scenario(more.one_denial, (3, 3, 2)),
     "open-repair": Scenario(more.open_repair, (3, 3, 2)),
     "forgotten-force": Scenario(more.forgotten_force, (2, 2, 2)),
     "hung-member": Scenario(more.hung_member, (3, 3, 2)),

@@ -64,7 +64,7 @@ class ReaderActor(Actor):
 
     async def _tail(self, reader: Reader) -> None:
         start = self.rng.choice((0, 0, 0, max(0, reader.last_confirmed)))
-        wanted = start
+        wanted, shown = start, reader.last_confirmed
         tail = reader.tail(start)
         try:
             async for entry in tail:
@@ -72,8 +72,8 @@ class ReaderActor(Actor):
                 self.world.report.check("S14", ok, "{}'s tail of ledger {} gave entry {}, wanted {}",
                                         self.host, reader.ledger_id, entry.entry_id, wanted)
                 wanted += 1
-                lac = max(reader.last_confirmed, entry.entry_id if self._is_known(reader, entry) else -1)
-                self._judge(reader, start, entry, lac)
+                shown = self._lac(reader, shown, reader.last_confirmed)
+                self._judge(reader, start, entry, self._vouched(reader))
         except BuckramError as error:
             self.note(f"tail of ledger {reader.ledger_id} failed at {wanted}: {describe(error)}: {error}")
             self.tail_failed(reader.ledger_id, error)
@@ -85,10 +85,11 @@ class ReaderActor(Actor):
                                 "{}'s tail of ledger {} ended at {}, the ledger's end is {}",
                                 self.host, reader.ledger_id, wanted, closed)
 
-    def _is_known(self, reader: Reader, entry: Entry) -> bool:
+    def _vouched(self, reader: Reader) -> EntryId:
         """A tail follows the LAC by itself; what it may deliver is bounded by what anybody said to be confirmed."""
         facts = self.judge.facts.ledger(reader.ledger_id)
-        return entry.entry_id <= max(facts.max_lac, facts.closed[0] if facts.closed else -1)
+        begun = facts.metadata.last_fragment.first_entry - 1 if facts.metadata is not None else -1
+        return max(facts.max_lac, begun, facts.closed[0] if facts.closed else -1)
 
     def _judge(self, reader: Reader, first: EntryId, entry: Entry, lac: EntryId) -> None:
         row = (entry.entry_id, entry.payload, entry.length, entry.last_add_confirmed)

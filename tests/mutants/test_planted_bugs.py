@@ -1,0 +1,38 @@
+"""Every planted bug is caught by an invariant checker: the quick ones always, all of them in a soak."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from buckram.client.completions import Completions
+from buckram.core.append import AppendWindow
+from buckram.sim.mutants.hunt import MUTANTS, RARE, kill
+
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
+LIVES = 10
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if SOAK or name not in RARE])
+def test_it_is_caught(name: str) -> None:
+    mutant = MUTANTS[name]
+    found = kill(name, None if SOAK else LIVES)
+    assert found.by, f"{name} ({mutant.bug}) was not caught in {found.lives} lives"
+
+
+def test_there_are_enough_and_each_says_what_it_stands_for() -> None:
+    assert len(MUTANTS) >= 20
+    named = " ".join(mutant.rows for mutant in MUTANTS.values()).replace(",", " ").split()
+    planted_rows = ("1", "2", "3", "4", "5", "6", "8", "9", "10", "11", "12", "13", "14", "16", "17", "28")
+    assert [row for row in planted_rows if row not in named] == []
+    ids = [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in range(1, 18)]
+    assert [name for name in ids if name not in named] == []
+
+
+def test_production_classes_are_put_back() -> None:
+    before = dict(AppendWindow.__dict__), dict(Completions.__dict__)
+    for mutant in MUTANTS.values():
+        with mutant.apply():
+            pass
+    assert (dict(AppendWindow.__dict__), dict(Completions.__dict__)) == before

@@ -1,0 +1,25 @@
+"""Each directed schedule comes about, ends as it should, and violates nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from buckram.sim.scenarios import SCENARIOS, run_scenario
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS))
+def test_schedule(name: str) -> None:
+    outcome = run_scenario(name)
+    assert outcome.violations == []
+    assert not outcome.failed
+
+
+def test_all_ten_of_the_protocol_page_are_there() -> None:
+    assert [f"D{n}" for n in range(1, 11) if f"D{n}" not in SCENARIOS] == []
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("name", ["D2", "D3", "D6", "D9"])
+def test_schedules_hold_under_other_latencies(name: str, seed: int) -> None:
+    outcome = run_scenario(name, seed)
+    assert outcome.violations == []

@@ -1,0 +1,79 @@
+"""The command: keys of the last line, exit codes, how a violation is reported."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from buckram.sim.__main__ import main
+from buckram.sim.checkers.report import INVARIANTS, SITUATIONS
+from buckram.sim.cluster import shrink
+from buckram.sim.mutants.hunt import MUTANTS
+from buckram.sim.plan import make_plan
+from buckram.sim.swarm import Totals
+
+KEYS = ["lives", "violations", "invariants", "reached", "acked", "crashes", "faults", "trace_hash"]
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert isinstance(line, dict)
+    return line
+
+
+def test_seeds_give_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "0:4", "--jobs", "1"]) == 0
+    line = last_line(capsys)
+    assert list(line) == KEYS
+    assert line["lives"] == 4
+    assert line["violations"] == 0
+    assert list(line["invariants"]) == list(INVARIANTS)  # type: ignore[call-overload]  # a dict
+    assert list(line["reached"]) == list(SITUATIONS)  # type: ignore[call-overload]  # a dict
+
+
+def test_one_seed_with_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "5", "--trace"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["lives"] == 1
+    assert "created ledger" in captured.err
+
+
+def test_faults_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "5", "--faults", "kill,cut"]) == 0
+    assert last_line(capsys)["faults"] == 2
+    assert main(["--seed", "5", "--faults", "earthquake"]) == 2
+
+
+def test_a_violation_is_shrunk_to_one_command() -> None:
+    plan = make_plan(1)
+    assert len(plan.faults) > 1
+    with MUTANTS["ack-early"].apply():
+        command = shrink(1, "S4")
+    assert command.startswith("python -m buckram.sim --seed 1 --faults")
+    assert command.endswith("--trace")
+
+
+def test_minutes_end_it_early(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "0:1000000", "--jobs", "1", "--minutes", "0.0001"]) == 0
+    assert 1 <= int(str(last_line(capsys)["lives"])) < 100
+
+
+@pytest.mark.parametrize("arguments", [[], ["--seeds", "nonsense"]])
+def test_bad_arguments_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+
+
+def test_what_was_never_evaluated_is_named() -> None:
+    totals = Totals()
+    assert "S1" in totals.missing()
+    assert "writer degraded" in totals.missing()
+
+
+def test_a_mutant_is_hunted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mutants", "--only", "close-over", "--jobs", "1"]) == 0
+    line = last_line(capsys)
+    assert (line["mutants"], line["caught"], line["missed"]) == (1, 1, [])
+    assert main(["--mutants", "--only", "no-such-bug"]) == 2

@@ -1,0 +1,51 @@
+"""Random lives: a share with seeds that change from run to run (and are printed), all of 0:2000 in a soak."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+
+import pytest
+
+from buckram.sim.cluster import run_life
+from buckram.sim.plan import make_plan
+from buckram.sim.swarm import run_seeds
+
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
+LIVES = 60
+FIRST = random.SystemRandom().randrange(1_000_000)
+
+
+def test_lives_with_new_seeds() -> None:
+    print(f"python -m buckram.sim --seeds {FIRST}:{FIRST + LIVES}")
+    for seed in range(FIRST, FIRST + LIVES):
+        result = run_life(seed)
+        assert not result.violations, f"{result.violations[0]}; replay: python -m buckram.sim --seed {seed} --trace"
+        if seed % 20 == 0:
+            gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SOAK, reason="2000 lives: BUCKRAM_SOAK=1")
+def test_two_thousand_lives_reach_everything() -> None:
+    totals = run_seeds(0, 2000, jobs=2)
+    assert totals.failed == []
+    assert totals.missing() == []
+
+
+def test_plans_cover_what_they_promise() -> None:
+    plans = [make_plan(seed) for seed in range(400)]
+    for mode in ("explicit", "deferred", "liar", "attacker", "deleting", "repairing", "hung_for_good", "calm"):
+        assert any(getattr(plan, mode) for plan in plans), mode
+    assert all(3 <= plan.bookies <= 5 and plan.faults for plan in plans)
+    assert any(plan.shape[0] > plan.shape[1] for plan in plans)
+
+
+def test_damage_stays_within_the_guarantee() -> None:
+    """At most one bookie loses data, and never where one acknowledgement is enough."""
+    for seed in range(2000):
+        plan = make_plan(seed)
+        damage = [fault for fault in plan.faults if fault in ("flip", "wipe")]
+        assert len(damage) <= 1
+        assert not damage or plan.shape[2] >= 2
