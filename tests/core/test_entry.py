@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from buckram.core.adds import frame_adds, walk_frames
 from buckram.core.entry import Digest, entry_ids, master_key
+from buckram.core.packed import PackedBodies
 from buckram.errors import DigestMismatch, InvalidArgument
 from buckram.types import DigestType
 
@@ -70,6 +73,51 @@ def test_a_prefix_ends_before_the_first_bad_entry() -> None:
     assert [e.entry_id for e in digest.open_prefix(7, 0, bodies)] == [0, 1]
     assert digest.open_payloads(7, 0, bodies) == [b"0", b"1"]
     assert digest.open_prefix(7, 1, bodies) == []
+
+
+def _in_a_packet(bodies: list[bytes]) -> PackedBodies:
+    packet = b"head" + b"".join(struct.pack(">i", len(body)) + body for body in bodies) + b"tail"
+    packed = PackedBodies.parse(packet, 4, len(packet) - 4)
+    assert packed is not None
+    return packed
+
+
+@pytest.mark.parametrize("kind", [DigestType.CRC32C, DigestType.CRC32])
+@pytest.mark.parametrize("bad", [0, 1, 127, 128, 200, 299])
+@pytest.mark.parametrize("where", [3, 15, 31, 33, 50, -1])
+def test_a_changed_byte_in_a_large_packet_ends_the_prefix_there(kind: DigestType, bad: int, where: int) -> None:
+    digest = Digest(kind, b"")
+    bodies = [digest.seal(7, 5 + i, i, 20 * i, b"%020d" % i) for i in range(300)]
+    spoilt = bytearray(bodies[bad])
+    spoilt[where] ^= 1
+    bodies[bad] = bytes(spoilt)
+    packed = _in_a_packet(bodies)
+    assert packed.stride
+    assert digest.open_payloads(7, 5, packed) == [b"%020d" % i for i in range(bad)]
+    assert digest.open_prefix(7, 5, packed) == [(7, 5 + i, b"%020d" % i, i, 20 * i) for i in range(bad)]
+
+
+def test_good_entries_in_the_wrong_place_of_a_large_packet() -> None:
+    digest = Digest(DigestType.CRC32C, b"")
+    good = [digest.seal(7, i, -1, i, b"%020d" % i) for i in range(300)]
+    foreign = digest.seal(8, 250, -1, 250, b"%020d" % 250)
+    for spoilt, until in (
+        ([*good[:250], foreign, *good[251:]], 250), (good[:130] + good[131:], 130), (good[:9] + good[8:], 9),
+    ):
+        assert digest.open_payloads(7, 0, _in_a_packet(spoilt)) == [b"%020d" % i for i in range(until)]
+        assert len(digest.open_prefix(7, 0, _in_a_packet(spoilt))) == until
+    assert digest.open_payloads(7, 1, _in_a_packet(good)) == []
+    assert digest.open_payloads(7, 2**63 - 9, _in_a_packet(good)) == []
+
+
+def test_a_packet_of_mixed_sizes_with_a_shorter_last_entry() -> None:
+    digest = Digest(DigestType.CRC32C, b"")
+    for sizes in ([20] * 299 + [3], [20] * 128 + [21] * 172, [0] * 300, [1]):
+        bodies = [digest.seal(7, i, -1, i, b"x" * size) for i, size in enumerate(sizes)]
+        packed = _in_a_packet(bodies)
+        assert [len(payload) for payload in digest.open_payloads(7, 0, packed)] == sizes
+        assert [entry.entry_id for entry in digest.open_prefix(7, 0, packed)] == list(range(len(sizes)))
+        assert [len(payload) for payload in digest.open_payloads(7, 0, packed[:-1])] == sizes[:-1]
 
 
 def test_ids_out_of_range_are_an_argument_error() -> None:

@@ -21,7 +21,11 @@ def wire(bodies: list[bytes]) -> bytes:
 
 @given(LISTS, st.integers(0, 9), st.integers(0, 9))
 def test_like_a_list(bodies: list[bytes], low: int, high: int) -> None:
-    for packed in (PackedBodies.parse(b"head" + wire(bodies), 4), PackedBodies.of(bodies)):
+    for packed in (
+        PackedBodies.parse(b"head" + wire(bodies), 4),
+        PackedBodies.parse(b"head" + wire(bodies) + b"tail", 4, 4 + len(wire(bodies))),
+        PackedBodies.of(bodies),
+    ):
         assert packed is not None
         assert packed == bodies
         assert [packed[i] for i in range(len(packed))] == bodies

@@ -176,19 +176,19 @@ class ClientProtocol:
                 end = chunks.next_frame(buffer, offset)
                 if not end:
                     break
-                self._packet(buffer[offset + PREFIX_BYTES:end], received)
+                self._packet(buffer, offset + PREFIX_BYTES, end, received)
                 offset = end
             chunks.keep(buffer, offset)
         except (FrameTooLarge, BadPacket) as error:
             received.error = str(error)
         return received
 
-    def _packet(self, packet: bytes, received: Received) -> None:
+    def _packet(self, buffer: bytes, start: int, end: int, received: Received) -> None:
         if self.version == 3:
-            reply, operation, txn = wire_v3.decode_reply(packet)
+            reply, operation, txn = wire_v3.decode_reply(buffer[start:end])
             key: Key = (operation, txn, 0)
         else:
-            reply, operation, number = wire_v2.decode_reply(packet)
+            reply, operation, number = wire_v2.decode_reply(buffer, start, end)
             key = (operation, number, 0)
             if operation != OP_BATCH_READ:
                 key = (operation, getattr(reply, "ledger_id", 0), getattr(reply, "entry_id", 0))

@@ -30,24 +30,23 @@ class PackedBodies(Sequence[bytes]):
         return cls(b"".join(bodies), starts, ends)
 
     @classmethod
-    def parse(cls, packet: bytes, offset: int) -> PackedBodies | None:
-        """From i32 size and body, repeated from `offset` to the end of the packet. None when they do not fit it."""
-        total = len(packet) - offset
+    def parse(cls, packet: bytes, offset: int, end: int | None = None) -> PackedBodies | None:
+        """From i32 size and body, repeated in packet[offset:end]. None when they do not fit it."""
+        stop = len(packet) if end is None else end
+        total = stop - offset
         if total >= 4:
             stride = 4 + int(_SIZE.unpack_from(packet, offset)[0])
             if stride >= 4 and total % stride == 0:
                 count = total // stride
                 # Entries of equal size, the usual case: compare each byte of all size fields in one step.
-                if all(packet[offset + i::stride] == packet[offset + i:offset + i + 1] * count for i in range(4)):
-                    stop = len(packet) + 1
-                    return cls(packet, range(offset + 4, stop, stride), range(offset + stride, stop, stride))
-        return cls._walk(packet, offset)
+                if all(packet[offset + i:stop:stride] == packet[offset + i:offset + i + 1] * count for i in range(4)):
+                    return cls(packet, range(offset + 4, stop + 1, stride), range(offset + stride, stop + 1, stride))
+        return cls._walk(packet, offset, stop)
 
     @classmethod
-    def _walk(cls, packet: bytes, offset: int) -> PackedBodies | None:
+    def _walk(cls, packet: bytes, offset: int, stop: int) -> PackedBodies | None:
         starts: list[int] = []
         ends: list[int] = []
-        stop = len(packet)
         while offset < stop:
             if stop - offset < 4:
                 return None
@@ -62,7 +61,18 @@ class PackedBodies(Sequence[bytes]):
     @property
     def total_bytes(self) -> int:
         """Bytes of all bodies."""
-        return sum(self.ends) - sum(self.starts)
+        return len(self) * (stride - 4) if (stride := self.stride) else sum(self.ends) - sum(self.starts)
+
+    @property
+    def stride(self) -> int:
+        """From body to body when all have one size and lie behind their size fields in a row; else 0."""
+        starts, ends = self.starts, self.ends
+        if (
+            isinstance(starts, range) and isinstance(ends, range) and starts and starts[0] >= 4
+            and starts.step == ends.step and ends[0] - starts[0] == starts.step - 4
+        ):
+            return starts.step
+        return 0
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -191,28 +191,32 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
     return _REPLY.pack(24, header, number, ledger, entry)
 
 
-def decode_reply(packet: bytes) -> tuple[Reply, int, int]:
-    """-> (reply, operation by its v3 number, request id of a batch read or 0). BadPacket when it is malformed."""
-    if len(packet) < 4:
-        raise BadPacket(f"a v2 answer of {len(packet)} bytes")
-    header = _U32.unpack_from(packet)[0]
+def decode_reply(data: bytes, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:
+    """-> (reply, operation by its v3 number, request id of a batch read or 0), of the packet data[start:end].
+
+    Entries of a batch read stay in `data`. BadPacket when it is malformed.
+    """
+    stop = len(data) if end is None else end
+    size = stop - start
+    if size < 4:
+        raise BadPacket(f"a v2 answer of {size} bytes")
+    header = _U32.unpack_from(data, start)[0]
     opcode = header >> 16 & 0xFF if header >> 24 else header
     if opcode == AUTH:
-        plugin, payload = _auth_message(packet)
+        plugin, payload = _auth_message(data[start:stop])
         return AuthReply(Code.OK, plugin, payload), OP_AUTH, 0
-    if opcode not in _OPERATION or len(packet) < 24:
-        raise BadPacket(f"a v2 answer of {len(packet)} bytes with opcode {opcode}")
-    number, ledger, entry = _REPLY_BODY.unpack_from(packet, 4)
+    if opcode not in _OPERATION or size < 24:
+        raise BadPacket(f"a v2 answer of {size} bytes with opcode {opcode}")
+    number, ledger, entry = _REPLY_BODY.unpack_from(data, start + 4)
     code = Code.from_v2(number)
     if opcode == ADDENTRY:
         return AddReply(code, ledger, entry), OP_ADD, 0
     if opcode == READENTRY:
-        return ReadReply(code, ledger, entry, packet[24:] if code is Code.OK else None), OP_READ, 0
-    if len(packet) < 32:
-        raise BadPacket(f"a v2 batch answer of {len(packet)} bytes, 32 are needed")
-    request_id = _I64.unpack_from(packet, 24)[0]
-    bodies: Sequence[bytes] | None = PackedBodies.parse(packet, 32) if code is Code.OK else []
+        return ReadReply(code, ledger, entry, data[start + 24:stop] if code is Code.OK else None), OP_READ, 0
+    if size < 32:
+        raise BadPacket(f"a v2 batch answer of {size} bytes, 32 are needed")
+    request_id = _I64.unpack_from(data, start + 24)[0]
+    bodies: Sequence[bytes] | None = PackedBodies.parse(data, start + 32, stop) if code is Code.OK else []
     if bodies is None:
         raise BadPacket("the entries of a v2 batch answer do not fit it")
     return BatchReadReply(code, ledger, entry, bodies), OP_BATCH_READ, request_id
-
