@@ -28,6 +28,10 @@ OVERSHOOT = 64 << 20
 """So much at least may go into the old file while the next one is not ready."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
+GATHER_S, GATHER_BYTES, CROWD = 0.001, 64 * 1024, 1.5
+"""Once groups hold more than CROWD entries on average, more are on their way while one is written. A group below
+GATHER_BYTES then waits GATHER_S for them: a commit costs far more than its bytes. A writer that waits for each answer
+makes groups of one entry and never waits here."""
 _SMALL = 4096
 _ZEROS = bytes(4096)
 
@@ -115,6 +119,9 @@ class GroupCommit:
         self._in_flight: Group | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._kicked = self._closing = False
+        self.entries = 0
+        """Entries inserted since the last group was handed to the disk; counted by the store."""
+        self._crowd = 0.0
         # The open block: file position of its next byte, where it must end, and the slice that may still grow.
         self._pos, self._limit = 0, -1
         self._chunk: Buffer | None = None
@@ -229,7 +236,11 @@ class GroupCommit:
         """Write at the end of this loop turn, so that all connections' chunks of one turn share a sync."""
         self._kicked = True
         if self._in_flight is None:
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            if self._crowd >= CROWD and self.pending_bytes < GATHER_BYTES and not self._closing:
+                loop.call_later(GATHER_S, self._flush)
+            else:
+                loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._in_flight is not None or self.failed is not None:
@@ -242,6 +253,8 @@ class GroupCommit:
         group = self._closed.popleft()
         self._closed_bytes -= group.size
         self._in_flight = group
+        self._crowd += (self.entries - self._crowd) / 8
+        self.entries = 0
         self._write(group, self._assemble(group))
 
     def _assemble(self, group: Group) -> Write:

@@ -25,7 +25,7 @@ from buckram.types import Buffer
 T = TypeVar("T")
 LOCK_NAME = "lock"
 MODES = ("adaptive", "inline", "thread")
-SLOW_S, FAST_S = 0.001, 0.0005
+SLOW_S, FAST_S = 0.0015, 0.001
 """Adaptive mode leaves the caller's thread above SLOW_S per write (moving average) and returns below FAST_S."""
 _WEIGHT = 1 / 16
 _STAGING = 1 << 20
