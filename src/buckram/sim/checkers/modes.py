@@ -52,7 +52,8 @@ class Modes(Checker):
             self.report.check("M10", True)
         wanted = handle.wanted[index]
         if handle.explicit and type(error).__name__ == "DuplicateEntry":
-            self.report.check("M1", wanted in handle.wanted[:index],
+            # Calls of different kinds reach the queue in another order than they were made.
+            self.report.check("M1", handle.wanted.count(wanted) > 1,
                               "entry id {} of ledger {} was refused as a duplicate, but is new", wanted, ledger.ledger)
 
     # M4
