@@ -179,7 +179,7 @@ class Life:
         known = self.oracle.ledgers[ledger]
         dice = rng.random()
         if known.buried in (1, 3) or (known.buried == 2 and dice > 0.2):
-            await self._settle(5)
+            await self._settle()
         elif dice < 0.70:
             self._add(ledger, known)
         elif dice < 0.75 and known.seen and not known.buried:
@@ -268,6 +268,12 @@ class Life:
         self.store = self._open()
         self.oracle.check(self.store)
 
-    async def _settle(self, turns: int = 60) -> None:
-        for _ in range(turns):
+    async def _settle(self, turns: int = 0) -> None:
+        """So many turns of the loop; without a number until everything inserted is durable, and some more."""
+        if not turns:
+            durable = asyncio.Event()
+            self.store.after_durable(lambda error: durable.set())
+            while not durable.is_set() and self.failure is None:
+                await asyncio.sleep(0)
+        for _ in range(turns or 60):
             await asyncio.sleep(0)
