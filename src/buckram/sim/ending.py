@@ -310,7 +310,13 @@ class Ending:
             if not self.judge.facts.bookie(machine.name).wiped:
                 await self.faults.restart(machine)
         self.hung = None
-        await asyncio.sleep(3.0)
+        # Another restart of the same machine may have been under way and may be napping still.
+        due = [machine for machine in self.world.machines.values() if not self.judge.facts.bookie(machine.name).wiped]
+        for _ in range(20):
+            await asyncio.sleep(1.0)
+            if all(machine.ready for machine in due):
+                break
+        await asyncio.sleep(2.0)
 
     async def _delete_all(self, actor: RecovererActor) -> None:
         """Delete what is left; with collection on, the bookies then drop it (F17)."""
