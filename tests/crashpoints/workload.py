@@ -273,7 +273,7 @@ class Life:
         if not turns:
             durable = asyncio.Event()
             self.store.after_durable(lambda error: durable.set())
-            while not durable.is_set() and self.failure is None:
+            while not durable.is_set() and self.failure is None:  # noqa: ASYNC110  # a failed check never sets it
                 await asyncio.sleep(0)
         for _ in range(turns or 60):
             await asyncio.sleep(0)
