@@ -318,6 +318,12 @@ class VersionConflict(MetadataError):
         self.key, self.expected = key, expected
 
 
+class NoSuchBookie(MetadataError):
+    def __init__(self, bookie_id: str) -> None:
+        super().__init__(f"bookie {bookie_id}: not known to the cluster; `buckram bookie list` shows those that are")
+        self.bookie_id = bookie_id
+
+
 class NoSuchKey(MetadataError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: no such key")

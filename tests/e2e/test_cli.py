@@ -104,7 +104,7 @@ def test_bookies_are_listed_and_asked(up: Up) -> None:
     assert base64.b64decode(entry["payload_base64"]) == b"def"
     shown = buckram("bookie", "show", bookie, "--json", uri=up.uri).json
     assert shown["total_bytes"] >= shown["free_bytes"] > 0
-    assert buckram("bookie", "show", "nobody", uri=up.uri).code == 2
+    assert buckram("bookie", "show", "nobody", uri=up.uri).code == 3
     assert buckram("bookie", "read", bookie, "--ledger", ledger, "--entry", 7, uri=up.uri).code == 3
 
 
@@ -135,7 +135,7 @@ def test_passwords(up: Up) -> None:
         (["ledger", "read", "999999999"], 3, "999999999"),
         (["ledger", "read", "999999999", "--nonsense"], 2, "nonsense"),
         (["metadata", "show", "999999999"], 3, "999999999"),
-        (["bookie", "entries", "nobody", "--ledger", "1"], 2, "nobody"),
+        (["bookie", "entries", "nobody", "--ledger", "1"], 3, "nobody"),
         (["bench", "read", "--ledger", "999999999"], 3, "999999999"),
     ],
 )
@@ -185,6 +185,22 @@ def test_cluster_init_is_idempotent(tmp_path: Path) -> None:
     uri = f"sqlite://{tmp_path / 'metadata.db'}"
     made = [buckram("cluster", "init", "--metadata", uri, "--json").json["instance_id"] for _ in range(2)]
     assert made[0] == made[1]
+
+
+def test_sigterm_after_the_end_of_the_input_still_closes(up: Up) -> None:
+    command = [sys.executable, "-m", "buckram", "ledger", "write", "--acks"]
+    slow = {**environment(up.uri), "BUCKRAM_CLIENT_IDLE_LAC_MS": "0"}  # the entry never becomes readable by itself
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=slow)
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    ledger = json.loads(writer.stdout.readline())["ledger"]
+    writer.stdin.write(b"line\n")
+    writer.stdin.close()
+    assert writer.stdout.readline() == b"0\n"  # nothing more is read; it waits until readers can see the entry
+    writer.send_signal(signal.SIGTERM)
+    assert json.loads(writer.stdout.read().splitlines()[-1])["entries"] == 1
+    assert writer.wait(DEADLINE_S) == 0
+    assert buckram("ledger", "show", ledger, "--json", uri=up.uri).json["state"] == "closed"
 
 
 def test_acks_advance_and_sigterm_closes(up: Up) -> None:

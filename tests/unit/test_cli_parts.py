@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from buckram import errors
 from buckram.cli.exits import Exit, exit_code_of, line_of
+from buckram.cli.ledger import ledger
 from buckram.cli.load import Tally
 from buckram.cli.options import custom_metadata, quorum
 from buckram.cli.stdin import CHUNK_BYTES, Lines
@@ -47,6 +49,8 @@ def test_custom_metadata_keeps_what_follows_the_first_equals_sign() -> None:
     assert custom_metadata(("a=b=c", "d=")) == {"a": b"b=c", "d": b""}
     with pytest.raises(InvalidArgument, match="'x'"):
         custom_metadata(("x",))
+    with pytest.raises(InvalidArgument, match="'a' is there already"):
+        custom_metadata(("a=1", "a=2"))
 
 
 async def collect(data: bytes, piece: int) -> list[bytes]:
@@ -100,6 +104,7 @@ def test_percentiles_are_those_of_the_single_entries(waits: list[tuple[float, in
     ("error", "code"),
     [
         (InvalidArgument("x"), Exit.USAGE), (ConfigError("x"), Exit.USAGE), (errors.NoSuchLedger(1), Exit.NOT_FOUND),
+        (errors.NoSuchBookie("b"), Exit.NOT_FOUND),
         (errors.LedgerFenced(1), Exit.REFUSED), (errors.Unauthorized("x"), Exit.REFUSED),
         (errors.NotEnoughBookies(3, 1), Exit.TRY_AGAIN), (errors.MetadataUnavailable("x"), Exit.TRY_AGAIN),
         (errors.WriteFailed(1, "x"), Exit.FAILED), (OSError(98, "in use"), Exit.FAILED),
@@ -109,6 +114,18 @@ def test_percentiles_are_those_of_the_single_entries(waits: list[tuple[float, in
 def test_exit_codes(error: BaseException, code: Exit) -> None:
     assert exit_code_of(error) is code
     assert "\n" not in line_of(error)
+
+
+def test_a_line_about_a_file_names_it_and_leaves_out_the_number(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        (tmp_path / "missing").read_bytes()
+    assert line_of(caught.value) == f"{tmp_path / 'missing'}: No such file or directory"
+
+
+def test_an_empty_range_is_refused_before_anything_is_asked() -> None:
+    done = CliRunner().invoke(ledger, ["read", "7", "--first", "3", "--last", "1"])
+    assert isinstance(done.exception, InvalidArgument)
+    assert "--first 3 --last 1" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from buckram.errors import (
     BookieUnavailable,
     BuckramError,
     Code,
-    InvalidArgument,
+    NoSuchBookie,
     NoSuchEntry,
     NoSuchLedger,
     UnknownLedgerState,
@@ -104,7 +104,7 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
 async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     row = next((row for row in await _list(uri) if row["id"] == bookie_id), None)
     if row is None:
-        raise _Unknown(bookie_id)
+        raise NoSuchBookie(bookie_id)
     if row["state"] == "down":
         return {**row, "total_bytes": None, "free_bytes": None}
     async with connected(uri) as client:
@@ -117,18 +117,13 @@ async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     }
 
 
-class _Unknown(InvalidArgument):
-    def __init__(self, bookie_id: str) -> None:
-        super().__init__(f"bookie {bookie_id}: not known to the cluster; `buckram bookie list` shows those that are")
-
-
 async def _check_known(client: Client, bookie_id: str) -> None:
     current = await client.services.store.bookies()
     if current.find(bookie_id) is not None:
         return
     if bookie_id in await client.services.store.known_bookies():
         raise BookieUnavailable(bookie_id, "is down: it is not registered; start it again")
-    raise _Unknown(bookie_id)
+    raise NoSuchBookie(bookie_id)
 
 
 @bookie.command("entries")

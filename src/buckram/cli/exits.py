@@ -22,7 +22,7 @@ class Exit(enum.IntEnum):
     PIPE = 141
 
 
-_NOT_FOUND = (errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchKey)
+_NOT_FOUND = (errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchBookie, errors.NoSuchKey)
 _USAGE = (errors.InvalidArgument, errors.ConfigError)
 _REFUSED = (
     errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
@@ -53,7 +53,10 @@ def exit_code_of(error: BaseException) -> Exit:
 
 def line_of(error: BaseException) -> str:
     """One line that a person can act on."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:  # without the number, which helps nobody
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(message.split()) or type(error).__name__
     code = exit_code_of(error)
     if code is Exit.INTERRUPTED:
         return "interrupted"

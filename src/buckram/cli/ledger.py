@@ -24,6 +24,7 @@ from buckram.cli.options import (
 )  # fmt: skip
 from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, progress, table
 from buckram.core.quorum import Quorum
+from buckram.errors import InvalidArgument
 from buckram.types import Entry, LedgerMetadata
 
 LEDGER = click.IntRange(min=0)
@@ -147,6 +148,8 @@ def read(
     Example:
       buckram ledger read 7 --first 100 --last 199
     """
+    if last is not None and last < first:
+        raise InvalidArgument(f"--first {first} --last {last}: the last entry must not come before the first")
     run_async(_read(uri, ledger_id, first, last, raw, password, as_json))
 
 

@@ -91,10 +91,12 @@ class _Copy:
             if self._failure is not None:
                 raise self._failure  # a line that was refused, too long for example; the writer itself is sound
             self._report_acks()
-            if self._close:
+            if not self._close:
+                await self._until_visible(client, password)
+            if self._close:  # asked again: SIGTERM may have come with the end of the input
                 await self._writer.close()
             else:
-                await self._leave_open(client, password)
+                await self._writer.abandon()
         finally:
             await scope.close()
         last = self._entries - 1
@@ -131,7 +133,7 @@ class _Copy:
             self._printed = confirmed
             print(confirmed, flush=True)
 
-    async def _leave_open(self, client: Client, password: str) -> None:
+    async def _until_visible(self, client: Client, password: str) -> None:
         """Readers of an open ledger see what its writer published: wait for that before this process goes."""
         ledger_id = self._writer.ledger_id
         try:
@@ -140,4 +142,3 @@ class _Copy:
                     await anext(aiter(reader.tail(self._entries - 1)))
         except TimeoutError:
             remark(f"ledger {ledger_id}: its last entries become readable once it is recovered")
-        await self._writer.abandon()

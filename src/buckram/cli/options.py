@@ -85,6 +85,8 @@ def custom_metadata(pairs: tuple[str, ...]) -> dict[str, bytes]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise InvalidArgument(f"--meta {pair!r}: needs KEY=VALUE")
+        if key in found:
+            raise InvalidArgument(f"--meta {pair!r}: {key!r} is there already; give each key once")
         found[key] = value.encode()
     return found
 
@@ -113,8 +115,10 @@ def read_toml(path: str | None) -> Mapping[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; leave out --config or name an existing TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}; correct the file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; --config needs a TOML file that can be read") from None
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

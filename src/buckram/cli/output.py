@@ -64,7 +64,8 @@ def print_ledger(ledger_id: int, metadata: LedgerMetadata) -> None:
     quorum = f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"
     print(f"ledger {ledger_id}: {shown['state']}, ensemble {quorum}, digest {shown['digest']}")
     if metadata.closed:
-        print(f"  entries 0..{metadata.last_entry}, {metadata.length} bytes")
+        empty = metadata.last_entry is None or metadata.last_entry < 0
+        print("  no entries" if empty else f"  entries 0..{metadata.last_entry}, {metadata.length} bytes")
     for fragment in metadata.fragments:
         print(f"  from entry {fragment.first_entry}: {', '.join(fragment.ensemble)}")
     for key, value in shown["custom_metadata"].items():
