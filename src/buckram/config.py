@@ -8,7 +8,8 @@ defaults, then a TOML file, then environment variables (BUCKRAM_<SECTION>_<KEY>)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,8 +19,8 @@ C = TypeVar("C")
 KIB, MIB = 1024, 1024 * 1024
 
 
-def _key(default: Any, meaning: str) -> Any:
-    return field(default=default, metadata={"meaning": meaning})
+def _key(default: Any, meaning: str, *, most: int | None = None, choices: tuple[Any, ...] = ()) -> Any:
+    return field(default=default, metadata={"meaning": meaning, "most": most, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,11 @@ class StoreConfig:
     writable_again_bytes: int = _key(768 * MIB, "free space from which a read-only bookie accepts writes again")
     compaction_threshold: float = _key(0.5, "a sealed file with a smaller share of live bytes is rewritten")
     compaction_bytes_per_s: int = _key(64 * MIB, "rewriting speed limit")
-    disk_mode: str = _key("adaptive", "where syncs run: inline, thread, or adaptive (inline while the device is fast)")
+    disk_mode: str = _key(
+        "adaptive",
+        "where syncs run: inline, thread, or adaptive (inline while the device is fast)",
+        choices=("adaptive", "inline", "thread"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class BookieConfig:
     """One bookie's service."""
 
     host: str = _key("127.0.0.1", "address to listen on; nothing is authenticated yet, so keep it private")
-    port: int = _key(3181, "TCP port; 0 picks a free one")
+    port: int = _key(3181, "TCP port; 0 picks a free one", most=65535)
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
     advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens")
     metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off")
@@ -96,9 +101,11 @@ class ClientConfig:
     read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire")
     quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
     min_racks_per_write_quorum: int = _key(2, "racks each write quorum should span (bookie property buckram.rack)")
-    enforce_min_racks: int = _key(0, "1 refuses placements that span fewer racks, 0 takes the best there is")
+    enforce_min_racks: int = _key(
+        0, "1 refuses placements that span fewer racks, 0 takes the best there is", choices=(0, 1)
+    )
     long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie")
-    wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads")
+    wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads", choices=(2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +141,14 @@ def load(
     for name in table:
         if name not in known:
             raise ConfigError(f"unknown key {name!r} in [{section}]; known: {', '.join(known)}")
+    prefix = f"BUCKRAM_{section}_".upper()
+    for variable in environment or ():
+        if variable.startswith(prefix) and variable.removeprefix(prefix).lower() not in known:
+            raise ConfigError(f"unknown environment variable {variable}; known keys of [{section}]: {', '.join(known)}")
     values: dict[str, Any] = {}
     sources: list[Sourced] = []
     for name, f in known.items():
-        variable = f"BUCKRAM_{section}_{name}".upper()
+        variable = prefix + name.upper()
         if arguments is not None and arguments.get(name) is not None:
             raw, source = arguments[name], "argument"
         elif environment is not None and variable in environment:
@@ -146,22 +157,27 @@ def load(
             raw, source = table[name], "file"
         else:
             raw, source = f.default, "default"
-        values[name] = _convert(section, name, f.default, raw)
+        values[name] = _convert(section, f, raw, source)
         sources.append(Sourced(section, name, values[name], source, f.metadata["meaning"]))
     return cls(**values), sources
 
 
-def _convert(section: str, name: str, default: Any, raw: Any) -> Any:
-    kind = type(default)
+def _convert(section: str, f: dataclasses.Field[Any], raw: Any, source: str) -> Any:
+    default: Any = f.default
+    kind: Callable[[Any], Any] = type(default)
+    where = f"[{section}] {f.name} = {raw!r} ({source})"
     try:
-        if kind is str:
-            value: Any = str(raw)
-        elif isinstance(raw, bool):
-            raise ValueError("a number is needed")
-        else:
-            value = kind(raw)
-    except (TypeError, ValueError):
-        raise ConfigError(f"[{section}] {name} = {raw!r}: needs {kind.__name__}, for example {default!r}") from None
-    if kind is not str and value < 0:
-        raise ConfigError(f"[{section}] {name} = {raw!r}: must not be negative")
+        value = kind(raw)
+        if isinstance(raw, bool) or (isinstance(raw, float) and value != raw):
+            raise ValueError("a flag or a fraction where a whole number is needed")
+        if kind is float and not math.isfinite(value):
+            raise ValueError("not such a number")
+    except (TypeError, ValueError, OverflowError):
+        wanted = "a whole number" if kind is int else "a number" if kind is float else "a string"
+        raise ConfigError(f"{where}: needs {wanted}, for example {default!r}") from None
+    most, choices = f.metadata["most"], f.metadata["choices"]
+    if choices and value not in choices:
+        raise ConfigError(f"{where}: must be one of {', '.join(map(str, choices))}")
+    if kind is not str and (value < 0 or (most is not None and value > most)):
+        raise ConfigError(f"{where}: must not be negative" if most is None else f"{where}: needs 0 to {most}")
     return value
