@@ -250,8 +250,10 @@ class Echo(asyncio.Protocol):
 async def _options() -> list[int]:
     accepted = Echo()
     listener = await TcpNetwork().listen("127.0.0.1", 0, lambda: accepted)
-    with pytest.raises(OSError, match=r"in use|address"):
+    with pytest.raises(OSError, match=f"127.0.0.1:{listener.port}: the address is in use; .* choose another port"):
         await TcpNetwork().listen("127.0.0.1", listener.port, Echo)
+    with pytest.raises(OSError, match=r"192\.0\.2\.1:0: not an address of this machine"):
+        await TcpNetwork().listen("192.0.2.1", 0, Echo)  # reserved for documentation
     transport, _ = await TcpNetwork().connect("127.0.0.1", listener.port, Echo)
     await asyncio.wait_for(accepted.changed.wait(), 5)
     await listener.close()

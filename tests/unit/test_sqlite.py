@@ -397,3 +397,10 @@ def test_session_locks(tmp_path: Path) -> None:
     session_lock.forget(tmp_path, 2)
     session_lock.forget(tmp_path, 2)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_directory_in_the_place_of_the_file_is_no_passing_trouble(tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match="is a directory: name the database file") as caught:
+        async with opened(tmp_path) as keys:
+            await keys.get("/a")
+    assert not caught.value.retryable

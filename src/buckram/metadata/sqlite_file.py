@@ -61,6 +61,8 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+    if path.is_dir():
+        raise MetadataError(f"{path} is a directory: name the database file, for example {path / 'metadata.db'}")
     db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=busy_timeout_s)
     db.execute("PRAGMA synchronous=FULL")
     return db

@@ -84,7 +84,7 @@ class SqliteTree:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise MetadataError(f"{self._path}: {error}: restore it from a copy") from error
+                raise MetadataError(f"{self._path}: {error}: name another file or restore it from a copy") from error
             if code not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 self._disconnect()  # the next call tries with a new connection
             raise MetadataUnavailable(f"{self._path}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -44,10 +45,24 @@ class TcpNetwork:
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> TcpListener:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=BACKLOG, reuse_address=True)
+        try:
+            server = await loop.create_server(factory, host, port, backlog=BACKLOG, reuse_address=True)
+        except OSError as error:
+            raise OSError(error.errno, _why_not(host, port, error)) from error
         sockets: Any = server.sockets
         # An accepted socket inherits these from its listener, before the first byte.
         for sock in sockets:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return TcpListener(server, int(sockets[0].getsockname()[1]))
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    where = f"cannot listen at {host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where}: the address is in use; stop who has it or choose another port, 0 for any"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"{where}: not an address of this machine; choose one that is, 127.0.0.1 for example"
+    if error.errno == errno.EACCES:
+        return f"{where}: not allowed; choose a port from 1024 on"
+    return f"{where}: {error.strerror or error}; choose another host or port"
