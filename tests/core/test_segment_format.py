@@ -147,6 +147,47 @@ def test_walking_a_run() -> None:
             run_extent(data, 2, ledger, entry, count)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 150)), min_size=1, max_size=4), st.data(),
+)
+def test_runs_of_equal_and_mixed_sizes_are_walked_alike(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    sizes = [size for size, count in rows for _ in range(count)]
+    frames = [add_frame(4, 7 + i, payload=bytes([i % 251]) * size) for i, size in enumerate(sizes)]
+    skip = data.draw(st.integers(0, len(frames) - 1))
+    count = data.draw(st.integers(1, len(frames) - skip))
+    run = b"".join(frames)
+    wanted = [one[28:] for one in frames[skip:skip + count]]
+    assert walk_run(b"head" + run + b"tail", 4, 4 + len(run), skip, 4, 7 + skip, count) == wanted
+    cut = sum(map(len, frames[:skip + count])) - 1
+    with pytest.raises(CorruptBytes):
+        walk_run(b"head" + run, 4, 4 + cut, skip, 4, 7 + skip, count)
+    with pytest.raises(CorruptBytes):
+        walk_run(run[:cut], 0, cut, skip, 4, 7 + skip, count)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 63, 64, 100, 127, 128])
+def test_a_frame_with_other_ids_among_equal_ones(bad: int) -> None:
+    frames = [add_frame(4, i, payload=bytes(50)) for i in range(129)]
+    for wrong in (add_frame(5, bad, payload=bytes(50)), add_frame(4, bad + 1, payload=bytes(50))):
+        run = b"".join([*frames[:bad], wrong, *frames[bad + 1:]])
+        with pytest.raises(CorruptBytes, match=f"entry {bad}:"):
+            walk_run(run, 0, len(run), 0, 4, 0, 129)
+        assert len(walk_run(run, 0, len(run), 0, 4, 0, bad)) == bad
+        assert len(walk_run(run, 0, len(run), bad + 1, 4, bad + 1, 128 - bad)) == 128 - bad
+
+
+def test_bytes_that_look_like_the_wanted_frame_inside_a_payload_are_not_taken_for_it() -> None:
+    # All frames but the second have 100 bytes more than a header; the second holds a forged frame where entry 2 would
+    # begin if all were equal.
+    first = add_frame(4, 0, payload=bytes(100))
+    forged = add_frame(4, 2, payload=b"forged".ljust(100))
+    second = add_frame(4, 1, payload=bytes(100) + forged)
+    true = add_frame(4, 2, payload=b"true".ljust(100))
+    run = first + second + true
+    assert run[2 * len(first):].startswith(forged)
+    assert walk_run(run, 0, len(run), 2, 4, 2, 1) == [true[28:]]
+
+
 def test_pages_know_their_place() -> None:
     page = pack_page(7, 3, b"abc")
     assert len(page) == PAGE

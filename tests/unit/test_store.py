@@ -181,6 +181,36 @@ async def test_reads_of_many_segments_and_ledgers() -> None:
     await store.close()
 
 
+async def test_ranges_and_single_reads_through_overlays_and_mixed_sizes() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    rng = random.Random(5)
+    content: dict[int, bytes] = {}
+    for number in range(60):
+        size = rng.choice((0, 40, 40, 300))
+        payloads = [rng.randbytes(size) for _ in range(rng.choice((1, 30, 70)))]
+        if number % 4 == 3:
+            payloads[-1] += b"longer"
+        # Every now and then entries come again: the newest copy counts.
+        first = max(0, len(content) - rng.choice((0, 0, 0, 3, 90)))
+        add(store, 1, first, payloads)
+        content.update({first + i: stored(1, first + i, -1, payload) for i, payload in enumerate(payloads)})
+        await durable(store)
+    everything = [content[entry] for entry in range(len(content))]
+    for _ in range(2):
+        await settle(store)
+        for first in (0, 1, 59, 64, 65, len(content) - 1, *(rng.randrange(len(content)) for _ in range(30))):
+            count, room = rng.choice((1, 63, 64, 65, 200)), rng.choice((10**6, 5000))
+            part = await read_range(store, 1, first, count, room)
+            assert isinstance(part, list)
+            assert part
+            assert part == everything[first:first + min(count, len(part))]
+            assert len(part) == 1 or sum(map(len, part)) + 4 * len(part) <= room
+            assert await read(store, (1, first)) == [content[first]]
+        store = await reopened(store, disk)
+    await store.close()
+
+
 async def test_a_range_ends_at_its_limits() -> None:
     store = open_store()
     add(store, 1, 0, [bytes(100)] * 10)

@@ -182,7 +182,14 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
     if context.operation == OP_BATCH_READ:
         parts = [b"", _I64.pack(context.txn)]
         if isinstance(reply, BatchReadReply) and reply.code is Code.OK:
-            for body in reply.bodies:
+            bodies = reply.bodies
+            sizes = set(map(len, bodies))
+            if len(sizes) == 1:
+                # Of one size, the usual case: the same four bytes go before each of them.
+                size = sizes.pop()
+                head = _REPLY.pack(32 + len(bodies) * (4 + size), header, number, ledger, entry) + parts[1]
+                return _I32.pack(size).join([head, *bodies])
+            for body in bodies:
                 parts += (_I32.pack(len(body)), body)
         parts[0] = _REPLY.pack(24 + sum(map(len, parts)), header, number, ledger, entry)
         return b"".join(parts)
