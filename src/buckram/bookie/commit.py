@@ -28,12 +28,13 @@ OVERSHOOT = 64 << 20
 """So much at least may go into the old file while the next one is not ready."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
-GATHER_S, GATHER_BYTES, CROWD = 0.001, 64 * 1024, 1.5
-"""Once groups hold more than CROWD entries on average, more are on their way while one is written. A group below
-GATHER_BYTES then waits GATHER_S for them: a commit costs far more than its bytes. A writer that waits for each answer
-makes groups of one entry and never waits here."""
+LAY_BELOW, LAY_AHEAD = 32 * 1024, 256 * 1024
+"""A block smaller than LAY_BELOW that enters untouched space of its file is followed by zeros up to a multiple of
+LAY_AHEAD. Syncing the first write to a place makes the file system commit its journal, three times the cost of a small
+block; large blocks do not notice, and zeros before them would double what is written."""
 _SMALL = 4096
 _ZEROS = bytes(4096)
+_LAID: Buffer = memoryview(mmap.mmap(-1, LAY_AHEAD))
 
 
 class TailRing:
@@ -119,9 +120,6 @@ class GroupCommit:
         self._in_flight: Group | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._kicked = self._closing = False
-        self.entries = 0
-        """Entries inserted since the last group was handed to the disk; counted by the store."""
-        self._crowd = 0.0
         # The open block: file position of its next byte, where it must end, and the slice that may still grow.
         self._pos, self._limit = 0, -1
         self._chunk: Buffer | None = None
@@ -236,11 +234,7 @@ class GroupCommit:
         """Write at the end of this loop turn, so that all connections' chunks of one turn share a sync."""
         self._kicked = True
         if self._in_flight is None:
-            loop = asyncio.get_running_loop()
-            if self._crowd >= CROWD and self.pending_bytes < GATHER_BYTES and not self._closing:
-                loop.call_later(GATHER_S, self._flush)
-            else:
-                loop.call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._in_flight is not None or self.failed is not None:
@@ -253,8 +247,6 @@ class GroupCommit:
         group = self._closed.popleft()
         self._closed_bytes -= group.size
         self._in_flight = group
-        self._crowd += (self.entries - self._crowd) / 8
-        self.entries = 0
         self._write(group, self._assemble(group))
 
     def _assemble(self, group: Group) -> Write:
@@ -281,7 +273,19 @@ class GroupCommit:
             ring.put(head + span - gap, _ZEROS[:gap])
         ring.head = head + span
         assert segment.file is not None
-        return Write(segment.file, group.start, ring.parts(head, span))
+        return Write(segment.file, group.start, [*ring.parts(head, span), *self._lay(segment, group.start, span)])
+
+    def _lay(self, segment: Segment, start: int, span: int) -> list[Buffer]:
+        """The zeros that follow a block."""
+        end = start + span
+        if end <= segment.laid_to:
+            return []
+        segment.laid_to = end
+        stop = min(end // LAY_AHEAD * LAY_AHEAD + LAY_AHEAD, self.soft_limit // 4096 * 4096)
+        if span > LAY_BELOW or stop <= end:
+            return []
+        segment.laid_to = stop
+        return [_LAID[: stop - end]]
 
     def _write(self, group: Group, write: Write) -> None:
         self._retry = None

@@ -161,6 +161,8 @@ class Maintenance:
             file = await state.disk.offload(lambda: self._create(name, state.file_bytes))
         segment = fresh_segment(state.take_number(), name)
         segment.file = file
+        if name in state.free:
+            segment.laid_to = state.file_bytes
         async with self._publishing:
             free = [one for one in state.free if one != name]
             block = state.next_superblock(free=tuple(free))

@@ -215,12 +215,14 @@ class Segment:
     """One log file in one use of it. `index` is set while it is not sealed, `footer` afterwards.
 
     `base` + file offset = position in the tail ring, for what this process wrote; None otherwise. `log_end` is where
-    its blocks end. `dead_bytes` is an estimate that compaction checks. `readers` counts reads under way: a segment
-    that is gone from the list is handed on only when there are none.
+    its blocks end; up to `laid_to` the file has been written before. `dead_bytes` is an estimate that compaction
+    checks. `readers` counts reads under way: a segment that is gone from the list is handed on only when there are
+    none.
     """
 
     __slots__ = (
-        "base", "dead_bytes", "file", "footer", "has_states", "index", "log_end", "name", "readers", "runs", "seq"
+        "base", "dead_bytes", "file", "footer", "has_states", "index", "laid_to", "log_end", "name", "readers",
+        "runs", "seq",
     )
 
     def __init__(self, seq: int, name: str, *, has_states: bool = True) -> None:
@@ -229,7 +231,7 @@ class Segment:
         self.index: SegmentIndex | None = None
         self.footer: Footer | None = None
         self.base: int | None = None
-        self.log_end = self.dead_bytes = self.readers = self.runs = 0
+        self.log_end = self.laid_to = self.dead_bytes = self.readers = self.runs = 0
 
     def find(
         self, ledger: LedgerId, entry: EntryId, epoch: int, found: DirEntry | None = None

@@ -170,7 +170,6 @@ class Store:
             segment.index.overlays += slot.insert_again(first, count, offset, end - start)
         slot.bytes += end - start
         commit.runs += 1
-        commit.entries += count
         if last > record.last:
             record.last = last
         if lac > record.lac:
