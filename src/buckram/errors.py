@@ -11,6 +11,7 @@ import enum
 from typing import ClassVar, NoReturn
 
 __all__ = [
+    "AccessRefused",
     "AlreadyRegistered",
     "BookieIOError",
     "BookieReadOnly",
@@ -368,6 +369,17 @@ class AlreadyRegistered(MetadataError):
             "stop that one or choose another --id"
         )
         self.bookie_id = bookie_id
+
+
+class AccessRefused(MetadataError):
+    """The access list of a node (or of its parent) keeps this session out. Nothing was changed."""
+
+    def __init__(self, key: str, found: str) -> None:
+        super().__init__(
+            f"{key}: {found}; use the credentials that the cluster's other processes use, or have the node's access "
+            "list changed"
+        )
+        self.key, self.found = key, found
 
 
 class ValueTooLarge(MetadataError):

@@ -1,0 +1,1 @@
+"""ZooKeeper: sessions, keys, and Apache's layout on them."""

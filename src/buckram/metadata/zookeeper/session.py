@@ -1,0 +1,137 @@
+"""What Buckram needs of ZooKeeper: a narrow session, its values, and a count of what goes over it.
+
+Implemented by kazoo_session (real servers) and sim/zookeeper. Which nodes exist and what they mean is not known here;
+`create_with_parents` is the one algorithm on top that every session offers in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey
+from buckram.metadata.keys import split
+from buckram.seams import KeyOp, Notify
+
+ANY_VERSION = -1
+"""For `delete` and a multi's Delete and SetValue: whatever the version is, as some of Apache's deletions do."""
+_CREATE_TRIES = 64
+
+
+class ZkStat(NamedTuple):
+    """A node's facts. `owner` is the session that an ephemeral node is bound to, 0 for other nodes."""
+
+    version: int
+    ctime_ms: int
+    owner: int
+    children: int
+    cversion: int
+
+
+@dataclass(slots=True)
+class OperationCount:
+    """Requests sent, repeated reads and created parents included. A multi is one write."""
+
+    reads: int = 0
+    writes: int = 0
+    syncs: int = 0
+
+
+class ZkSession(Protocol):
+    """One client's session. Paths are absolute; a session that expires is followed by a new one by itself.
+
+    Errors are errors.MetadataError's children: NoSuchKey, KeyExists, VersionConflict, KeyNotEmpty, AccessRefused (an
+    ACL), and MetadataUnavailable for everything that leaves open whether a mutation happened. A mutation is never sent
+    twice; reads are, for a bounded time. While ZooKeeper is away everything fails so after a bounded time.
+
+    Operations started one after another are carried out in that order, also without waiting for the earlier ones.
+    What a session reads after a MetadataUnavailable tells for good whether that mutation happened: it cannot happen
+    any more if it is not seen.
+
+    Watches are ZooKeeper's: they fire once, on the loop, after a change or when the session is lost, possibly without
+    a change. The same function set twice on one node fires once. A failed read sets none, with one exception:
+    `exists` of a missing node watches for its creation.
+    """
+
+    hosts: str
+    """host:port[,host:port], for messages."""
+    operations: OperationCount
+
+    @property
+    def session_id(self) -> int:
+        """What ZkStat.owner holds for this session's ephemeral nodes; 0 while there is no session."""
+        ...
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long the servers keep the session of a silent client."""
+        ...
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
+        world_open: bool = False,
+    ) -> tuple[str, int]:
+        """Make a node: (its path with the sequence number if there is one, its version: 0).
+
+        NoSuchKey names the parent that is missing, unless `parents`: missing ones are then made as empty ordinary
+        nodes. `world_open` takes the open ACL whatever the session's is. KeyExists, also when it is ourselves after a
+        lost reply: see ZkStat.owner.
+        """
+        ...
+
+    async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]: ...
+    async def set(self, path: str, value: bytes, version: int) -> int:
+        """The new version."""
+        ...
+
+    async def delete(self, path: str, version: int) -> None: ...
+    async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None: ...
+    async def children(self, path: str, watch: Notify | None = None) -> list[str]:
+        """All names, in order; NoSuchKey if the node is missing."""
+        ...
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        """All or nothing, in order; the error is that of the first that fails. Parents must exist."""
+        ...
+
+    async def sync(self, path: str) -> None:
+        """What this session reads afterwards is at least as new as this moment."""
+        ...
+
+    def on_session_lost(self, notify: Notify) -> None:
+        """Called on the loop each time the session and its ephemeral nodes were lost; a new one serves from then on."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes go, its watches never fire again. Idempotent."""
+        ...
+
+
+async def create_with_parents(path: str, create_one: Callable[[str], Awaitable[str]]) -> str:
+    """`create_one(path)`, and where a parent is missing the parents first; the made path.
+
+    `create_one` makes `path` itself as asked for and any other path as an empty ordinary node. Others delete empty
+    parents at the same time, so what vanished is made again, for a bounded number of times.
+    """
+    wanted = [path]
+    for _ in range(_CREATE_TRIES):
+        made = wanted[-1]
+        try:
+            made = await create_one(wanted[-1])
+        except NoSuchKey:
+            wanted.append(split(wanted[-1])[0])
+            continue
+        except KeyExists:
+            if len(wanted) == 1:
+                raise
+        wanted.pop()
+        if not wanted:
+            return made
+    raise MetadataUnavailable(f"{path}: its parents vanish as fast as they are made; try again")
