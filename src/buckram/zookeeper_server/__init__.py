@@ -1,0 +1,22 @@
+"""A real ZooKeeper server without a download: the jars are those that PySpark ships, the Java is any that is found.
+
+`start_zookeeper(directory)` is one server, `start_ensemble(directory)` several that form a quorum. settings.py says
+what a server is started with, directory.py what its directory holds, server.py runs the process, ensemble.py a few of
+them. Not here: clients (metadata/zookeeper), the command (cli/zookeeper.py).
+"""
+
+from __future__ import annotations
+
+from buckram.zookeeper_server.directory import ForeignDirectory
+from buckram.zookeeper_server.ensemble import Ensemble, start_ensemble
+from buckram.zookeeper_server.server import PortInUse, ZooKeeperFailed, ZooKeeperServer, start_zookeeper
+
+__all__ = [
+    "Ensemble",
+    "ForeignDirectory",
+    "PortInUse",
+    "ZooKeeperFailed",
+    "ZooKeeperServer",
+    "start_ensemble",
+    "start_zookeeper",
+]

@@ -1,0 +1,287 @@
+"""One ZooKeeper server as a child process: start, wait until it serves, stop, kill, pause, start again.
+
+The process ends when this one is gone, however that died: a shell beside it waits for the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+from buckram.errors import BuckramError, ConfigError, InvalidArgument
+from buckram.zookeeper_server.directory import POLL_SECONDS, ServerDirectory
+from buckram.zookeeper_server.settings import Settings, java_command, zoo_cfg
+
+READY_SECONDS = 30.0
+STOP_SECONDS = 10.0
+ANSWER_SECONDS = 2.0
+ATTEMPTS = 5
+PORTS = range(16_000, 32_000)
+"""Where free ports are taken from: below the range that the kernel gives to outgoing connections, because a client that
+retries a dead server's port in that range can end up connected to itself, and then holds the port."""
+WATCHDOG = 'while read -r _; do :; done; kill -KILL "$1"'
+FOREIGN_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+
+
+class ZooKeeperFailed(BuckramError):
+    """The server ended, or did not serve in time; the message ends with what it said last."""
+
+
+class PortInUse(ZooKeeperFailed):
+    """Another program listens on the port that this server was to have."""
+
+
+def start_zookeeper(
+    data_dir: Path | str,
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    sync: bool = True,
+    heap_mb: int = 256,
+    tick_ms: int = 1000,
+    deadline_s: float = READY_SECONDS,
+) -> ZooKeeperServer:
+    """Start a server on `data_dir` and wait until it serves. The directory is made if it is missing; the same directory
+    is the same server again.
+
+    `port` 0 is the port that the directory had before, else a free one. Sessions time out between 2 and 100 ticks.
+    Blocks. ConfigError without Java or PySpark, ForeignDirectory, PortInUse, ZooKeeperFailed.
+    """
+    settings = Settings(host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms)
+    server = ZooKeeperServer(Path(data_dir), settings, port=port)
+    try:
+        server.start()
+        server.wait_ready(deadline_s)
+    except BaseException:
+        server.kill()
+        server.close()
+        raise
+    return server
+
+
+class ZooKeeperServer:
+    """A server of this process. `with` stops it at the end. Methods block; none is safe to call from two threads."""
+
+    def __init__(self, directory: Path, settings: Settings, *, port: int = 0) -> None:
+        """Locks the directory; nothing runs yet. The errors of `start_zookeeper`."""
+        if not 0 <= port <= 65535:
+            raise InvalidArgument(f"port {port}: needs 0 to 65535; 0 picks a free one")
+        self.settings = settings
+        self._command = java_command(
+            settings, directory.absolute(), directory.absolute() / "zoo.cfg", directory.absolute() / "zookeeper.log"
+        )
+        self.directory = ServerDirectory(directory, settings.number)
+        self._chosen = port == 0 and not settings.members
+        self.port = port or self.directory.known_port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as clients of this machine use it."""
+        host = _reachable(self.settings.host)
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def log(self) -> Path:
+        return self.directory.log
+
+    def start(self) -> None:
+        """Spawn it; `wait_ready` tells when it serves. Started again after an end it has the port it had."""
+        if self.alive:
+            raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper runs already as process {self.pid}")
+        self._reap()
+        self._choose_port()
+        self._spawn()
+
+    def _choose_port(self) -> None:
+        if self.port:
+            try:
+                check_port(self.settings.host, self.port)
+                return
+            except PortInUse:
+                if not self._chosen:
+                    raise
+        self.port = free_port(self.settings.host)
+
+    def _spawn(self) -> None:
+        place = self.directory
+        place.config.write_text(zoo_cfg(self.settings, place.data, self.port), encoding="ascii")
+        environment = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
+        environment["LC_ALL"] = "C.UTF-8"  # else Java does not find a directory whose name is not ASCII
+        with place.out.open("wb") as out:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=place.path,
+                env=environment,
+                start_new_session=True,
+                pass_fds=(place.lock,),
+            )
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait_ready(self, deadline_s: float = READY_SECONDS) -> None:
+        """Returns once it answers requests (in an ensemble: once there is a quorum)."""
+        limit = time.monotonic() + deadline_s
+        attempts = ATTEMPTS
+        mine = b"dataDir=" + os.fsencode(self.directory.data) + b"/"
+        while mine not in self.ask("conf"):
+            if not self.alive:
+                words = self.directory.last_words()
+                attempts -= 1
+                if not _address_in_use(words, self.directory.out):
+                    code = self._process.returncode if self._process is not None else None
+                    raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper ended with code {code}: {words}")
+                if not self._chosen or not attempts:
+                    raise _port_in_use(self.settings.host, self.port)
+                self._reap()
+                self.port = free_port(self.settings.host)
+                self._spawn()
+            if time.monotonic() > limit:
+                raise ZooKeeperFailed(
+                    f"{self.directory.path}: ZooKeeper does not serve after {deadline_s:g} s; see {self.log}: "
+                    f"{self.directory.last_words()}"
+                )
+            time.sleep(POLL_SECONDS)
+        if self.port != self.directory.known_port:
+            self.directory.remember(self.port)
+
+    def ask(self, word: str) -> bytes:
+        """The answer to one of ZooKeeper's four-letter words; empty when nobody answers."""
+        try:
+            with socket.create_connection((_reachable(self.settings.host), self.port), ANSWER_SECONDS) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(65536), b""))
+        except OSError:
+            return b""
+
+    @property
+    def mode(self) -> str:
+        """`standalone`, `leader`, `follower`; empty while it does not serve."""
+        for line in self.ask("srvr").splitlines():
+            if line.startswith(b"Mode: "):
+                return line[6:].decode()
+        return ""
+
+    def pause(self) -> None:
+        """Stop the process in its tracks (SIGSTOP): connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9 and reap. `start` brings it back."""
+        self._signal(signal.SIGKILL)
+        self._reap()
+
+    def restart(self, deadline_s: float = READY_SECONDS) -> None:
+        """Kill it if it runs, start it again on the same port, wait until it serves."""
+        self.kill()
+        self.start()
+        self.wait_ready(deadline_s)
+
+    def stop(self, deadline_s: float = STOP_SECONDS) -> None:
+        """Ask it to end, reap it, give the directory back; killed when it takes too long. Idempotent."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        self._reap(deadline_s)
+        self.close()
+
+    def close(self) -> None:
+        """Unlock the directory of a server that has ended."""
+        self.directory.close()
+
+    def __enter__(self) -> ZooKeeperServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _reap(self, deadline_s: float = STOP_SECONDS) -> None:
+        if self._process is not None:
+            try:
+                self._process.wait(deadline_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._watchdog is not None:
+            self._watchdog.kill()
+            self._watchdog.wait()
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            self._watchdog = None
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
+def check_port(host: str, port: int) -> None:
+    """PortInUse when another program listens there, ConfigError when the host is none of this machine's."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _port_in_use(host, port) from None
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; --host needs an address of this machine, --port one "
+            "that you may use"
+        ) from None
+
+
+def _port_in_use(host: str, port: int) -> PortInUse:
+    return PortInUse(f"port {port} of {host} is in use by another program; stop that one or choose another --port")
+
+
+def free_port(host: str, taken: frozenset[int] = frozenset()) -> int:
+    """A port that nobody listens on, outside the range of outgoing connections."""
+    rng = random.SystemRandom()
+    for _ in range(1000):
+        port = rng.choice(PORTS)
+        if port not in taken:
+            with contextlib.suppress(PortInUse):
+                check_port(host, port)
+                return port
+    raise ZooKeeperFailed(f"no free port of {host} in {PORTS.start}..{PORTS.stop - 1}; name one with --port")
+
+
+def _address_in_use(words: str, out: Path) -> bool:
+    return "Address already in use" in words or b"Address already in use" in out.read_bytes()

@@ -1,0 +1,119 @@
+"""What a ZooKeeper server is started with: jars, JVM flags, zoo.cfg. Finds and formats; starts nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buckram.errors import ConfigError, InvalidArgument
+from buckram.java import find_java
+
+# What the server loads; PySpark's jars directory holds hundreds more, and opening them costs memory and start time.
+JARS = (
+    "zookeeper", "zookeeper-jute", "audience-annotations", "slf4j-api", "log4j-slf4j2-impl", "log4j-api",
+    "log4j-core", "metrics-core", "snappy-java", "commons-cli", "commons-io", "netty-handler", "netty-common",
+    "netty-transport", "netty-buffer", "netty-codec-base",
+)  # fmt: skip
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+LOGGING = Path(__file__).parent / "log4j2.properties"
+LOG_PIECE_KIB = 16 * 1024
+"""Transaction logs grow in sparse steps of this size; ZooKeeper's own 64 MiB looks alarming in a small directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One server of an ensemble, all on this machine: its number from 1, and its three ports."""
+
+    number: int
+    port: int
+    peer_port: int
+    election_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One server. `sync`: every transaction is on the device before it is answered; False is for tests only.
+
+    Sessions of clients time out between two and a hundred ticks; the server looks for dead ones once a tick.
+    `members` is empty for a server on its own; then `number` means nothing.
+    """
+
+    host: str = "127.0.0.1"
+    tick_ms: int = 1000
+    heap_mb: int = 256
+    sync: bool = True
+    members: tuple[Member, ...] = ()
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (("tick_ms", self.tick_ms, 50, 60_000), ("heap_mb", self.heap_mb, 32, 65_536)):
+            if not low <= value <= high:
+                raise InvalidArgument(f"{name} = {value}: a ZooKeeper server needs {low} to {high}")
+
+
+def zoo_cfg(settings: Settings, data: Path, port: int) -> str:
+    """The server's configuration file."""
+    values: dict[str, object] = {
+        "dataDir": _escaped(str(data)),
+        "clientPort": port,
+        "clientPortAddress": settings.host,
+        "tickTime": settings.tick_ms,
+        "minSessionTimeout": 2 * settings.tick_ms,
+        "maxSessionTimeout": 100 * settings.tick_ms,
+        "maxClientCnxns": 0,
+        "autopurge.snapRetainCount": 3,
+        "autopurge.purgeInterval": 1,
+        "admin.enableServer": "false",  # it needs a web server that is not among the jars
+        "4lw.commands.whitelist": "srvr,ruok,stat,conf",
+    }
+    if settings.members:
+        values |= {"initLimit": 40, "syncLimit": 20}
+        for m in settings.members:
+            values[f"server.{m.number}"] = f"{settings.host}:{m.peer_port}:{m.election_port}"
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def _escaped(text: str) -> str:
+    """A value as Java's property files take it: Latin-1 with escapes."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[n : n + 2], "big") for n in range(0, len(units), 2)]
+    return "".join(chr(c) if 0x20 < c < 0x7F and c != 0x5C else f"\\u{c:04x}" for c in codes)
+
+
+def java_command(settings: Settings, directory: Path, config: Path, log: Path) -> list[str]:
+    """The whole command line; ConfigError when there is no Java or no PySpark."""
+    jars = find_jars()
+    java = find_java(wanted_by="ZooKeeper").home / "bin" / "java"
+    return [
+        str(java),
+        "-Xms16m", f"-Xmx{settings.heap_mb}m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={directory / 'hs_err.log'}",
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", f"-Dbuckram.zookeeper.log={log}",
+        "-Dzookeeper.jmx.log4j.disable=true", f"-Dzookeeper.preAllocSize={LOG_PIECE_KIB}",
+        f"-Dzookeeper.forceSync={'yes' if settings.sync else 'no'}",
+        # Servers that lost their leader ask each other again at least this often; the default backs off to a minute.
+        "-Dzookeeper.fastleader.maxNotificationInterval=1000",
+        "-cp", ":".join(map(str, jars)), MAIN_CLASS, str(config),
+    ]  # fmt: skip
+
+
+def find_jars() -> Sequence[Path]:
+    """The jars of the server out of PySpark's; ConfigError that says what to install when they are not there."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            "ZooKeeper's jars come with PySpark, which is not installed: `pip install 'buckram[spark]'`, "
+            "or use a ZooKeeper of your own with --metadata zk://HOST:PORT/ledgers"
+        )
+    folder = Path(next(iter(spec.submodule_search_locations))) / "jars"
+    found = [next(iter(sorted(folder.glob(f"{name}-[0-9]*.jar"))), None) for name in JARS]
+    if found[0] is None:
+        raise ConfigError(
+            f"{folder} holds no zookeeper-*.jar: this PySpark was installed without its jars; "
+            "`pip install --force-reinstall pyspark` brings them"
+        )
+    chosen = [jar for jar in found if jar is not None]
+    # Another PySpark may cut its libraries differently: then all of them, at some cost of start time.
+    return chosen if len(chosen) == len(JARS) else [folder / "*"]
