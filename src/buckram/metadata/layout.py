@@ -1,10 +1,12 @@
 """Where things are in the tree of keys: Apache's root, and Buckram's own keys beside it.
 
-Pure. Apache's tools refuse to work on a root that holds foreign keys, so ours are never under `root`.
+Pure. Apache's tools refuse to work on a root that holds foreign keys, so ours are never under `root`. The trees that
+Apache's ledger managers make are zookeeper/paths.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
@@ -14,8 +16,8 @@ _DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Keys of a flat tree: a ledger's name is its id with leading zeros, so that names sort as ids do."""
+class ClusterLayout(ABC):
+    """The keys that every cluster has in the same places. Subclasses say where ledgers are."""
 
     root: str = "/ledgers"
     own: str = "/buckram"
@@ -28,6 +30,28 @@ class Layout:
     def cookies(self) -> str:
         return f"{self.root}/cookies"
 
+    def cookie(self, bookie_id: BookieId) -> str:
+        return f"{self.cookies}/{bookie_id}"
+
+    def registrations(self, *, readonly: bool) -> str:
+        return f"{self.root}/available/readonly" if readonly else f"{self.root}/available"
+
+    def registration(self, bookie_id: BookieId, *, readonly: bool) -> str:
+        return f"{self.registrations(readonly=readonly)}/{bookie_id}"
+
+    @abstractmethod
+    def ledger(self, ledger_id: LedgerId) -> str:
+        """The key of a ledger's record; InvalidArgument for an id that cannot be kept."""
+
+    @abstractmethod
+    def ledger_of(self, key: str) -> LedgerId | None:
+        """The ledger whose record `key` is; None for any other key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout(ClusterLayout):
+    """All ledgers in one folder: a ledger's name is its id with leading zeros, so that names sort as ids do."""
+
     @property
     def ledgers(self) -> str:
         return f"{self.root}/all"
@@ -36,17 +60,12 @@ class Layout:
     def next_ledger_id(self) -> str:
         return f"{self.own}/next-ledger-id"
 
-    def registrations(self, *, readonly: bool) -> str:
-        return f"{self.root}/available/readonly" if readonly else f"{self.root}/available"
-
-    def registration(self, bookie_id: BookieId, *, readonly: bool) -> str:
-        return f"{self.registrations(readonly=readonly)}/{bookie_id}"
-
-    def cookie(self, bookie_id: BookieId) -> str:
-        return f"{self.cookies}/{bookie_id}"
-
     def ledger(self, ledger_id: LedgerId) -> str:
         return f"{self.ledgers}/{self.ledger_name(ledger_id)}"
+
+    def ledger_of(self, key: str) -> LedgerId | None:
+        folder, _, name = key.rpartition("/")
+        return self.ledger_id(name) if folder == self.ledgers else None
 
     def ledger_name(self, ledger_id: LedgerId) -> str:
         if not 0 <= ledger_id <= MAX_LEDGER_ID:

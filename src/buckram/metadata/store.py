@@ -20,16 +20,14 @@ from buckram.errors import (
     KeyExists,
     LedgerExists,
     MalformedRecord,
-    MetadataUnavailable,
     NoSuchKey,
     NoSuchLedger,
-    VersionConflict,
 )
 from buckram.metadata.hub import WatchHub
-from buckram.metadata.layout import Layout
+from buckram.metadata.layout import ClusterLayout, Layout
+from buckram.metadata.ledger_tree import FolderTree, LedgerTree
 from buckram.seams import KeyStore, KeyValue, Notify
 from buckram.types import (
-    MAX_LEDGER_ID,
     BookieId,
     BookieInfo,
     BookieSet,
@@ -39,13 +37,13 @@ from buckram.types import (
 )
 
 _PAGE = 1000
-_MAX_ID_BLOCK = 128
-_MAX_ID_TRIES = 100
+_UNREADABLE = "restore the record from a backup, or read and mend it with the software that wrote it"
 
 
 class TreeStore:
     """The MetadataStore of one session. Close it to end the session (and `keys` with it).
 
+    `layout` and `ledgers` belong together and say where things are; without them all ledgers are in one folder.
     `takeover_wait_s`: how long `register` waits for a registration under the same id that is not ours, such as the
     one of the process before, whose session has not ended yet.
     """
@@ -56,17 +54,17 @@ class TreeStore:
         uri: str,
         rng: random.Random,
         *,
-        layout: Layout | None = None,
+        layout: ClusterLayout | None = None,
+        ledgers: LedgerTree | None = None,
         takeover_wait_s: float = 10.0,
     ) -> None:
         self.uri = uri
         self._keys = keys
         self._rng = rng
-        self._layout = layout or Layout()
+        folder = Layout()
+        self._layout: ClusterLayout = layout or folder
+        self._ledgers = ledgers or FolderTree(keys, folder)
         self._takeover_wait_s = takeover_wait_s
-        self._ids = range(0)
-        self._id_block = 1
-        self._id_lock = asyncio.Lock()
         self._hub = WatchHub(keys)
 
     @property
@@ -74,7 +72,7 @@ class TreeStore:
         return self._keys
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ClusterLayout:
         return self._layout
 
     async def initialise(self) -> str:
@@ -102,33 +100,7 @@ class TreeStore:
 
     async def allocate_ledger_id(self) -> LedgerId:
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
-        async with self._id_lock:
-            if not self._ids:
-                self._ids = await self._take_ids(self._id_block)
-                self._id_block = min(2 * self._id_block, _MAX_ID_BLOCK)
-            ledger_id, self._ids = self._ids[0], self._ids[1:]
-            return ledger_id
-
-    async def _take_ids(self, count: int) -> range:
-        """Move the counter on by `count`. Ids of a process that ends are never given again."""
-        key = self._layout.next_ledger_id
-        for _ in range(_MAX_ID_TRIES):
-            try:
-                counter = await self._keys.get(key)
-                first = _number(key, counter.value)
-                if first + count > MAX_LEDGER_ID:
-                    raise MalformedRecord(f"{key}: {first} leaves no ids below 2^63-1")
-                await self._keys.set(key, b"%d" % (first + count), counter.version)
-            except NoSuchKey:
-                first = 0
-                try:
-                    await self._keys.create(key, b"%d" % count)
-                except KeyExists:
-                    continue
-            except VersionConflict:
-                continue
-            return range(first, first + count)
-        raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes took ids first; try again")
+        return await self._ledgers.allocate()
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
         """Create the record. LedgerExists unless the existing one carries the same non-zero creator token.
@@ -136,17 +108,17 @@ class TreeStore:
         The token makes it safe to repeat a creation whose reply was lost: updates erase it, so whoever finds it finds
         the record as it was created.
         """
-        key = self._layout.ledger(ledger_id)
         try:
-            version = await self._keys.create(key, serialise(metadata))
+            version = await self._ledgers.create(ledger_id, serialise(metadata))
             return Versioned(metadata, version)
         except KeyExists:
             if not metadata.creator_token:
                 raise LedgerExists(ledger_id) from None
         try:
             found = await self.read_ledger(ledger_id)
-        except NoSuchLedger:
-            # Created and deleted in between: creating it again would bring a deleted ledger back to life.
+        except (NoSuchLedger, MalformedRecord):
+            # Created and deleted in between: creating it again would bring a deleted ledger back to life. And what
+            # cannot be read is not ours.
             raise LedgerExists(ledger_id) from None
         if found.metadata.creator_token != metadata.creator_token:
             raise LedgerExists(ledger_id)
@@ -154,7 +126,7 @@ class TreeStore:
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
         """The record with its version. NoSuchLedger if absent, with the watch set; MalformedRecord if unreadable."""
-        key = self._layout.ledger(ledger_id)
+        key = await self._ledgers.key(ledger_id)
         try:
             found = await self._keys.get(key, watch)
         except NoSuchKey:
@@ -162,31 +134,28 @@ class TreeStore:
         try:
             return Versioned(parse(found.value), found.version)
         except MalformedRecord as error:
-            raise MalformedRecord(f"ledger {ledger_id}: {error}") from None
+            raise MalformedRecord(f"ledger {ledger_id}, {key}: {error}; {_UNREADABLE}") from None
 
     async def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
         """Replace the record if `version` is current. The creator token becomes 0, as every peer's update does."""
         metadata = replace(metadata, creator_token=0) if metadata.creator_token else metadata
+        key = await self._ledgers.key(ledger_id)
         try:
-            written = await self._keys.set(self._layout.ledger(ledger_id), serialise(metadata), version)
+            written = await self._keys.set(key, serialise(metadata), version)
         except NoSuchKey:
             raise NoSuchLedger(ledger_id) from None
         return Versioned(metadata, written)
 
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None:
+        key = await self._ledgers.key(ledger_id)
         try:
-            await self._keys.delete(self._layout.ledger(ledger_id), version)
+            await self._keys.delete(key, version)
         except NoSuchKey:
             raise NoSuchLedger(ledger_id) from None
+        await self._ledgers.removed(key)
 
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = _PAGE) -> list[LedgerId]:
-        name = self._layout.ledger_name(after) if after >= 0 else ""
-        while True:
-            names = await self._keys.children(self._layout.ledgers, after=name, limit=limit)
-            found = [ledger_id for ledger_id in map(self._layout.ledger_id, names) if ledger_id is not None]
-            if found or not names:
-                return found
-            name = names[-1]  # a page of foreign names is not the end
+        return await self._ledgers.list(after, limit)
 
     # Bookies
 
@@ -298,9 +267,3 @@ class TreeStore:
 
     async def close(self) -> None:
         await self._keys.close()
-
-
-def _number(key: str, value: bytes) -> int:
-    if not value.isdigit() or len(value) > 19:
-        raise MalformedRecord(f"{key}: {value[:40]!r} is not a number")
-    return int(value)
