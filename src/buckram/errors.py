@@ -36,6 +36,7 @@ __all__ = [
     "LedgerError",
     "LedgerExists",
     "LedgerFenced",
+    "LedgerIdsExhausted",
     "MalformedRecord",
     "MetadataError",
     "MetadataUnavailable",
@@ -52,6 +53,7 @@ __all__ = [
     "ValueTooLarge",
     "VersionConflict",
     "WriteFailed",
+    "WrongCluster",
     "WrongCookie",
     "check",
     "invariant_failed",
@@ -356,6 +358,14 @@ class ClusterNotInitialised(MetadataError):
             f"`buckram cluster init --metadata {uri}`"
         )
         self.uri = uri
+
+
+class WrongCluster(MetadataError):
+    """The metadata store holds another cluster than before, or something that is not a cluster of ours alone."""
+
+
+class LedgerIdsExhausted(MetadataError):
+    """The cluster's ledger manager has no ids left to give."""
 
 
 class AlreadyRegistered(MetadataError):
