@@ -10,12 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey
+from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, ValueTooLarge
 from buckram.metadata.keys import split
-from buckram.seams import KeyOp, Notify
+from buckram.seams import Create, KeyOp, Notify, SetValue
 
 ANY_VERSION = -1
 """For `delete` and a multi's Delete and SetValue: whatever the version is, as some of Apache's deletions do."""
+MAX_REQUEST_BYTES = 1_000_000
+"""A server with its usual settings (jute.maxbuffer 1,048,575) ends the connection at a larger one without a reason."""
+READS = ("get", "exists", "children", "sync")
+_OP_BYTES = 64
 _CREATE_TRIES = 64
 
 
@@ -135,3 +139,13 @@ async def create_with_parents(path: str, create_one: Callable[[str], Awaitable[s
         if not wanted:
             return made
     raise MetadataUnavailable(f"{path}: its parents vanish as fast as they are made; try again")
+
+
+def check_size(ops: Sequence[KeyOp]) -> None:
+    """ValueTooLarge for a request that servers do not take."""
+    size = sum(
+        _OP_BYTES + len(op.key.encode()) + (len(op.value) if isinstance(op, Create | SetValue) else 0) for op in ops
+    )
+    if size > MAX_REQUEST_BYTES:
+        key = ops[0].key if len(ops) == 1 else f"multi of {len(ops)} operations, from {ops[0].key} on"
+        raise ValueTooLarge(key, size, MAX_REQUEST_BYTES)

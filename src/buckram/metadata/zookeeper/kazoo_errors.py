@@ -1,0 +1,71 @@
+"""What kazoo's exceptions mean for the operation that met them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kazoo import exceptions as kazoo
+
+from buckram.errors import (
+    AccessRefused,
+    InvalidArgument,
+    KeyExists,
+    KeyNotEmpty,
+    MetadataUnavailable,
+    NoSuchKey,
+    VersionConflict,
+)
+from buckram.metadata.keys import split
+from buckram.metadata.zookeeper.session import READS
+from buckram.seams import Create, KeyOp
+
+CONNECTION_ERRORS = (
+    kazoo.ConnectionLoss,
+    kazoo.ConnectionClosedError,
+    kazoo.OperationTimeoutError,
+    kazoo.SessionExpiredError,
+    kazoo.SessionMovedError,
+)
+
+
+def translate(error: Exception, kind: str, key: str, version: int, hosts: str) -> Exception:
+    """The error of Buckram's tree for an operation `kind` on `key` that named `version`."""
+    match error:
+        case kazoo.NoNodeError():
+            return NoSuchKey(split(key)[0] if kind == "create" else key)
+        case kazoo.NodeExistsError():
+            return KeyExists(key)
+        case kazoo.BadVersionError():
+            return VersionConflict(key, version)
+        case kazoo.NotEmptyError():
+            return KeyNotEmpty(key)
+        case kazoo.NoAuthError():
+            where = key if kind in READS or kind == "set" else f"{key} or its parent"
+            return AccessRefused(where, f"the access list does not allow this session to {_VERBS.get(kind, kind)} it")
+        case kazoo.InvalidACLError():
+            return AccessRefused(key, "the servers do not know the credentials that its access list needs")
+        case kazoo.NoChildrenForEphemeralsError():
+            return InvalidArgument(f"key {key}: {split(key)[0]} is bound to a session and cannot have children")
+        case kazoo.BadArgumentsError():
+            return InvalidArgument(f"key {key}: ZooKeeper does not take it")
+        case kazoo.AuthFailedError():
+            return AccessRefused(hosts, "the servers refuse this session's credentials")
+    unsure = "" if kind in READS else "; whether it happened is not known"
+    return MetadataUnavailable(f"{key}: {kind} at ZooKeeper {hosts}: {type(error).__name__}{unsure}")
+
+
+def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> Exception | None:
+    """Why a multi did not happen; kazoo gives a result or an exception for each operation."""
+    for op, result in zip(ops, results, strict=False):
+        # The operations around the one that failed only say that they were rolled back or not tried.
+        if isinstance(result, Exception) and not isinstance(
+            result, kazoo.RolledBackError | kazoo.RuntimeInconsistency
+        ):
+            if isinstance(op, Create):
+                return translate(result, "create", op.key, -1, hosts)
+            return translate(result, "multi", op.key, op.version, hosts)
+    return None
+
+
+_VERBS = {"get": "read", "exists": "read", "children": "list", "set": "change", "multi": "change"}

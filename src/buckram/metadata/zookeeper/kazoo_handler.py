@@ -1,0 +1,276 @@
+"""How kazoo's client runs here: one thread for a session, few system calls, results handed on where they arrive.
+
+kazoo takes threads, sockets and results from a handler. Its own one switches threads twice for each result and makes
+about ten system calls for each request; with thousands of requests on their way everything here is done in blocks.
+What the requests are is kazoo_session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.handlers.threading import KazooTimeoutError
+
+_BLOCK = 64 * 1024
+_WRITE_BLOCK = 16 * 1024
+_UNSENT_LIMIT = 4 * _BLOCK
+_SENDS_IN_A_ROW = 32
+"""After so many requests the socket is looked at, so that a stream of requests never holds up the answers."""
+
+
+class Result:
+    """kazoo's IAsyncResult without waiting: whoever is linked is called at once, in the thread that sets it."""
+
+    __slots__ = ("_links", "exception", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.exception: Any = _UNSET
+        self._links: list[Callable[[Result], None]] = []
+
+    def ready(self) -> bool:
+        return self.exception is not _UNSET
+
+    def successful(self) -> bool:
+        return self.exception is None
+
+    def set(self, value: Any = None) -> None:
+        self._settle(value, None)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._settle(None, exception)
+
+    def _settle(self, value: Any, exception: BaseException | None) -> None:
+        if self.exception is _UNSET:  # kazoo may fail a request that it failed before
+            self.value, self.exception = value, exception
+            for link in self._links:
+                link(self)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if self.exception is _UNSET:
+            raise KazooTimeoutError
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def rawlink(self, callback: Callable[[Result], None]) -> None:
+        # The connection's thread may settle it between these two lines: then the callback runs twice. What is linked
+        # here (kazoo's wrappers, which end in set, and a session's hand-over) takes the first call only.
+        self._links.append(callback)
+        if self.exception is not _UNSET:
+            callback(self)
+
+
+_UNSET: Any = object()
+
+
+class _BlockSocket:
+    """A connected socket that kazoo reads and writes in small pieces and the kernel sees in blocks."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._in = b""
+        self._at = 0
+        self._ended = False
+        self._out = bytearray()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        self._sock.setblocking(False)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def pending(self) -> int:
+        """Bytes that are here already: kazoo asks before it selects."""
+        return len(self._in) - self._at
+
+    @property
+    def readable(self) -> bool:
+        return self._at < len(self._in) or self._ended
+
+    @property
+    def unsent(self) -> int:
+        return len(self._out)
+
+    def recv(self, size: int) -> bytes:
+        if self._at == len(self._in):
+            self.fill()
+        if self._at == len(self._in) and not self._ended:
+            raise BlockingIOError
+        piece = self._in[self._at : self._at + size]
+        self._at += len(piece)
+        return piece
+
+    def fill(self) -> None:
+        """Take what the kernel has, without waiting."""
+        with contextlib.suppress(BlockingIOError):
+            block = self._sock.recv(_BLOCK)
+            self._ended = not block
+            self._in, self._at = block, 0
+
+    def send(self, data: bytes) -> int:
+        self._out += data
+        if len(self._out) >= _WRITE_BLOCK:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        """Give the kernel what it takes, without waiting."""
+        with contextlib.suppress(BlockingIOError):
+            while self._out:
+                del self._out[: self._sock.send(self._out)]
+
+
+class _Wakes:
+    """kazoo's pair of sockets that says "a request is in the queue": one byte in the kernel for many of them."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._waiting: deque[None] = deque()
+        self._signalled = False
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    def send(self, data: bytes) -> int:
+        """From any thread."""
+        self._waiting.append(None)
+        if not self._signalled:
+            self._signalled = True
+            with contextlib.suppress(BlockingIOError):
+                self._writer.send(data)
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        if not self._waiting:
+            raise BlockingIOError
+        self._waiting.popleft()
+        return b"\0"
+
+    @property
+    def readable(self) -> bool:
+        return bool(self._waiting)
+
+    def settle(self) -> None:
+        """Before waiting for the kernel: what is sent from now on signals again."""
+        with contextlib.suppress(BlockingIOError):
+            while self._reader.recv(4096):
+                pass
+        self._signalled = False
+
+
+class OneThreadHandler:
+    """A kazoo handler (IHandler): the connection's thread is the only one, callbacks run in it and must not block."""
+
+    name = "buckram"
+    timeout_exception = KazooTimeoutError
+    sleep_func = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self.running = False
+        self._sends = 0
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def event_object(self) -> threading.Event:
+        return threading.Event()
+
+    def lock_object(self) -> Any:
+        return threading.Lock()
+
+    def rlock_object(self) -> Any:
+        return threading.RLock()
+
+    def async_result(self) -> Result:
+        return Result()
+
+    def spawn(self, function: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=function, args=args, kwargs=kwargs, name="zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float | None = None, **others: Any
+    ) -> _BlockSocket:
+        sock = socket.create_connection(address, timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _BlockSocket(sock)
+
+    def create_socket_pair(self) -> tuple[_Wakes, _Wakes]:
+        wakes = _Wakes()
+        return wakes, wakes
+
+    def select(
+        self, readers: list[Any], writers: list[Any], errors: list[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """As select.select; a write is always taken, because it waits here until there is nothing else to do."""
+        if writers:
+            return [], writers if self._make_room(writers[0], timeout) else [], []
+        self._sends += 1
+        ready = [reader for reader in readers if reader.readable]
+        if ready and self._sends % _SENDS_IN_A_ROW:
+            return ready, [], []
+        return self._look(readers, timeout), [], []
+
+    def _make_room(self, writer: _BlockSocket, timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while writer.unsent >= _UNSENT_LIMIT:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._wait([], writer, left)
+            writer.flush()
+        return True
+
+    def _look(self, readers: list[Any], timeout: float | None) -> list[Any]:
+        """Send what is left, then wait until something can be read."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            unsent: _BlockSocket | None = None
+            for reader in readers:
+                if isinstance(reader, _Wakes):
+                    reader.settle()
+                    continue
+                reader.flush()
+                if not reader.readable:
+                    reader.fill()
+                if reader.unsent:
+                    unsent = reader
+            ready = [reader for reader in readers if reader.readable]
+            if ready:
+                return ready
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            self._wait(readers, unsent, left)
+
+    def _wait(self, readers: list[Any], writer: _BlockSocket | None, timeout: float | None) -> None:
+        poll = select.poll()
+        for reader in readers:
+            poll.register(reader.fileno(), select.POLLIN | (select.POLLOUT if reader is writer else 0))
+        if writer is not None and writer not in readers:
+            poll.register(writer.fileno(), select.POLLOUT)
+        poll.poll(None if timeout is None else max(0.0, timeout) * 1000)

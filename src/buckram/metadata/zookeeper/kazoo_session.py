@@ -1,0 +1,416 @@
+"""`KazooSession`: a ZkSession on real servers. kazoo's thread ends here; results cross to the loop in batches.
+
+Requests wait here, not in kazoo, while there is no connection: so nothing is sent after its caller was told that it
+failed, and every wait ends in time. How kazoo's thread does its work is kazoo_handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from buckram.errors import (
+    AccessRefused,
+    ConfigError,
+    ForkedClient,
+    InvalidArgument,
+    MetadataUnavailable,
+)
+from buckram.metadata.zookeeper.session import READS, OperationCount, ZkStat, check_size, create_with_parents
+from buckram.metadata.zookeeper.watches import Change, WatchTable
+from buckram.seams import CheckVersion, Create, Delete, KeyOp, Notify, SetValue
+
+_log = logging.getLogger("buckram.zookeeper")
+_kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
+_SWEEP_S = 0.25
+_CLOSE_S = 5.0
+_MAX_WAITING = 10_000
+_RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
+_BATCH = 500
+_CHANGES = {change.name: change for change in Change}
+_CLOSED = "this metadata store was closed"
+_AUTH_FAILED = "the servers refuse this session's credentials"
+Start = Callable[[Any], Any]
+"""Hands one request to a kazoo client; its asynchronous result."""
+
+
+class _Request:
+    """One operation on its way. `result` is kazoo's, `key` and `version` are for the error's words."""
+
+    __slots__ = ("deadline", "future", "key", "kind", "result", "settled", "start", "version", "watch")
+
+    def __init__(
+        self,
+        kind: str,
+        key: str,
+        version: int,
+        start: Start,
+        watch: Notify | None,
+        future: asyncio.Future[Any],
+        deadline: float,
+    ) -> None:
+        self.kind, self.key, self.version, self.start, self.watch = kind, key, version, start, watch
+        self.future, self.deadline = future, deadline
+        self.result: Any = None
+        self.settled = False
+
+
+class KazooSession:
+    """A ZkSession. It connects by itself, from its construction on; close it on the loop it was made on.
+
+    `hosts` is host:port[,host:port]. `acl` "creator" gives new nodes to whoever is authenticated as this session is,
+    which needs `auth`: pairs of scheme and credential, such as ("digest", "user:password"). An operation that is not
+    answered within `operation_timeout_s` fails with MetadataUnavailable; at most 10,000 wait at the same time.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_s: float = 10.0,
+        operation_timeout_s: float = 10.0,
+        acl: Literal["open", "creator"] = "open",
+        auth: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        if acl == "creator" and not auth:
+            raise ConfigError("ZooKeeper nodes of their creator only need credentials: give a scheme and user:password")
+        from kazoo import security
+
+        from buckram.metadata.zookeeper import kazoo_errors
+
+        self.hosts = hosts
+        self.operations = OperationCount()
+        self._session_timeout_s, self._timeout_s, self._auth = session_timeout_s, operation_timeout_s, tuple(auth)
+        self._translate, self._first_failure = kazoo_errors.translate, kazoo_errors.first_failure
+        self._connection_errors = kazoo_errors.CONNECTION_ERRORS
+        self._open_acl = security.OPEN_ACL_UNSAFE
+        self._acl = security.CREATOR_ALL_ACL if acl == "creator" else security.OPEN_ACL_UNSAFE
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._watches = WatchTable()
+        self._lost: list[Notify] = []
+        self._waiting: deque[_Request] = deque()
+        self._again: list[_Request] = []
+        self._unanswered: deque[_Request] = deque()
+        self._count = 0
+        self._arrived: deque[_Request | Callable[[], None]] = deque()
+        self._woken = False
+        self._flushing: asyncio.Handle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._session = 0
+        self._connected = False
+        self._away_since = self._loop.time()
+        self._refused = ""
+        self._closing: asyncio.Future[None] | None = None
+        self._client = self._start_client()
+
+    # the ZkSession face
+
+    @property
+    def session_id(self) -> int:
+        return self._session
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session_timeout_s
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
+        world_open: bool = False,
+    ) -> tuple[str, int]:
+        check_size([Create(path, value)])
+        acl = self._open_acl if world_open else self._acl
+
+        async def create_one(wanted: str) -> str:
+            def start(client: Any) -> Any:
+                if wanted != path:
+                    return client.create_async(wanted, b"", acl)
+                return client.create_async(wanted, value, acl, ephemeral=ephemeral, sequence=sequence)
+
+            made: str = await self._ask("create", wanted, start)
+            return made
+
+        return await (create_with_parents(path, create_one) if parents else create_one(path)), 0
+
+    async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
+        event = self._kazoo_event if watch is not None else None
+        value, stat = await self._ask("get", path, lambda client: client.get_async(path, event), watch)
+        return value or b"", _stat(stat)
+
+    async def set(self, path: str, value: bytes, version: int) -> int:
+        check_size([SetValue(path, value, version)])
+        stat = await self._ask("set", path, lambda client: client.set_async(path, value, version), version=version)
+        made: int = stat.version
+        return made
+
+    async def delete(self, path: str, version: int) -> None:
+        await self._ask("delete", path, lambda client: client.delete_async(path, version), version=version)
+
+    async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
+        event = self._kazoo_event if watch is not None else None
+        stat = await self._ask("exists", path, lambda client: client.exists_async(path, event), watch)
+        return None if stat is None else _stat(stat)
+
+    async def children(self, path: str, watch: Notify | None = None) -> list[str]:
+        event = self._kazoo_event if watch is not None else None
+        names = await self._ask("children", path, lambda client: client.get_children_async(path, event), watch)
+        return sorted(names)
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        check_size(ops)
+
+        def start(client: Any) -> Any:
+            transaction = client.transaction()
+            for op in ops:
+                match op:
+                    case Create():
+                        transaction.create(op.key, op.value, self._acl, op.ephemeral)
+                    case SetValue():
+                        transaction.set_data(op.key, op.value, op.version)
+                    case Delete():
+                        transaction.delete(op.key, op.version)
+                    case CheckVersion():
+                        transaction.check(op.key, op.version)
+            return transaction.commit_async()
+
+        if not ops:
+            self._check_usable()
+            return
+        failure = self._first_failure(ops, await self._ask("multi", ops[0].key, start), self.hosts)
+        if failure is not None:
+            raise failure
+
+    async def sync(self, path: str) -> None:
+        await self._ask("sync", path, lambda client: client.sync_async(path))
+
+    def on_session_lost(self, notify: Notify) -> None:
+        self._lost.append(notify)
+
+    async def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # the connection and the session are the parent's
+        if self._closing is None:
+            self._closing = self._loop.create_future()
+            for handle in (self._flushing, self._sweeper):
+                if handle is not None:
+                    handle.cancel()
+            self._watches.take_all()
+            for request in (*self._again, *self._waiting, *self._unanswered):
+                self._fail(request, MetadataUnavailable(_CLOSED))
+            stopping = asyncio.ensure_future(asyncio.to_thread(_stop, self._client))
+            # A server that takes connections and says nothing keeps kazoo's thread for up to the session's time.
+            await asyncio.wait([stopping], timeout=_CLOSE_S)
+            self._closing.set_result(None)
+        await asyncio.shield(self._closing)
+
+    # requests, on the loop
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedClient(f"the session with {self.hosts} was opened before a fork: connect again in the child")
+        if self._closing is not None:
+            raise MetadataUnavailable(_CLOSED)
+        if self._refused:
+            raise AccessRefused(self.hosts, self._refused)
+        if self._count >= _MAX_WAITING:
+            raise MetadataUnavailable(f"{self._count} operations wait for {self.hosts}, the limit; try again later")
+
+    async def _ask(self, kind: str, key: str, start: Start, watch: Notify | None = None, version: int = 0) -> Any:
+        self._check_usable()
+        deadline = self._loop.time() + self._timeout_s
+        request = _Request(kind, key, version, start, watch, self._loop.create_future(), deadline)
+        self._count += 1
+        self._waiting.append(request)
+        self._unanswered.append(request)
+        self._flush_soon()
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        return await request.future
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None and self._connected and self._closing is None:
+            self._flushing = self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        for _ in range(_BATCH):
+            if not self._waiting or not self._connected:
+                return
+            self._send(self._waiting.popleft())
+        self._flush_soon()
+
+    def _send(self, request: _Request) -> None:
+        if request.future.done():  # given up or out of time before it was sent
+            self._settled(request)
+            return
+        if request.kind == "sync":
+            self.operations.syncs += 1
+        elif request.kind in READS:
+            self.operations.reads += 1
+        else:
+            self.operations.writes += 1
+        try:
+            request.result = request.start(self._client)
+        except (TypeError, ValueError) as error:
+            self._fail(request, InvalidArgument(f"{request.key}: {error}"))
+            return
+        request.result.rawlink(partial(self._arrive, request))
+
+    def _settled(self, request: _Request) -> bool:
+        """Mark it; False if it was before."""
+        first = not request.settled
+        request.settled = True
+        self._count -= first
+        return first
+
+    def _fail(self, request: _Request, error: Exception) -> None:
+        if self._settled(request) and not request.future.done():
+            request.future.set_exception(error)
+
+    def _answered(self, request: _Request) -> None:
+        error = request.result.exception
+        if request.settled:
+            return
+        if error is None:
+            if request.watch is not None:
+                self._watches.add(request.key, request.watch, children=request.kind == "children")
+            self._settled(request)
+            if not request.future.done():
+                request.future.set_result(request.result.value)
+        elif request.kind in READS and isinstance(error, self._connection_errors) and not request.future.done():
+            self._again.append(request)
+        else:
+            self._fail(request, self._translate(error, request.kind, request.key, request.version, self.hosts))
+
+    def _sweep(self) -> None:
+        """One timer for all: requests run out of time in the order in which they came."""
+        now, unanswered = self._loop.time(), self._unanswered
+        while unanswered and (unanswered[0].settled or unanswered[0].deadline <= now):
+            request = unanswered.popleft()
+            self._fail(request, MetadataUnavailable(f"{request.key}: {self._why_silent(now)}"))
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if unanswered else None
+
+    def _why_silent(self, now: float) -> str:
+        if self._connected:
+            return f"no answer from ZooKeeper at {self.hosts} within {self._timeout_s:g} s"
+        away = now - self._away_since
+        return f"ZooKeeper has been out of reach for {away:.1f} s; waiting for a server at {self.hosts}"
+
+    # the connection
+
+    def _start_client(self) -> Any:
+        from kazoo.client import KazooClient
+
+        from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler
+
+        client = KazooClient(
+            hosts=self.hosts.replace(";", ","),
+            timeout=self._session_timeout_s,
+            handler=OneThreadHandler(),
+            auth_data=list(self._auth),
+            connection_retry=dict(_RECONNECT),
+            logger=_kazoo_log,
+        )
+        client.add_listener(partial(self._kazoo_state, client))
+        client.start_async()
+        return client
+
+    def _state_changed(self, client: Any, state: str, session: int) -> None:
+        if client is not self._client or self._closing is not None:
+            return
+        if state == "CONNECTED":
+            self._reconnected(session)
+            return
+        if self._connected:
+            self._connected, self._away_since = False, self._loop.time()
+            _log.info("connection to ZooKeeper at %s lost (%s)", self.hosts, state)
+        if state == "AUTH_FAILED":
+            self._refused = _AUTH_FAILED
+            for request in (*self._again, *self._waiting):
+                self._fail(request, AccessRefused(self.hosts, self._refused))
+        elif state == "CLOSED":  # kazoo's thread gave up, which it does on answers that it does not understand
+            _stop(client)
+            self._loop.call_later(_SWEEP_S, self._restart)
+
+    def _restart(self) -> None:
+        if self._closing is None:
+            self._client = self._start_client()
+
+    def _reconnected(self, session: int) -> None:
+        before, self._session = self._session, session
+        self._connected = True
+        if before:
+            # What was sent before may still be on its way to the leader by another server. After a sync what is read
+            # tells for good whether it happened.
+            self.operations.syncs += 1
+            self._client.sync_async("/")
+        self._waiting.extendleft(reversed(self._again))
+        self._again.clear()
+        self._flush_soon()
+        if before and before != session:
+            _log.warning("session with ZooKeeper at %s was lost; a new one serves", self.hosts)
+            for notify in list(self._lost):
+                notify()
+        for notify in self._watches.take_all():  # kazoo does not set them again on the new connection
+            notify()
+
+    def _node_changed(self, path: str, change: Change) -> None:
+        for notify in self._watches.take(path, change):
+            notify()
+
+    # from kazoo's thread to the loop
+
+    def _kazoo_state(self, client: Any, _: str) -> None:
+        session = client.client_id[0] if client.client_id else 0
+        self._arrive(partial(self._state_changed, client, str(client.client_state), session))
+
+    def _kazoo_event(self, event: Any) -> None:
+        if event.type in _CHANGES:
+            self._arrive(partial(self._node_changed, event.path, _CHANGES[event.type]))
+
+    def _arrive(self, item: _Request | Callable[[], None], _: Any = None) -> None:
+        self._arrived.append(item)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed without closing this session
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._woken = False
+        for _ in range(_BATCH):
+            if not self._arrived:
+                return
+            item = self._arrived.popleft()
+            if self._closing is not None:
+                continue
+            if isinstance(item, _Request):
+                self._answered(item)
+            else:
+                item()
+        if self._arrived and not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._drain)
+
+
+def _stat(stat: Any) -> ZkStat:
+    return ZkStat(stat.version, stat.ctime, stat.ephemeralOwner, stat.numChildren, stat.cversion)
+
+
+def _stop(client: Any) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception as error:  # kazoo raises plain Exceptions for a thread that is still in a system call
+        _log.info("the connection to ZooKeeper is still closing: %s", error)

@@ -1,0 +1,164 @@
+"""`ZooKeeperKeys`: the KeyStore contract on any ZkSession.
+
+What ZooKeeper does otherwise is made even here: parents that must exist, listings without pages, and watches that a
+failed read does not set. Which keys there are is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey
+from buckram.metadata.keys import check_key, check_multi, check_op, check_parent, split
+from buckram.metadata.zookeeper.session import ZkSession
+from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
+
+_LISTING_S = 10.0
+"""How long the rest of a listing may be asked for before it is read anew."""
+_MAX_LISTINGS = 8
+_MULTI_TRIES = 20
+
+
+class ZooKeeperKeys:
+    """A KeyStore. It owns the session: closing it ends the session."""
+
+    def __init__(self, session: ZkSession) -> None:
+        self.session = session
+        self._loop = asyncio.get_running_loop()
+        self._listings: dict[tuple[str, str], tuple[float, list[str]]] = {}
+
+    async def prepare(self) -> None:
+        """Nothing to set up; MetadataUnavailable if no server answers."""
+        await self.session.exists("/")
+
+    async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
+        check_op(Create(key, value, ephemeral))
+        self._forget_listings([key])
+        _, version = await self.session.create(key, bytes(value), ephemeral=ephemeral, parents=True)
+        return version
+
+    async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
+        check_key(key)
+        try:
+            value, stat = await self.session.get(key, watch)
+        except NoSuchKey:
+            if watch is None or await self.session.exists(key, watch) is None:
+                raise
+            # It appeared in between. The watch is set; should the key vanish again, it has fired.
+            value, stat = await self.session.get(key)
+        return KeyValue(value, stat.version, stat.owner != 0 and stat.owner == self.session.session_id)
+
+    async def set(self, key: str, value: bytes, version: int) -> int:
+        check_op(SetValue(key, value, version))
+        return await self.session.set(key, bytes(value), version)
+
+    async def delete(self, key: str, version: int) -> None:
+        check_op(Delete(key, version))
+        self._forget_listings([key])
+        await self.session.delete(key, version)
+
+    async def children(
+        self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
+    ) -> list[str]:
+        check_parent(parent, limit)
+        names = None if watch is not None else self._rest_of_listing(parent, after)
+        if names is None:
+            names = await self._list(parent, watch)
+        start = bisect_right(names, after)
+        page = names[start : start + limit]
+        if start + limit < len(names):
+            self._keep_listing(parent, page[-1], names)
+        return page
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        check_multi(ops)
+        self._forget_listings(op.key for op in ops if isinstance(op, Create | Delete))
+        ops = [_with_bytes(op) for op in ops]
+        missing: list[str] = []
+        for _ in range(_MULTI_TRIES):
+            try:
+                await self.session.multi(_with_parents(ops, missing))
+                return
+            except (NoSuchKey, KeyExists) as error:
+                # Parents come into the multi, so that they appear with it or not at all. If they are as they were
+                # thought to be, it is the caller's own operation that failed.
+                if isinstance(error, KeyExists) and error.key not in missing:
+                    raise
+                found = await self._missing_parents(ops)
+                if found == missing:
+                    raise
+                missing = found
+        raise MetadataUnavailable(f"multi from {ops[0].key} on: its parents come and go too fast; try again")
+
+    def on_session_lost(self, notify: Notify) -> None:
+        self.session.on_session_lost(notify)
+
+    async def close(self) -> None:
+        await self.session.close()
+
+    async def _list(self, parent: str, watch: Notify | None) -> list[str]:
+        try:
+            return await self.session.children(parent, watch)
+        except NoSuchKey:
+            if watch is None or await self.session.exists(parent, watch) is None:
+                return []
+        try:
+            return await self.session.children(parent, watch)
+        except NoSuchKey:
+            return []  # it came and went, so the watch has fired
+
+    def _keep_listing(self, parent: str, last: str, names: list[str]) -> None:
+        self._listings[parent, last] = (self._loop.time() + _LISTING_S, names)
+        while len(self._listings) > _MAX_LISTINGS:
+            del self._listings[next(iter(self._listings))]
+
+    def _rest_of_listing(self, parent: str, after: str) -> list[str] | None:
+        """The names that the page before was cut from. Every listing reads its first page, and each is kept once."""
+        until, names = self._listings.pop((parent, after), (0.0, None))
+        return names if after and until > self._loop.time() else None
+
+    def _forget_listings(self, keys: Iterable[str]) -> None:
+        if self._listings:
+            changed = {split(key)[0]: None for key in keys}
+            for place in [place for place in self._listings if place[0] in changed]:
+                del self._listings[place]
+
+    async def _missing_parents(self, ops: Sequence[KeyOp]) -> list[str]:
+        """The parents of created keys that do not exist now, each before what is below it."""
+        known: dict[str, bool] = {"/": True}
+        for op in ops:
+            chain: list[str] = []
+            parent = split(op.key)[0]
+            while isinstance(op, Create) and parent not in known:
+                chain.append(parent)
+                known[parent] = await self.session.exists(parent) is not None
+                if known[parent]:
+                    break
+                parent = split(parent)[0]
+        return sorted(key for key, exists in known.items() if not exists)
+
+
+def _with_bytes(op: KeyOp) -> KeyOp:
+    match op:
+        case Create():
+            return Create(op.key, bytes(op.value), op.ephemeral)
+        case SetValue():
+            return SetValue(op.key, bytes(op.value), op.version)
+        case Delete() | CheckVersion():
+            return op
+
+
+def _with_parents(ops: Sequence[KeyOp], missing: Sequence[str]) -> list[KeyOp]:
+    """The same operations with each missing parent made where it is first needed."""
+    made: dict[str, None] = {}
+    whole: list[KeyOp] = []
+    for op in ops:
+        if isinstance(op, Create):
+            above = [key for key in missing if op.key.startswith(key + "/") and key not in made]
+            whole += [Create(key, b"") for key in above]
+            made |= dict.fromkeys(above)
+            made[op.key] = None
+        whole.append(op)
+    return whole
