@@ -33,7 +33,7 @@ class LedgerTree(Protocol):
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
         ...
 
-    async def list(self, after: LedgerId, limit: int) -> list[LedgerId]:
+    async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
         """Ascending ids greater than `after`; empty means the end, a failure raises."""
         ...
 
@@ -57,7 +57,7 @@ class FolderTree:
     async def create(self, ledger_id: LedgerId, record: bytes) -> int:
         return await self._keys.create(self._layout.ledger(ledger_id), record)
 
-    async def list(self, after: LedgerId, limit: int) -> list[LedgerId]:
+    async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
         name = self._layout.ledger_name(after) if after >= 0 else ""
         while True:
             names = await self._keys.children(self._layout.ledgers, after=name, limit=limit)

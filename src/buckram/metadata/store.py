@@ -155,7 +155,7 @@ class TreeStore:
         await self._ledgers.removed(key)
 
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = _PAGE) -> list[LedgerId]:
-        return await self._ledgers.list(after, limit)
+        return await self._ledgers.page(after, limit)
 
     # Bookies
 

@@ -1,0 +1,132 @@
+"""New ledger ids from sequence nodes, as Apache's managers draw them.
+
+A number is only a proposal: creating the ledger's node decides. The nodes that gave one are deleted by whoever asks for
+`used`. Numbers above 31 bits have a high half, the largest HOB- node, once the short ones ran out.
+"""
+
+from __future__ import annotations
+
+from buckram.errors import ClusterNotInitialised, KeyExists, LedgerIdsExhausted, MetadataError, NoSuchKey
+from buckram.metadata.zookeeper.paths import ID_PREFIX, SHORT_LIMIT, Manager
+from buckram.metadata.zookeeper.session import ZkSession
+from buckram.types import LedgerId
+
+HIGH_PREFIX = "HOB-"
+_HIGH_KEPT = 3
+_TRIES = 20
+
+
+class LedgerIds:
+    """Draws ids for one session. `limit`: the first number that a counter must not give."""
+
+    def __init__(self, session: ZkSession, root: str, uri: str, limit: int = SHORT_LIMIT) -> None:
+        self._session, self._root, self._uri, self._limit = session, root, uri, limit
+        self._long: bool | None = None
+        self._high: int | None = None
+        self._used: list[str] = []
+
+    @property
+    def pending(self) -> int:
+        """How many nodes `used` would give."""
+        return len(self._used)
+
+    def used(self) -> list[str]:
+        """The sequence nodes that gave ids and are there still; they are the caller's now, to delete."""
+        used, self._used = self._used, []
+        return used
+
+    async def draw(self, manager: Manager) -> LedgerId:
+        """A number that no draw gave before. LedgerIdsExhausted when the manager has none left."""
+        folder = f"{self._root}/{manager.id_folder}" if manager.id_folder else self._root
+        if manager.short_ids:
+            low = await self._short(folder)
+            if low is None:
+                raise LedgerIdsExhausted(
+                    f"{folder}: the counter has passed {self._limit - 1}, the {manager.name} ledger manager has no ids "
+                    "left: choose ids yourself, or make a new cluster with the hierarchical manager"
+                )
+            return low
+        if self._long is None:
+            self._long = await self._session.exists(self._high_root) is not None
+        if not self._long:
+            low = await self._short(folder)
+            if low is not None:
+                return low
+            await self._make(self._high_root)
+            self._long = True
+        return await self._draw_long()
+
+    @property
+    def _high_root(self) -> str:
+        return f"{self._root}/idgen-long"
+
+    async def _draw_long(self) -> LedgerId:
+        for _ in range(_TRIES):
+            high = self._high if self._high is not None else await self._find_high()
+            folder = f"{self._high_root}/{HIGH_PREFIX}{high:010d}"
+            try:
+                low = await self._sequence(folder)
+            except NoSuchKey:
+                self._high = None  # another process tidied it away: there is a higher one
+                continue
+            if low is not None:
+                self._high = high
+                return high << 32 | low
+            await self._make(f"{self._high_root}/{HIGH_PREFIX}{self._checked(high + 1):010d}")
+            self._high = None
+        raise LedgerIdsExhausted(f"{self._high_root}: no counter below it gives ids, after {_TRIES} tries; look at it")
+
+    async def _find_high(self) -> int:
+        """The largest high half; the first one where there is none. All but the largest few are tidied away."""
+        numbers = sorted(_numbers(await self._session.children(self._high_root), HIGH_PREFIX, self._limit))
+        for number in numbers[:-_HIGH_KEPT]:
+            try:
+                await self._session.delete(f"{self._high_root}/{HIGH_PREFIX}{number:010d}", 0)
+            except MetadataError:
+                continue  # in use or gone: tidying is not needed for anything
+        if numbers:
+            return numbers[-1]
+        await self._make(f"{self._high_root}/{HIGH_PREFIX}{1:010d}")
+        return 1
+
+    def _checked(self, high: int) -> int:
+        if high >= self._limit:
+            raise LedgerIdsExhausted(f"{self._high_root}: all ids are used up; choose ids yourself")
+        return high
+
+    async def _make(self, path: str) -> None:
+        # Open to everybody whatever the session's ACL is: every peer expects it so.
+        try:
+            await self._session.create(path, world_open=True)
+        except KeyExists:
+            return
+
+    async def _short(self, folder: str) -> int | None:
+        """The next number of the 31-bit counter; None when it has run over."""
+        try:
+            return await self._sequence(folder)
+        except NoSuchKey:
+            pass
+        try:
+            await self._session.create(folder)
+        except KeyExists:
+            pass
+        except NoSuchKey:
+            raise ClusterNotInitialised(self._uri) from None
+        return await self._sequence(folder)
+
+    async def _sequence(self, folder: str) -> int | None:
+        prefix = f"{folder}/{ID_PREFIX}"
+        path, _ = await self._session.create(prefix, ephemeral=True, sequence=True)
+        self._used.append(path)
+        number = path[len(prefix) :]  # eleven characters when the counter has run over: -2147483648
+        return int(number) if number.isdigit() and int(number) < self._limit else None
+
+
+def _numbers(names: list[str], prefix: str, limit: int) -> list[int]:
+    found = []
+    for name in names:
+        digits = name.removeprefix(prefix)
+        if digits != name and digits.isascii() and digits.isdigit() and int(digits[:20]) < limit:
+            found.append(int(digits))
+    return found

@@ -1,0 +1,186 @@
+"""`ApacheTree`: a cluster's ledgers in the tree of whichever manager its LAYOUT names.
+
+Finds the manager, makes and deletes records with their folders, lists in order. Paths are paths, ids ids; what records
+hold is metadata/store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from buckram.errors import ClusterNotInitialised, KeyExists, MetadataError, NoSuchKey, WrongCluster
+from buckram.metadata.keys import split
+from buckram.metadata.zookeeper.ids import LedgerIds
+from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
+from buckram.metadata.zookeeper.paths import ApacheLayout, Folder, Manager, Walk, own_root
+from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
+from buckram.seams import KeyStore
+from buckram.types import LedgerId
+
+_AT_ONCE = 32
+"""Folders that are read at the same time."""
+_MAX_USED = 100
+_MAX_WALKS = 8
+_WALK_S = 10.0
+"""How long a listing may pause between two pages before folders are read anew."""
+
+
+class ApacheTree:
+    """A LedgerTree. `wanted` is the manager that the URI asks for, None to take what is there."""
+
+    def __init__(self, session: ZkSession, keys: KeyStore, root: str, uri: str, wanted: Manager | None) -> None:
+        self._session, self._keys, self._root, self._uri, self._wanted = session, keys, root, uri, wanted
+        self._manager: Manager | None = None
+        self._instance: str | None = None
+        self._ids = LedgerIds(session, root, uri)
+        self._walks: dict[LedgerId, tuple[Walk, float]] = {}
+
+    @property
+    def layout(self) -> ApacheLayout:
+        """Where things are; until the first use of a cluster the manager is the default one."""
+        own = own_root(self._root)
+        return ApacheLayout(self._root, own) if self._manager is None else ApacheLayout(self._root, own, self._manager)
+
+    async def manager(self) -> Manager:
+        """The cluster's ledger manager; ClusterNotInitialised where there is no cluster."""
+        if self._manager is not None:
+            return self._manager
+        record = await self._layout_record()
+        manager = choose_manager(self._layout_node, record, self._wanted)
+        if record is not None:
+            self._manager = manager  # what is missing may still be made, by a peer and with another manager
+        elif await self._session.exists(f"{self._root}/INSTANCEID") is None:
+            raise ClusterNotInitialised(self._uri)
+        return manager
+
+    async def instance_id(self) -> str:
+        """The cluster's UUID, "" for an old cluster that has none. WrongCluster if it was another one before."""
+        try:
+            found = (await self._session.get(f"{self._root}/INSTANCEID"))[0].decode("utf-8", "backslashreplace")
+        except NoSuchKey:
+            if await self._layout_record() is None:
+                raise ClusterNotInitialised(self._uri) from None
+            found = ""
+        if self._instance is None:
+            self._instance = found
+        elif self._instance != found:
+            raise WrongCluster(
+                f"{self._root}/INSTANCEID is {found!r}, it was {self._instance!r} when this process began: the cluster "
+                "was formatted or ZooKeeper's data replaced; nothing was changed. Restart this process with the "
+                "metadata it belongs to"
+            )
+        return found
+
+    @property
+    def _layout_node(self) -> str:
+        return f"{self._root}/LAYOUT"
+
+    async def _layout_record(self) -> bytes | None:
+        try:
+            return (await self._session.get(self._layout_node))[0]
+        except NoSuchKey:
+            return None
+
+    async def _pinned(self) -> Manager:
+        """The manager, with LAYOUT made where it is missing: from the first ledger on nobody may choose another."""
+        manager = await self.manager()
+        if self._manager is None:
+            with contextlib.suppress(KeyExists):
+                await self._session.create(self._layout_node, serialise_layout(manager))
+            return await self.manager()
+        return manager
+
+    # Records
+
+    async def key(self, ledger_id: LedgerId) -> str:
+        return f"{self._root}/{(await self.manager()).path(ledger_id)}"
+
+    async def allocate(self) -> LedgerId:
+        ledger_id = await self._ids.draw(await self._pinned())
+        if self._ids.pending > _MAX_USED:  # ids that no ledger was made with
+            await asyncio.gather(*map(self._forget, self._ids.used()))
+        return ledger_id
+
+    async def create(self, ledger_id: LedgerId, record: bytes) -> int:
+        """Make the record, and delete the nodes that gave ids at the same time: nobody waits for that."""
+        key = f"{self._root}/{(await self._pinned()).path(ledger_id)}"
+        self._walks.clear()
+        used = self._ids.used()
+        if not used:
+            return await self._keys.create(key, record)
+        made, *_ = await asyncio.gather(
+            self._keys.create(key, record), *map(self._forget, used), return_exceptions=True
+        )
+        if isinstance(made, BaseException):
+            raise made
+        assert isinstance(made, int)
+        return made
+
+    async def _forget(self, path: str) -> None:
+        try:
+            await self._session.delete(path, ANY_VERSION)
+        except MetadataError:
+            return  # it goes with the session
+
+    async def removed(self, key: str) -> None:
+        """Remove the folders that are empty now, upwards. As far as it goes: whoever needs one makes it again."""
+        self._walks.clear()
+        if not (await self.manager()).removes_parents:
+            return
+        folder = split(key)[0]
+        try:
+            while folder != self._root:
+                stat = await self._session.exists(folder)
+                if stat is None or stat.children:
+                    return
+                await self._session.delete(folder, ANY_VERSION)
+                folder = split(folder)[0]
+        except MetadataError:
+            return
+
+    # Listing
+
+    async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
+        """A page; the next one goes on with the folders that were read for this one, if it is asked for soon."""
+        walk = self._resumed(after)
+        if walk is None:
+            # Folders that are not there are empty, so an empty ZooKeeper would look like a cluster without ledgers.
+            await self.instance_id()
+            walk = Walk(await self.manager(), after)
+        width = 1
+        while walk.ready() < limit and not walk.finished:
+            await self._read(walk, width)
+            width = min(2 * width, _AT_ONCE)
+        page = walk.take(limit)
+        if page and (walk.ready() or not walk.finished):
+            while len(self._walks) >= _MAX_WALKS:
+                del self._walks[next(iter(self._walks))]
+            self._walks[page[-1]] = (walk, asyncio.get_running_loop().time())
+        return page
+
+    def _resumed(self, after: LedgerId) -> Walk | None:
+        paused = self._walks.pop(after, None)
+        if paused is None or asyncio.get_running_loop().time() - paused[1] > _WALK_S:
+            return None
+        return paused[0]
+
+    async def _read(self, walk: Walk, width: int) -> None:
+        folders = walk.next_folders(width)
+        names: list[list[str]] = []
+        for answer in await asyncio.gather(*map(self._children, folders), return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            names.append(answer)
+        walk.read(names)
+
+    async def _children(self, folder: Folder) -> list[str]:
+        """The names in a folder as of now; one that has vanished is empty."""
+        path = f"{self._root}/{folder.path}" if folder.path else self._root
+        await self._session.sync(path)
+        try:
+            return await self._session.children(path)
+        except NoSuchKey:
+            if not folder.path:
+                raise ClusterNotInitialised(self._uri) from None
+            return []

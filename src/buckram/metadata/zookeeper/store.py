@@ -1,0 +1,74 @@
+"""`ZooKeeperStore`: the MetadataStore on ZooKeeper, in Apache's layout.
+
+Everything that is the same on every tree of keys is metadata/store; here are the cluster's creation and identity. The
+ledgers' tree is ledgers, whole clusters are cluster.
+"""
+
+from __future__ import annotations
+
+import random
+
+from buckram.errors import ConfigError
+from buckram.metadata.store import TreeStore
+from buckram.metadata.zookeeper.cluster import make_cluster
+from buckram.metadata.zookeeper.keys import ZooKeeperKeys
+from buckram.metadata.zookeeper.ledgers import ApacheTree
+from buckram.metadata.zookeeper.paths import OWN_KEYS, ApacheLayout, Manager
+from buckram.metadata.zookeeper.session import ZkSession
+
+
+class ZooKeeperStore(TreeStore):
+    """The cluster at `root`, an absolute path. Owns the session: closing the store closes it.
+
+    `manager`: the ledger manager that the URI asks for; None takes what LAYOUT says. A registration that is not ours is
+    waited for as long as the session of its owner can last.
+    """
+
+    def __init__(
+        self,
+        session: ZkSession,
+        root: str,
+        rng: random.Random,
+        *,
+        manager: Manager | None = None,
+        uri: str = "",
+        takeover_wait_s: float | None = None,
+    ) -> None:
+        uri = uri or f"zk{f'+{manager.name}' if manager else ''}://{session.hosts}{check_root(root)}"
+        keys = ZooKeeperKeys(session)
+        self.session = session
+        self.tree = ApacheTree(session, keys, root, uri, manager)
+        self._wanted = manager
+        super().__init__(
+            keys, uri, rng, layout=self.tree.layout, ledgers=self.tree,
+            takeover_wait_s=session.session_timeout_s if takeover_wait_s is None else takeover_wait_s,
+        )  # fmt: skip
+
+    @property
+    def root(self) -> str:
+        return self.layout.root
+
+    @property
+    def layout(self) -> ApacheLayout:
+        return self.tree.layout
+
+    async def initialise(self) -> str:
+        """Make the cluster, or find the one that is there: its instance id, "" for one that has none."""
+        await make_cluster(self.session, self.root, self._wanted, self._rng)
+        await self.tree.manager()
+        return await self.instance_id()
+
+    async def instance_id(self) -> str:
+        return await self.tree.instance_id()
+
+
+def check_root(root: str) -> str:
+    """The root itself; ConfigError for one that no cluster can have."""
+    if not root.startswith("/") or root.endswith("/") or "//" in root or any(p in (".", "..") for p in root.split("/")):
+        raise ConfigError(
+            f"ledgers root {root!r}: needs an absolute path without empty parts and without a slash at its end, "
+            "for example /ledgers"
+        )
+    if root == OWN_KEYS or root.startswith(OWN_KEYS + "/"):
+        raise ConfigError(f"ledgers root {root!r}: {OWN_KEYS} holds Buckram's own keys; choose another, like /ledgers")
+    return root
