@@ -1,0 +1,93 @@
+"""Compression of batch bodies: none, lz4 (block) or zstd. Both libraries are optional; sizes are bounded by callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from buckram.core.stream_errors import MalformedBatch, MissingCodec
+from buckram.errors import InvalidArgument
+from buckram.types import Buffer
+
+NONE, LZ4, ZSTD = 0, 1, 2
+CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
+_NAMES = {number: name for name, number in CODECS.items()}
+_MODULES = {LZ4: "lz4.block", ZSTD: "zstandard"}
+_loaded: dict[int, tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]] = {}
+
+
+def codec_number(name: str) -> int:
+    """InvalidArgument for an unknown name, MissingCodec if its library is not installed."""
+    number = CODECS.get(name)
+    if number is None:
+        raise InvalidArgument(f"compression {name!r}: choose one of {', '.join(CODECS)}")
+    if number != NONE:
+        _load(number)
+    return number
+
+
+def compress(number: int, body: bytes) -> bytes:
+    return body if number == NONE else _load(number)[0](body)
+
+
+def decompress(number: int, body: Buffer, size: int) -> Buffer:
+    """Exactly `size` bytes, never more memory than that; MalformedBatch if it is anything else."""
+    if number == NONE:
+        found: Buffer = body
+    elif number not in _NAMES:
+        raise MalformedBatch(f"compression {number} is unknown to this version")
+    else:
+        try:
+            found = _load(number)[1](body, size)
+        except MissingCodec:
+            raise
+        except Exception as error:  # each library has errors of its own
+            raise MalformedBatch(f"the {_NAMES[number]} body does not decompress: {error}") from None
+    if len(found) != size:
+        raise MalformedBatch(f"the body has {len(found)} bytes, the header says {size}")
+    return found
+
+
+def _load(number: int) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]:
+    pair = _loaded.get(number)
+    if pair is None:
+        name = _NAMES[number]
+        try:
+            module: Any = import_module(_MODULES[number])
+        except ImportError:
+            raise MissingCodec(
+                f"compression {name} needs a library that is not installed: pip install 'buckram[compression]'"
+            ) from None
+        pair = _loaded[number] = _lz4(module) if number == LZ4 else _zstd(module)
+    return pair
+
+
+def _lz4(block: Any) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]:
+    def pack(body: Buffer) -> bytes:
+        packed: bytes = block.compress(body, store_size=False)
+        return packed
+
+    def unpack(body: Buffer, size: int) -> bytes:
+        found: bytes = block.decompress(body, uncompressed_size=size)
+        return found
+
+    return pack, unpack
+
+
+def _zstd(zstandard: Any) -> tuple[Callable[[Buffer], bytes], Callable[[Buffer, int], bytes]]:
+    packer = zstandard.ZstdCompressor(level=1, write_content_size=True)
+    unpacker = zstandard.ZstdDecompressor()
+
+    def pack(body: Buffer) -> bytes:
+        packed: bytes = packer.compress(body)
+        return packed
+
+    def unpack(body: Buffer, size: int) -> bytes:
+        # The size in the frame decides what the library allocates, so it is checked first.
+        if zstandard.frame_content_size(body) != size:
+            raise MalformedBatch("the zstd frame names another size than the header")
+        found: bytes = unpacker.decompress(body, max_output_size=size)
+        return found
+
+    return pack, unpack

@@ -1,0 +1,211 @@
+"""The typed errors of streams. Each names the stream, the value, the limit and what to do. Nothing is decided here.
+
+They are children of errors.BuckramError and belong to the public interface; `retryable` has its meaning.
+"""
+
+from __future__ import annotations
+
+from buckram.errors import BuckramError, InvalidArgument
+
+
+class StreamError(BuckramError):
+    """An error of one stream, named NAMESPACE/STREAM."""
+
+    def __init__(self, stream: str, message: str) -> None:
+        super().__init__(f"stream {stream}: {message}")
+        self.stream = stream
+
+
+class NoSuchNamespace(BuckramError):
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"namespace {namespace}: does not exist; `buckram namespace create {namespace}` makes it")
+        self.namespace = namespace
+
+
+class NamespaceExists(BuckramError):
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"namespace {namespace}: exists already")
+        self.namespace = namespace
+
+
+class NamespaceNotEmpty(BuckramError):
+    def __init__(self, namespace: str, example: str) -> None:
+        super().__init__(f"namespace {namespace}: still has streams, such as {example}; delete those first")
+        self.namespace = namespace
+
+
+class NoSuchStream(StreamError):
+    def __init__(self, stream: str, message: str = "does not exist; `buckram stream create` makes it") -> None:
+        super().__init__(stream, message)
+
+
+class StreamExists(StreamError):
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream, "exists already; open it or choose another name")
+
+
+class StreamEnded(StreamError):
+    """The stream was marked as ended: it takes no more records."""
+
+    def __init__(self, stream: str, end: int) -> None:
+        super().__init__(stream, f"was ended at offset {end}; it takes no more records, write to another stream")
+        self.end = end
+
+
+class WriterExists(StreamError):
+    """Somebody else holds the lease of the stream."""
+
+    retryable = True
+
+    def __init__(self, stream: str, holder: str, since_us: int, message: str = "") -> None:
+        super().__init__(
+            stream,
+            message
+            or f"has a writer, {holder!r}, since {_utc(since_us)}: wait for it with wait=True, or take over with "
+            "takeover=True (its next append fails then)",
+        )
+        self.holder, self.since_us = holder, since_us
+
+
+class WriterLost(StreamError):
+    """The writer lost the stream: fenced, taken over, or deleted. What was not acknowledged may or may not be in it."""
+
+
+class WriterFailed(StreamError):
+    """The writer gave up. What was not acknowledged may or may not be in the stream; open a new writer."""
+
+
+class RecordTooLarge(StreamError):
+    """Nothing was written."""
+
+    def __init__(self, stream: str, size: int, limit: int, what: str = "a record") -> None:
+        super().__init__(stream, f"{what} of {size} bytes is over the limit of {limit} bytes; split it")
+        self.size, self.limit = size, limit
+
+
+class OffsetMismatch(StreamError):
+    """expect_offset is not the next offset. Nothing was written."""
+
+    def __init__(self, stream: str, expected: int, next_offset: int) -> None:
+        super().__init__(stream, f"expect_offset={expected}, but the next offset is {next_offset}; nothing was written")
+        self.expected, self.next_offset = expected, next_offset
+
+
+class OffsetOutOfRange(StreamError):
+    def __init__(self, stream: str, offset: int, earliest: int, latest: int) -> None:
+        super().__init__(
+            stream, f"offset {offset} is out of range: earliest is {earliest}, the next to be written is {latest}"
+        )
+        self.offset, self.earliest, self.latest = offset, earliest, latest
+
+
+class OffsetTruncated(StreamError):
+    """The position lies below the earliest offset: records before that were truncated."""
+
+    def __init__(self, stream: str, offset: int, earliest: int) -> None:
+        super().__init__(
+            stream,
+            f"offset {offset} was truncated, the earliest is now {earliest}: read from there, or with "
+            'on_truncated="skip"',
+        )
+        self.offset, self.earliest = offset, earliest
+
+
+class TxidOutOfOrder(StreamError):
+    """Nothing was written."""
+
+    def __init__(self, stream: str, txid: int, last_txid: int) -> None:
+        super().__init__(stream, f"txid {txid} is below the last one, {last_txid}; txids never decrease in a stream")
+        self.txid, self.last_txid = txid, last_txid
+
+
+class ProducerForgotten(StreamError):
+    """The stream does not know the producer (any more): whether the record was stored before cannot be told."""
+
+    def __init__(self, stream: str, producer: str, sequence: int, message: str) -> None:
+        super().__init__(stream, f"producer {producer!r}, sequence {sequence}: {message}")
+        self.producer, self.sequence = producer, sequence
+
+
+class CorruptEntry(StreamError):
+    """The entry's digest is good but its bytes are not a batch of records: not made by this software, or a bug."""
+
+    def __init__(self, stream: str, ledger_id: int, entry_id: int, message: str) -> None:
+        super().__init__(stream, f"ledger {ledger_id} entry {entry_id}: {message}")
+        self.ledger_id, self.entry_id = ledger_id, entry_id
+
+
+class MalformedBatch(BuckramError):
+    """Bytes that are not a batch; readers turn it into CorruptEntry, which says where."""
+
+
+class UnknownBatchVersion(MalformedBatch):
+    """A batch of a newer format version."""
+
+
+class MissingCodec(BuckramError):
+    """A compression library is not installed."""
+
+
+class OpenSegment(StreamError):
+    """A bulk step met a segment that a writer may still write."""
+
+    def __init__(self, stream: str, writer: str, since_us: int) -> None:
+        super().__init__(
+            stream,
+            f"writer {writer!r} (since {_utc(since_us)}) has an open segment: close it, or pass seal_live=True, which "
+            "fences it",
+        )
+        self.writer, self.since_us = writer, since_us
+
+
+class StaleTransaction(StreamError):
+    """An older version of the application's transaction than the one recorded. Nothing was published."""
+
+    def __init__(self, stream: str, application: str, version: int, recorded: int) -> None:
+        super().__init__(
+            stream,
+            f"transaction {application!r} version {version} is older than version {recorded}, which is published "
+            "already; nothing was published now",
+        )
+        self.application, self.version, self.recorded = application, version, recorded
+
+
+class InvalidSegment(StreamError, InvalidArgument):
+    """A ledger that cannot become a segment of the stream. Nothing was published."""
+
+    def __init__(self, stream: str, ledger_id: int, message: str) -> None:
+        StreamError.__init__(self, stream, f"ledger {ledger_id}: {message}")
+        self.ledger_id = ledger_id
+
+
+class NoSuchCursor(StreamError):
+    def __init__(self, stream: str, cursor: str) -> None:
+        super().__init__(stream, f"cursor {cursor!r} does not exist; reading with it and committing makes it")
+        self.cursor = cursor
+
+
+class CursorMoved(StreamError):
+    """Somebody else moved the cursor; two readers share it."""
+
+    retryable = True
+
+    def __init__(self, stream: str, cursor: str, offset: int, wanted: int) -> None:
+        super().__init__(
+            stream, f"cursor {cursor!r} is at {offset} by another reader and cannot go to {wanted}: it only moves up"
+        )
+        self.cursor, self.offset = cursor, offset
+
+
+def _utc(time_us: int) -> str:
+    """Seconds are enough for a person. Done by hand: the core imports no clock."""
+    days, second = divmod(time_us // 1_000_000, 86_400)
+    # Civil calendar from days since 1970-01-01, in eras of 400 years that begin on March 1.
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    date = day - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    year += era * 400 + (month <= 2)
+    return f"{year:04}-{month:02}-{date:02} {second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"

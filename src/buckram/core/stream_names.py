@@ -1,0 +1,79 @@
+"""Names of namespaces, streams, cursors and producers, and the owner mark of a stream's ledgers. Pure grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from buckram.errors import InvalidArgument
+
+DEFAULT_NAMESPACE = "default"
+MAX_NAME_BYTES = 200
+MAX_PRODUCER_BYTES = 128
+OWNER, OWNER_UID, OWNER_PURPOSE = "buckram.stream", "buckram.stream.uid", "buckram.stream.purpose"
+"""Keys in the custom metadata of a ledger that is made for a stream, there before its first entry."""
+
+
+class StreamName(NamedTuple):
+    """A stream by its full name, NAMESPACE/STREAM."""
+
+    namespace: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.stream}"
+
+
+def stream_name(name: str, namespace: str | None = None) -> StreamName:
+    """From NAMESPACE/STREAM, or a bare name in `namespace` (None: default). InvalidArgument says what is wrong."""
+    if isinstance(name, str) and "/" in name:
+        space, _, bare = name.partition("/")
+        if namespace is not None and space != namespace:
+            raise InvalidArgument(f"stream {name!r}: this is namespace {namespace!r}; give the bare name")
+    else:
+        space, bare = namespace if namespace is not None else DEFAULT_NAMESPACE, name
+    return StreamName(check_name("namespace", space), check_name("stream", bare))
+
+
+def check_name(what: str, name: str) -> str:
+    """`name` if it is a good one: 1 to 200 bytes, printable, no separator, no blank at its ends, no leading dot."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the name of a {what} must be a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidArgument(f"the name of a {what} must not be empty")
+    trouble = ""
+    if "/" in name:
+        trouble = "holds a separator (/), which only stands between namespace and stream"
+    elif not name.isprintable() or any("\ud800" <= c <= "\uf8ff" or c >= "\ufff0" for c in name):
+        trouble = "holds a control or unprintable character"
+    elif name != name.strip():
+        trouble = "begins or ends with a blank"
+    elif name.startswith("."):
+        trouble = "begins with a dot"
+    elif len(name.encode()) > MAX_NAME_BYTES:
+        trouble = f"has {len(name.encode())} bytes, the limit is {MAX_NAME_BYTES}"
+    if trouble:
+        shown = name if len(name) <= 60 else name[:60] + "..."
+        raise InvalidArgument(f"{what} name {shown!r} {trouble}; choose another")
+    return name
+
+
+def check_producer(producer: str) -> str:
+    if not isinstance(producer, str) or not producer or len(producer.encode()) > MAX_PRODUCER_BYTES:
+        raise InvalidArgument(
+            f"producer {producer!r}: an id is a str of 1 to {MAX_PRODUCER_BYTES} bytes that no other producer has"
+        )
+    return producer
+
+
+def owner_mark(name: StreamName, uid: str, purpose: str) -> dict[str, bytes]:
+    """Custom metadata that names the stream as owner of a ledger. `purpose`: "segment" or "bulk APPLICATION VERSION"."""
+    return {OWNER: str(name).encode(), OWNER_UID: uid.encode(), OWNER_PURPOSE: purpose.encode()}
+
+
+def owner_of(custom_metadata: Mapping[str, bytes]) -> tuple[str, str] | None:
+    """(full stream name, uid) of the stream that a ledger was made for; None for a ledger of its own."""
+    uid = custom_metadata.get(OWNER_UID)
+    if uid is None:
+        return None
+    return custom_metadata.get(OWNER, b"?").decode(errors="replace"), uid.decode(errors="replace")

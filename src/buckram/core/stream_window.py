@@ -1,0 +1,74 @@
+"""Which offsets of a writer may be acknowledged: over one segment, and across a roll to the next.
+
+A segment's records count as stored when its ledger has acknowledged them, but they may be told to callers only when the
+segment is listed, and not before every record of the segment before it. Sending and listing are the writer's.
+"""
+
+from __future__ import annotations
+
+from buckram.errors import check
+
+
+class SegmentProgress:
+    """One segment of the writer: offsets sent to its ledger, and up to where the ledger acknowledged them."""
+
+    __slots__ = ("acked", "base", "listed", "sent")
+
+    def __init__(self, base: int) -> None:
+        self.base = self.sent = self.acked = base
+        self.listed = False
+
+
+class StreamWindow:
+    """At most two segments at once: the listed one and its successor, which takes records but releases none."""
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        """What the next record gets."""
+        self.released = next_offset
+        """All records below may be acknowledged."""
+        self._segments: list[SegmentProgress] = []
+
+    @property
+    def complete(self) -> bool:
+        """Everything that was sent to the oldest segment is acknowledged by its ledger."""
+        return not self._segments or self._segments[0].acked == self._segments[0].sent
+
+    @property
+    def pending(self) -> int:
+        """Records that are not released."""
+        return self.next_offset - self.released
+
+    def begin(self) -> SegmentProgress:
+        """From now on records go to a new segment, which is not listed yet."""
+        check(len(self._segments) < 2, "M9", "a second roll before the first has ended")
+        progress = SegmentProgress(self.next_offset)
+        self._segments.append(progress)
+        return progress
+
+    def take(self, count: int) -> int:
+        """The first of `count` new offsets, in the newest segment."""
+        first = self.next_offset
+        self.next_offset = self._segments[-1].sent = first + count
+        return first
+
+    def acked(self, segment: SegmentProgress, next_offset: int) -> bool:
+        """The segment's ledger acknowledged its records below `next_offset`; True if `released` moved."""
+        check(segment.acked <= next_offset <= segment.sent, "S9", f"acknowledged {next_offset} of {segment.sent}")
+        segment.acked = next_offset
+        return self._release()
+
+    def listed(self, segment: SegmentProgress) -> bool:
+        """One compare-and-set sealed the segment before and listed this one; True if `released` moved."""
+        if segment is not self._segments[0]:
+            check(self.complete, "M9", "listed before the segment before it was complete")
+            del self._segments[0]
+        segment.listed = True
+        return self._release()
+
+    def _release(self) -> bool:
+        oldest = self._segments[0]
+        if not oldest.listed or oldest.acked <= self.released:
+            return False
+        self.released = oldest.acked
+        return True
