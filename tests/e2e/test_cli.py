@@ -160,7 +160,7 @@ def test_without_a_cluster_the_error_says_how_to_get_one(tmp_path: Path) -> None
     assert "BUCKRAM_METADATA" in done.err
 
 
-@pytest.mark.parametrize("uri", ["zk://localhost:2181/ledgers", "sqlite://relative.db", "nonsense:x"])
+@pytest.mark.parametrize("uri", ["zk://localhost:2181/", "sqlite://relative.db", "nonsense:x"])
 def test_a_bad_uri_is_a_usage_error(uri: str) -> None:
     done = buckram("ledger", "list", "--metadata", uri)
     assert done.code == 2

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from buckram.errors import ClusterNotInitialised, ConfigError
-from buckram.metadata.uri import MetadataUri, default_uri, init_cluster, open_store, parse, sqlite_uri
+from buckram.metadata.uri import ZOOKEEPER_AUTH, MetadataUri, default_uri, init_cluster, open_store, parse, sqlite_uri
+from buckram.metadata.zookeeper.paths import FLAT, HIERARCHICAL, LONG_HIERARCHICAL
+from buckram.metadata.zookeeper.uri import ZkUri
 
 
 @pytest.mark.parametrize(
@@ -35,13 +37,24 @@ def test_uris_that_are_understood(uri: str, expected: MetadataUri) -> None:
         ("sqlite:///", "absolute"),
         ("sqlite:///dir/", "absolute"),
         ("sqlite:///a\0b", "absolute"),
-        ("zk://h:2181/ledgers", "no ZooKeeper store yet"),
-        ("zk+hierarchical://h1:2181;h2:2181/prod/ledgers", "no ZooKeeper store yet"),
-        ("zk+null://h:2181/ledgers", "no ZooKeeper store yet"),
-        ("metadata-store:zk:h:2181", "no ZooKeeper store yet"),
-        ("zk:h1:2181,h2:2181/chroot", "no ZooKeeper store yet"),
-        ("h1:2181,h2:2181/ledgers", "no ZooKeeper store yet"),
-        ("localhost:2181", "no ZooKeeper store yet"),
+        ("zk:h1:2181,h2:2181/chroot", "not a chroot"),
+        ("zk://h:2181", "the ledgers root is missing"),
+        ("zk://h:2181/", "the ledgers root is missing"),
+        ("h:2181/", "the ledgers root is missing"),
+        ("zk://h:2181/ledgers/", "ends with a slash"),
+        ("metadata-store:zk:h:2181/ledgers/", "ends with a slash"),
+        ("zk://h:2181//ledgers", "not an absolute path"),
+        ("zk://h:2181/a/../b", "not an absolute path"),
+        ("zk://h:2181/ledgers?timeout=3", "options have no place"),
+        ("zk://h:2181/buckram/x", "Buckram's own keys"),
+        ("zk:///ledgers", "'' is not a host:port"),
+        ("zk://h:99999/ledgers", "'h:99999' is not a host:port"),
+        ("zk://h1:1;;h2:2/ledgers", "'' is not a host:port"),
+        ("zk://user@h:1/ledgers", "'user@h:1' is not a host:port"),
+        ("zk+legacyhierarchical://h:2181/ledgers", "LAYOUT decides"),
+        ("zk+ms://h:2181/ledgers", "not supported"),
+        ("zk+tree://h:2181/ledgers", "known are flat, hierarchical, longhierarchical, null"),
+        ("metadata-store:rocksdb:///data", "only zk: is supported"),
         ("etcd://e1:2379/ledgers", "etcd is not supported"),
         ("oxia://h:6648/ns", "oxia is not supported"),
         ("http://example", "known are sqlite:///abs/path, memory:NAME"),
@@ -55,6 +68,38 @@ def test_uris_that_are_not(uri: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named) as error:
         parse(uri)
     assert repr(uri) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("zk://h:2181/ledgers", ZkUri(("h:2181",))),
+        ("zk://h/ledgers", ZkUri(("h:2181",))),
+        ("zk+null://h:2181/ledgers", ZkUri(("h:2181",))),
+        ("zk+hierarchical://h1:2181;h2:2182/prod/ledgers",
+         ZkUri(("h1:2181", "h2:2182"), "/prod/ledgers", HIERARCHICAL)),
+        ("ZK+Flat://h1:2181,h2:2181/x", ZkUri(("h1:2181", "h2:2181"), "/x", FLAT)),
+        ("zk+longhierarchical+more://h:2181/x", ZkUri(("h:2181",), "/x", LONG_HIERARCHICAL)),
+        ("zk://[::1]:2181/buckram-test", ZkUri(("[::1]:2181",), "/buckram-test")),
+        ("host:2181", ZkUri(("host:2181",))),
+        ("zk:2181", ZkUri(("zk:2181",))),
+        ("h1:2181;h2:2181/deep/root", ZkUri(("h1:2181", "h2:2181"), "/deep/root")),
+        ("metadata-store:zk:h:2181/ledgers", ZkUri(("h:2181",))),
+        ("metadata-store:zk:h1:2181,h2:2181/prod/ledgers", ZkUri(("h1:2181", "h2:2181"), "/prod/ledgers")),
+        ("metadata-store:zk:h:2181", ZkUri(("h:2181",))),
+        ("metadata-store:h1:2181,h2:2181", ZkUri(("h1:2181", "h2:2181"))),
+    ],
+)  # fmt: skip
+def test_uris_of_zookeeper(uri: str, expected: ZkUri) -> None:
+    assert parse(uri) == expected
+    assert parse(str(expected)) == expected
+
+
+async def test_credentials_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ZOOKEEPER_AUTH, "secret")
+    with pytest.raises(ConfigError, match="digest:user:password") as error:
+        await open_store("zk://localhost:1/ledgers")
+    assert "secret" not in str(error.value)
 
 
 def test_a_path_survives_the_way_through_a_uri(tmp_path: Path) -> None:

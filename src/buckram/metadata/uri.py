@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +12,12 @@ from buckram.errors import ConfigError
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
+from buckram.metadata.zookeeper.uri import ZkUri, parse_zookeeper
 from buckram.seams import KeyStore, MetadataStore, Runtime
 
 VARIABLE = "BUCKRAM_METADATA"
+ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
+"""SCHEME:CREDENTIAL, such as digest:user:password. Nodes are then made for whoever has the same."""
 DATA_DIR = "buckram-data"
 DATABASE = "metadata.db"
 _KNOWN = "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers"
@@ -33,7 +37,7 @@ class MetadataUri:
         return f"sqlite://{self.path}" if self.scheme == "sqlite" else f"memory:{self.path}"
 
 
-def parse(uri: str) -> MetadataUri:
+def parse(uri: str) -> MetadataUri | ZkUri:
     """Read a metadata URI; ConfigError says what is wrong and what a right one looks like."""
     scheme, colon, rest = uri.strip().partition(":")
     scheme = scheme.lower()
@@ -41,13 +45,11 @@ def parse(uri: str) -> MetadataUri:
         return MetadataUri("memory", rest.removeprefix("//").strip("/") or "default")
     if scheme == "sqlite" and colon:
         return _parse_sqlite(uri, rest)
-    kind = scheme.split("+")[0]
-    if (colon and kind in ("zk", "metadata-store")) or _looks_like_hosts(uri):
-        raise ConfigError(
-            f"metadata URI {uri!r}: this Buckram has no ZooKeeper store yet; use sqlite:///abs/path on one machine"
-        )
-    if colon and kind in ("etcd", "rocksdb", "oxia"):
-        raise ConfigError(f"metadata URI {uri!r}: {kind} is not supported; known are {_KNOWN}")
+    zookeeper = parse_zookeeper(uri)
+    if zookeeper is not None:
+        return zookeeper
+    if colon and scheme in ("etcd", "rocksdb", "oxia"):
+        raise ConfigError(f"metadata URI {uri!r}: {scheme} is not supported; known are {_KNOWN}")
     raise ConfigError(f"metadata URI {uri!r}: not understood; known are {_KNOWN}")
 
 
@@ -59,12 +61,6 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataUri:
             f"for example sqlite://{Path.cwd() / DATA_DIR / DATABASE}"
         )
     return MetadataUri("sqlite", path)
-
-
-def _looks_like_hosts(uri: str) -> bool:
-    """The bare host:port[,host:port] form that Pulsar's tools take."""
-    hosts = uri.partition("/")[0].replace(";", ",").split(",")
-    return all(host.rpartition(":")[0] and host.rpartition(":")[2].isdigit() for host in hosts)
 
 
 def sqlite_uri(path: Path) -> str:
@@ -89,12 +85,28 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> MetadataStore:
     """A session with the store that `uri` names. It may still be empty: see MetadataStore.initialise."""
     parsed = parse(uri)
     rng = random.SystemRandom() if runtime is None else runtime.rng
+    if isinstance(parsed, ZkUri):
+        return _open_zookeeper(parsed, rng)
     keys: KeyStore
     if parsed.scheme == "memory":
         keys = MemoryKeys(_trees.setdefault(parsed.path, MemoryTree()))
         return TreeStore(keys, str(parsed), rng)
     keys = SqliteKeys(parsed.path)
     return TreeStore(keys, str(parsed), rng, takeover_wait_s=_SQLITE_TAKEOVER_WAIT_S)
+
+
+def _open_zookeeper(uri: ZkUri, rng: random.Random) -> MetadataStore:
+    from buckram.metadata.zookeeper.kazoo_session import KazooSession
+    from buckram.metadata.zookeeper.store import ZooKeeperStore
+
+    given = os.environ.get(ZOOKEEPER_AUTH, "")
+    scheme, colon, credential = given.partition(":")
+    if given and not (scheme and colon and credential):
+        raise ConfigError(f"{ZOOKEEPER_AUTH}: needs SCHEME:CREDENTIAL, for example digest:user:password")
+    session = KazooSession(
+        ",".join(uri.hosts), acl="creator" if given else "open", auth=[(scheme, credential)] if given else []
+    )
+    return ZooKeeperStore(session, uri.root, rng, manager=uri.manager, uri=str(uri))
 
 
 async def init_cluster(store: MetadataStore) -> str:

@@ -139,6 +139,20 @@ class ApacheLayout(ClusterLayout):
         return None if inside == key else self.manager.ledger_id(inside)
 
 
+def root_problem(root: str) -> str | None:
+    """Why no cluster can be at this path; None if one can."""
+    if root.endswith("/"):
+        return f"{root!r} ends with a slash: leave it out, the nodes would be others than Apache's"
+    parts = root.split("/")
+    if parts[0] or any(part in ("", ".", "..") for part in parts[1:]) or not root.isprintable():
+        return f"{root!r} is not an absolute path of ZooKeeper nodes"
+    if "?" in root or "#" in root:
+        return f"{root!r}: options have no place in the path"
+    if parts[1] == OWN_KEYS[1:]:
+        return f"{OWN_KEYS} holds Buckram's own keys, choose another root"
+    return None
+
+
 def own_root(root: str) -> str:
     """Where Buckram's own keys of the cluster at `root` are: one folder a cluster, also for roots inside each other."""
     return f"{OWN_KEYS}/{root[1:].replace('%', '%25').replace('/', '%2F')}"

@@ -13,7 +13,7 @@ from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.cluster import make_cluster
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.ledgers import ApacheTree
-from buckram.metadata.zookeeper.paths import OWN_KEYS, ApacheLayout, Manager
+from buckram.metadata.zookeeper.paths import ApacheLayout, Manager, root_problem
 from buckram.metadata.zookeeper.session import ZkSession
 
 
@@ -34,7 +34,10 @@ class ZooKeeperStore(TreeStore):
         uri: str = "",
         takeover_wait_s: float | None = None,
     ) -> None:
-        uri = uri or f"zk{f'+{manager.name}' if manager else ''}://{session.hosts}{check_root(root)}"
+        problem = root_problem(root)
+        if problem is not None:
+            raise ConfigError(f"ledgers root {problem}")
+        uri = uri or f"zk{f'+{manager.name}' if manager else ''}://{session.hosts}{root}"
         keys = ZooKeeperKeys(session)
         self.session = session
         self.tree = ApacheTree(session, keys, root, uri, manager)
@@ -60,15 +63,3 @@ class ZooKeeperStore(TreeStore):
 
     async def instance_id(self) -> str:
         return await self.tree.instance_id()
-
-
-def check_root(root: str) -> str:
-    """The root itself; ConfigError for one that no cluster can have."""
-    if not root.startswith("/") or root.endswith("/") or "//" in root or any(p in (".", "..") for p in root.split("/")):
-        raise ConfigError(
-            f"ledgers root {root!r}: needs an absolute path without empty parts and without a slash at its end, "
-            "for example /ledgers"
-        )
-    if root == OWN_KEYS or root.startswith(OWN_KEYS + "/"):
-        raise ConfigError(f"ledgers root {root!r}: {OWN_KEYS} holds Buckram's own keys; choose another, like /ledgers")
-    return root

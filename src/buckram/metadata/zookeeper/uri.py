@@ -1,0 +1,102 @@
+"""Metadata URIs that mean ZooKeeper, as Apache BookKeeper and Pulsar write them. Pure; others are metadata/uri."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from buckram.errors import ConfigError
+from buckram.metadata.zookeeper.paths import MANAGERS, Manager, root_problem
+
+DEFAULT_PORT = 2181
+DEFAULT_ROOT = "/ledgers"
+_EXAMPLE = "zk://host:2181/ledgers"
+_PULSAR = "metadata-store"
+_HOST = re.compile(r"(?P<name>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
+_FROM_LAYOUT = ("null", "")
+
+
+@dataclass(frozen=True, slots=True)
+class ZkUri:
+    """`hosts` are host:port each, `root` the cluster's node; `manager` None takes what LAYOUT says."""
+
+    hosts: tuple[str, ...]
+    root: str = DEFAULT_ROOT
+    manager: Manager | None = None
+
+    def __str__(self) -> str:
+        """The form that every shell takes unquoted."""
+        return f"zk{f'+{self.manager.name}' if self.manager else ''}://{','.join(self.hosts)}{self.root}"
+
+
+def parse_zookeeper(uri: str) -> ZkUri | None:
+    """None if the URI means something else; ConfigError says what is wrong with one that does not.
+
+    Understood: zk[+manager]://hosts/root, metadata-store:[zk:]hosts[/root], hosts[/root]; hosts are separated by
+    commas or semicolons. The path is the ledgers root, never a chroot.
+    """
+    given = uri.strip()
+    if _looks_like_hosts(given):  # first: a host may be called zk
+        return _bare(uri, given)
+    scheme, colon, rest = given.partition(":")
+    kind, _, manager = scheme.lower().partition("+")
+    if colon and kind == "zk":
+        if not rest.startswith("//"):
+            raise _wrong(uri, "two slashes go before the hosts, and the path is the ledgers root, not a chroot")
+        hosts, slash, path = rest[2:].partition("/")
+        if not slash:
+            raise _wrong(uri, "the ledgers root is missing")
+        return ZkUri(_hosts(uri, hosts), _root(uri, slash + path), _manager(uri, manager.split("+")[0]))
+    if colon and kind == _PULSAR:
+        inner = rest.removeprefix("zk:").removeprefix("//")
+        if re.match(r"[a-z]+:", inner) and not re.match(r"[^:/,;]+:\d", inner):
+            raise _wrong(uri, "of Pulsar's metadata stores only zk: is supported")
+        return _bare(uri, inner)
+    return None
+
+
+def _bare(uri: str, text: str) -> ZkUri:
+    hosts, slash, path = text.partition("/")
+    return ZkUri(_hosts(uri, hosts), _root(uri, slash + path) if slash else DEFAULT_ROOT)
+
+
+def _looks_like_hosts(text: str) -> bool:
+    """host:port[,host:port]: what Apache's and Pulsar's older tools take."""
+    hosts = text.partition("/")[0].replace(";", ",").split(",")
+    return all((found := _HOST.fullmatch(host)) is not None and found["port"] is not None for host in hosts)
+
+
+def _hosts(uri: str, text: str) -> tuple[str, ...]:
+    hosts = []
+    for host in text.replace(";", ",").split(","):
+        found = _HOST.fullmatch(host.strip())
+        port = int(found["port"] or DEFAULT_PORT) if found else 0
+        if found is None or not 1 <= port <= 65535:
+            raise _wrong(uri, f"{host.strip()!r} is not a host:port")
+        hosts.append(f"{found['name']}:{port}")
+    return tuple(hosts)
+
+
+def _root(uri: str, path: str) -> str:
+    if path == "/":
+        raise _wrong(uri, "the ledgers root is missing")
+    problem = root_problem(path)
+    if problem is not None:
+        raise _wrong(uri, problem)
+    return path
+
+
+def _manager(uri: str, name: str) -> Manager | None:
+    if name in _FROM_LAYOUT:
+        return None
+    if name == "legacyhierarchical":
+        raise _wrong(uri, "that manager cannot be asked for, not in Apache's URIs either; with zk:// LAYOUT decides")
+    if name == "ms":
+        raise _wrong(uri, "the ms manager keeps ledgers outside ZooKeeper and is not supported")
+    if name not in MANAGERS:
+        raise _wrong(uri, f"{name!r} is not a ledger manager; known are flat, hierarchical, longhierarchical, null")
+    return MANAGERS[name]
+
+
+def _wrong(uri: str, why: str) -> ConfigError:
+    return ConfigError(f"metadata URI {uri!r}: {why}; a right one is like {_EXAMPLE}")
