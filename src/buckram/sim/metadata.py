@@ -1,13 +1,15 @@
 """Faults in front of metadata/memory: delay, loss before and after a change, expiry, late and spurious watches.
 
-`MetadataServer` is the store's side (one per life), `SimKeys` a process's session. A request that left a process is
-carried out even if that process is paused or dead by then. What ledgers are is not known here.
+`MetadataFaults` is what a life may ask of any metadata store, `MetadataServer` a store with them (one per life),
+`SimKeys` a process's session. A request that left a process is carried out even if that process is paused or dead by
+then. What ledgers are is not known here; ZooKeeper is sim/zookeeper.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -32,12 +34,11 @@ class MetadataObserver(Protocol):
         ...
 
 
-class MetadataServer:
-    """The cluster's metadata and the faults in front of it. Chances are per request and set by the fault plan."""
+class MetadataFaults(ABC):
+    """The faults in front of a metadata store. Chances are per request and set by the fault plan."""
 
-    def __init__(self, fabric: Fabric, rng: random.Random) -> None:
-        self.fabric, self.loop, self.rng = fabric, fabric.loop, rng
-        self.tree = MemoryTree()
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.observers: list[MetadataObserver] = []
         self.lose_before = self.lose_after = 0.0
         self.down = False
@@ -52,9 +53,10 @@ class MetadataServer:
         """Script one loss: "before" or "after" the next mutation by `who` of a key that contains the text."""
         self._script.append((when, who, part_of_key))
 
-    def fate(self, who: str, ops: Sequence[KeyOp]) -> str:
+    def fate(self, who: str, keys: Sequence[str]) -> str:
+        """What becomes of a request that changes `keys`, none for a read: "none", or lost "before" or "after"."""
         for at, (when, name, part) in enumerate(self._script):
-            if name == who and any(part in op.key for op in ops):
+            if name == who and any(part in key for key in keys):
                 del self._script[at]
                 return when
         if self.down:
@@ -78,6 +80,19 @@ class MetadataServer:
         if old != new:
             for observer in self.observers:
                 observer.key_changed(who, key, old, new)
+
+    @abstractmethod
+    def peek(self, key: str) -> KeyValue | None:
+        """What the store holds, whoever may see it."""
+
+
+class MetadataServer(MetadataFaults):
+    """A cluster's metadata in memory/MemoryTree."""
+
+    def __init__(self, fabric: Fabric, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.fabric, self.loop = fabric, fabric.loop
+        self.tree = MemoryTree()
 
     def peek(self, key: str) -> KeyValue | None:
         node = self.tree._nodes.get(key)
@@ -180,7 +195,7 @@ class SimKeys:
         if self._closed:
             raise MetadataUnavailable("this metadata store was closed")
         answer: asyncio.Future[Any] = loop.create_future()
-        fate = server.fate(process.name, ops)
+        fate = server.fate(process.name, [op.key for op in ops])
 
         def resolve(result: Any, error: Exception | None) -> None:
             if answer.done():
