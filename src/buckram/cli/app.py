@@ -18,6 +18,7 @@ NOUNS = {
     "ledger": "buckram.cli.ledger:ledger",
     "metadata": "buckram.cli.metadata:metadata",
     "cluster": "buckram.cli.cluster:cluster",
+    "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "bench": "buckram.cli.bench:bench",
 }
 

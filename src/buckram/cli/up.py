@@ -1,32 +1,31 @@
-"""`buckram up`: a whole cluster on this machine, bookies as child processes on the embedded metadata store."""
+"""`buckram up`: a whole cluster on this machine, bookies as child processes, metadata embedded or in a ZooKeeper."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-import os
 import signal
 import threading
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from buckram.cli.cluster_directory import ClusterDirectory, only_one
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
-from buckram.errors import ConfigError, InvalidArgument
-from buckram.processes import BookieProcess, ChildFailed, stop_all
+from buckram.errors import BuckramError, ConfigError, InvalidArgument
+from buckram.processes import BookieProcess, ChildFailed, ReadyLine, stop_all
 
-FORMAT_VERSION = 1
-DESCRIPTION = "cluster.json"
+if TYPE_CHECKING:
+    from buckram.zookeeper_server import ZooKeeperServer
+
 MAX_BOOKIES = 100
 
 
 @click.command()
 @click.option("--bookies", type=int, help="How many; default 3, or as many as the directory has.")
 @click.option("--data", "directory", default="buckram-data", show_default=True, metavar="DIR", help="Where it lives.")
-@click.option("--zookeeper", is_flag=True, help="Metadata in a ZooKeeper of its own (not there yet).")
+@click.option("--zookeeper", is_flag=True, help="Metadata in a ZooKeeper server of its own, under DIR (needs Java).")
 @json_option
 def up(bookies: int | None, directory: str, zookeeper: bool, as_json: bool) -> None:
     """Start a cluster here and keep it running until Ctrl-C.
@@ -38,87 +37,62 @@ def up(bookies: int | None, directory: str, zookeeper: bool, as_json: bool) -> N
     Example:
       buckram up --bookies 3 --data ./buckram-data
     """
-    if zookeeper:
-        raise ConfigError("--zookeeper: the ZooKeeper metadata store is not there yet; leave the option out")
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
-    with _only_one(root):
-        count = _count(root, bookies)
-        uri = f"sqlite://{root / 'metadata.db'}"
-        run_async(_prepare(uri))
-        ports = {str(n): _known_port(root, n) for n in range(1, count + 1)}
+    with only_one(root), ExitStack() as cleanup:
+        place = ClusterDirectory.read(root)
+        count = _count(place, bookies)
+        _check_kind(place, zookeeper)
+        server = None
+        if zookeeper or place.zookeeper:
+            server = cleanup.enter_context(_start_zookeeper(place))
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
-        _describe(root, count, ports)
-        children = [
-            BookieProcess(uri, root / f"bookie-{n}", bookie_id=f"bookie-{n}", port=ports[str(n)])
+        place.bookies = count
+        place.write()
+        uri = place.metadata or f"sqlite://{root / 'metadata.db'}"
+        run_async(_prepare(uri))
+        children = {
+            n: BookieProcess(uri, place.bookie(n), bookie_id=f"bookie-{n}", port=place.free_port(n))
             for n in range(1, count + 1)
-        ]
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        try:
-            _start(children, root, uri, as_json)
-            _watch(children, stop)
-        finally:
-            stop_all(children)
+        }
+        cleanup.callback(stop_all, list(children.values()))
+        _start(children, place)
+        _report(children, uri, server, as_json)
+        _watch(children, server, stop)
 
 
-@contextlib.contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    descriptor = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{root}: a `buckram up` runs this cluster; stop it or choose another --data") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _description(root: Path) -> dict[str, object]:
-    path = root / DESCRIPTION
-    if not path.exists():
-        return {}
-    found = json.loads(path.read_text())
-    if not isinstance(found, dict) or found.get("format_version") != FORMAT_VERSION:
-        raise ConfigError(f"{path}: format version {FORMAT_VERSION} is needed; another version of buckram made it")
-    return found
-
-
-def _describe(root: Path, count: int, ports: dict[str, int]) -> None:
-    draft = root / (DESCRIPTION + ".new")
-    draft.write_text(json.dumps({"format_version": FORMAT_VERSION, "bookies": count, "ports": ports}))
-    draft.replace(root / DESCRIPTION)
-
-
-def _count(root: Path, asked: int | None) -> int:
-    known = _description(root).get("bookies", 0)
-    assert isinstance(known, int)
+def _count(place: ClusterDirectory, asked: int | None) -> int:
     if asked is not None and not 1 <= asked <= MAX_BOOKIES:
         raise InvalidArgument(f"--bookies {asked}: needs 1 to {MAX_BOOKIES}")
-    if asked is not None and asked < known:
-        raise InvalidArgument(f"--bookies {asked}: {root} has {known} bookies with data; leave the option out")
-    return asked or known or 3
+    if asked is not None and asked < place.bookies:
+        raise InvalidArgument(
+            f"--bookies {asked}: {place.root} has {place.bookies} bookies with data; leave the option out"
+        )
+    return asked or place.bookies or 3
 
 
-def _known_port(root: Path, number: int) -> int:
-    ports = _description(root).get("ports", {})
-    assert isinstance(ports, dict)
-    port = ports.get(str(number), 0)
-    return port if isinstance(port, int) and _is_free(port) else 0
+def _check_kind(place: ClusterDirectory, zookeeper: bool) -> None:
+    if place.made and zookeeper and not place.zookeeper:
+        raise ConfigError(
+            f"--zookeeper: {place.root} was made with the embedded metadata database; leave the option out, "
+            "or choose another --data"
+        )
+    if place.zookeeper and not zookeeper:
+        remark(f"{place.root} was made with --zookeeper: starting its ZooKeeper, too")
 
 
-def _is_free(port: int) -> bool:
-    import socket
+def _start_zookeeper(place: ClusterDirectory) -> ZooKeeperServer:
+    from buckram.zookeeper_server import start_zookeeper
 
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    server = start_zookeeper(place.root / "zookeeper")
+    uri = f"zk://{server.address}/ledgers"
+    if place.metadata and place.metadata != uri:
+        remark(f"the port of {place.metadata} is in use by another program: this cluster is {uri} from now on")
+    place.zookeeper, place.metadata = True, uri
+    return server
 
 
 async def _prepare(uri: str) -> None:
@@ -131,27 +105,62 @@ async def _prepare(uri: str) -> None:
         await store.close()
 
 
-def _start(children: list[BookieProcess], root: Path, uri: str, as_json: bool) -> None:
-    for child in children:
-        child.start()
-    ready = [child.wait_ready() for child in children]
-    _describe(root, len(children), {str(n): line.port for n, line in enumerate(ready, 1)})
+def _start(children: dict[int, BookieProcess], place: ClusterDirectory) -> None:
+    """Start all that can be started; says of each other what can be done. ChildFailed when none is left."""
+    problems = []
+    for n, child in children.items():
+        if place.lost(n):
+            problems.append(
+                f"bookie-{n} is not started: its data in {child.directory} is gone. Put the directory back and start "
+                f"again; or, if it is lost for good, start again with --bookies {len(children) + 1}, "
+                "then `buckram ledger repair` each ledger"
+            )
+        else:
+            child.start()
+    for n, child in children.items():
+        if child.pid:
+            try:
+                place.ports[n] = child.wait_ready().port
+            except BuckramError as error:
+                child.kill()
+                problems.append(f"bookie-{n} did not start: {error}")
+    place.write()
+    if not any(child.alive for child in children.values()):
+        raise ChildFailed(f"no bookie of {place.root} can be started: {'; '.join(problems)}")
+    for problem in problems:
+        remark(problem)
+
+
+def _report(children: dict[int, BookieProcess], uri: str, server: ZooKeeperServer | None, as_json: bool) -> None:
+    lines: list[ReadyLine] = [child.ready for child in children.values() if child.ready is not None]
     if as_json:
-        emit({"uri": uri, "bookies": [line.as_json() for line in ready], "zookeeper": None})
+        missing = [f"bookie-{n}" for n, child in children.items() if child.ready is None]
+        address = server.address if server is not None else None
+        emit({
+            "uri": uri, "bookies": [line.as_json() for line in lines], "zookeeper": address, "not_started": missing,
+        })  # fmt: skip
         return
     click.echo(f"cluster {uri}")
-    for line in ready:
+    if server is not None:
+        click.echo(f"  ZooKeeper at {server.address}, process {server.pid}")
+    for line in lines:
         click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}")
     click.echo("ready; Ctrl-C stops it")
 
 
-def _watch(children: list[BookieProcess], stop: threading.Event) -> None:
-    """Until told to stop; says once which child ended, and gives up when none is left."""
-    reported: set[int] = set()
+def _watch(children: dict[int, BookieProcess], server: ZooKeeperServer | None, stop: threading.Event) -> None:
+    """Until told to stop; says once what ended, and gives up when no bookie is left."""
+    running = {n: child for n, child in children.items() if child.ready is not None}
     while not stop.wait(0.2):
-        for n, child in enumerate(children, 1):
-            if n not in reported and not child.alive:
-                reported.add(n)
+        for n, child in list(running.items()):
+            if not child.alive:
+                del running[n]
                 remark(f"bookie-{n} ended with code {child.exit_code}; it is not started again. Log: {child.log}")
-        if len(reported) == len(children):
+        if not running:
             raise ChildFailed("all bookies have ended; their logs say why")
+        if server is not None and not server.alive:
+            remark(
+                f"ZooKeeper ended with code {server.exit_code}; it is not started again: open ledgers can be written "
+                f"and read, nothing else. Stop this command and start it again. Log: {server.log}"
+            )
+            server = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
 from collections.abc import Mapping
@@ -20,6 +22,8 @@ ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
 """SCHEME:CREDENTIAL, such as digest:user:password. Nodes are then made for whoever has the same."""
 DATA_DIR = "buckram-data"
 DATABASE = "metadata.db"
+DESCRIPTION = "cluster.json"
+"""What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper of its own."""
 _KNOWN = "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers"
 _SQLITE_TAKEOVER_WAIT_S = 2.0
 """A killed process's registrations are gone at once; this is for one that is just ending."""
@@ -75,6 +79,10 @@ def default_uri(environment: Mapping[str, str], directory: Path) -> str:
     database = directory / DATA_DIR / DATABASE
     if database.exists():
         return sqlite_uri(database)
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads((directory / DATA_DIR / DESCRIPTION).read_bytes())
+        if isinstance(found, dict) and isinstance(found.get("metadata"), str):
+            return str(found["metadata"])
     raise ConfigError(
         f"no cluster is named: run `buckram up` in {directory.absolute()}, or give --metadata URI, or set {VARIABLE} "
         f"({_KNOWN})"

@@ -88,6 +88,12 @@ class ServerDirectory:
             self.lock = -1
 
 
+def known_port(path: Path) -> int:
+    """The port that the server of this directory had, 0 when there was none."""
+    port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
+    return port if isinstance(port, int) else 0
+
+
 def _lock(path: Path) -> int:
     """Waits a little: a server whose parent was killed is just ending."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

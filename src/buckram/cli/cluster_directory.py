@@ -1,0 +1,102 @@
+"""The directory of `buckram up`: how many bookies, their ports, and which kind of metadata store. Starts nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from buckram.errors import ConfigError, CorruptStore
+
+DESCRIPTION = "cluster.json"
+SQLITE_FORMAT, ZOOKEEPER_FORMAT = 1, 2
+"""Two numbers, so that a version of Buckram that knows no ZooKeeper does not put a database beside it."""
+
+
+@dataclass
+class ClusterDirectory:
+    """What cluster.json says. `ports`: bookie number -> port; only bookies that served at least once are in it.
+
+    `metadata` is the URI of the directory's own ZooKeeper, empty where the embedded database is used.
+    """
+
+    root: Path
+    bookies: int = 0
+    zookeeper: bool = False
+    metadata: str = ""
+    ports: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, root: Path) -> ClusterDirectory:
+        """An empty one where there is none yet; CorruptStore when it is not what this version writes."""
+        path = root / DESCRIPTION
+        try:
+            found = json.loads(path.read_bytes())
+            version = found["format_version"]
+            if version not in (SQLITE_FORMAT, ZOOKEEPER_FORMAT):
+                raise CorruptStore(f"{path}: format version {version}; another version of buckram made it, use that")
+            ports = {int(number): int(port) for number, port in found["ports"].items() if port}
+            return cls(
+                root, int(found["bookies"]), version == ZOOKEEPER_FORMAT, str(found.get("metadata", "")), ports
+            )
+        except FileNotFoundError:
+            return cls(root)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptStore(
+                f"{path}: not a description of a cluster ({type(error).__name__}: {error}); put a good copy back"
+            ) from None
+
+    @property
+    def made(self) -> bool:
+        return self.bookies > 0
+
+    def write(self) -> None:
+        version = ZOOKEEPER_FORMAT if self.zookeeper else SQLITE_FORMAT
+        said: dict[str, object] = {"format_version": version, "bookies": self.bookies, "ports": self.ports}
+        if self.zookeeper:
+            said["metadata"] = self.metadata
+        draft = self.root / (DESCRIPTION + ".new")
+        draft.write_text(json.dumps(said))
+        draft.replace(self.root / DESCRIPTION)
+
+    def bookie(self, number: int) -> Path:
+        return self.root / f"bookie-{number}"
+
+    def lost(self, number: int) -> bool:
+        """Whether this bookie served before and has no data any more."""
+        path = self.bookie(number)
+        return number in self.ports and not (path.is_dir() and any(path.iterdir()))
+
+    def free_port(self, number: int) -> int:
+        """The port that the bookie had, 0 when it had none or another program has it now."""
+        port = self.ports.get(number, 0)
+        return port if port and _is_free(port) else 0
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def only_one(root: Path) -> Iterator[None]:
+    """Keeps a second `buckram up` off the directory."""
+    descriptor = os.open(root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{root}: a `buckram up` runs this cluster; stop it or choose another --data") from None
+        yield
+    finally:
+        os.close(descriptor)
