@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from kazoo.client import KazooClient
 
+from buckram.errors import ConfigError
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
+from buckram.metadata.zookeeper.kazoo_session import KazooSession
+from buckram.metadata.zookeeper.keys import ZooKeeperKeys
+from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import KeyStore
+from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
+from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
+_roots = itertools.count()
 
 
 class Backend(Protocol):
     name: str
 
-    def open(self) -> KeyStore: ...
+    async def open(self) -> KeyStore: ...
+    def store(self, keys: KeyStore, uri: str, rng: random.Random, takeover_wait_s: float) -> TreeStore: ...
     async def lose_session(self, keys: KeyStore) -> None:
         """End the session as a failure would, its process staying alive."""
         ...
 
 
-class MemoryBackend:
+class Embedded:
+    """Stores whose ledgers are in one folder."""
+
+    def store(self, keys: KeyStore, uri: str, rng: random.Random, takeover_wait_s: float) -> TreeStore:
+        return TreeStore(keys, uri, rng, takeover_wait_s=takeover_wait_s)
+
+
+class MemoryBackend(Embedded):
     name = "memory"
 
     def __init__(self) -> None:
         self.tree = MemoryTree()
 
-    def open(self) -> KeyStore:
+    async def open(self) -> KeyStore:
         return MemoryKeys(self.tree)
 
     async def lose_session(self, keys: KeyStore) -> None:
@@ -41,19 +59,75 @@ class MemoryBackend:
         self.tree.expire(keys.session)
 
 
-class SqliteBackend:
+class SqliteBackend(Embedded):
     name = "sqlite"
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "metadata.db"
 
-    def open(self) -> KeyStore:
+    async def open(self) -> KeyStore:
         return SqliteKeys(self.path)
 
     async def lose_session(self, keys: KeyStore) -> None:
         """Take the files of all sessions away: whoever looks takes them for dead."""
         for file in self.path.with_name("metadata.db.sessions").iterdir():
             file.unlink()
+
+
+class Zk:
+    """ZooKeeper, with ledgers where Apache has them."""
+
+    def store(self, keys: KeyStore, uri: str, rng: random.Random, takeover_wait_s: float) -> TreeStore:
+        assert isinstance(keys, ZooKeeperKeys)
+        return ZooKeeperStore(keys.session, "/ledgers", rng, uri=uri, takeover_wait_s=takeover_wait_s)
+
+
+class SimulatedZkBackend(Zk):
+    name = "simulated"
+
+    def __init__(self) -> None:
+        self.server = SimZooKeeper(random.Random(1))
+        self.server.spurious_watches = 0.0  # the suite counts how often watches fire
+
+    async def open(self) -> KeyStore:
+        return ZooKeeperKeys(self.server.open())
+
+    async def lose_session(self, keys: KeyStore) -> None:
+        assert isinstance(keys, ZooKeeperKeys)
+        assert isinstance(keys.session, SimZkSession)
+        keys.session.expire()
+
+
+class ZooKeeperBackend(Zk):
+    """A folder of its own on a real server."""
+
+    name = "zookeeper"
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self.hosts = f"{server.address}/contract-{next(_roots)}"
+        self.made = False
+
+    async def open(self) -> KeyStore:
+        if not self.made:
+            self.made = True
+            hosts, _, folder = self.hosts.partition("/")
+            above = KazooSession(hosts)
+            await above.create(f"/{folder}")
+            await above.close()
+        return ZooKeeperKeys(KazooSession(self.hosts))
+
+    async def lose_session(self, keys: KeyStore) -> None:
+        """Somebody else takes the session over and ends it."""
+        assert isinstance(keys, ZooKeeperKeys)
+        assert isinstance(keys.session, KazooSession)
+        await asyncio.to_thread(end_session, self.hosts, keys.session._client.client_id)
+
+
+def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
+    thief = KazooClient(hosts, client_id=client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
 
 
 class Cluster:
@@ -64,14 +138,24 @@ class Cluster:
         self.opened: list[KeyStore] = []
 
     async def keys(self) -> KeyStore:
-        keys = self.backend.open()
+        keys = await self.backend.open()
         self.opened.append(keys)
         await keys.prepare()
         return keys
 
     async def store(self, seed: int = 1, *, takeover_wait_s: float = 10.0) -> TreeStore:
-        rng = random.Random(seed)
-        store = TreeStore(await self.keys(), f"{self.backend.name}:test", rng, takeover_wait_s=takeover_wait_s)
+        store = await self.bare_store(seed, takeover_wait_s=takeover_wait_s)
+        await store.initialise()
+        return store
+
+    async def bare_store(self, seed: int = 1, *, uri: str = "", takeover_wait_s: float = 10.0) -> TreeStore:
+        """Nothing is set up yet."""
+        uri = uri or f"{self.backend.name}:test"
+        return self.backend.store(await self.keys(), uri, random.Random(seed), takeover_wait_s)
+
+    async def folder_store(self) -> TreeStore:
+        """Buckram's own layout, which the embedded stores have, on any keys."""
+        store = TreeStore(await self.keys(), "folder:test", random.Random(1))
         await store.initialise()
         return store
 
@@ -80,9 +164,32 @@ class Cluster:
             await keys.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One for the whole suite. Where no Java is, its tests are left out; not where everything has to run (CI)."""
+    try:
+        server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), sync=False)
+    except ConfigError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"the suite does not run on a real ZooKeeper: {error}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    opened = Cluster(MemoryBackend() if request.param == "memory" else SqliteBackend(tmp_path))
+    backend: Backend
+    match request.param:
+        case "memory":
+            backend = MemoryBackend()
+        case "sqlite":
+            backend = SqliteBackend(tmp_path)
+        case "simulated":
+            backend = SimulatedZkBackend()
+        case _:
+            backend = ZooKeeperBackend(request.getfixturevalue("zookeeper_server"))
+    opened = Cluster(backend)
     yield opened
     await opened.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 
 import pytest
@@ -42,10 +41,10 @@ async def test_a_tree_store_is_a_metadata_store(cluster: Cluster) -> None:
 
 
 async def test_initialising_is_idempotent_and_shared(cluster: Cluster) -> None:
-    empty = TreeStore(await cluster.keys(), "x:y", random.Random(0))
+    empty = await cluster.bare_store(uri="x:y")
     with pytest.raises(ClusterNotInitialised, match="x:y"):
         await empty.instance_id()
-    others = [TreeStore(await cluster.keys(), "x:y", random.Random(seed)) for seed in range(4)]
+    others = [await cluster.bare_store(seed) for seed in range(4)]
     ids = await asyncio.gather(*(store.initialise() for store in others))
     assert len(dict.fromkeys(ids)) == 1
     assert await empty.instance_id() == ids[0] == await others[2].initialise()
@@ -134,7 +133,7 @@ async def test_listing_ten_thousand_ledgers(cluster: Cluster) -> None:
     record = b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\ta:1\n"
     for start in range(0, len(ids), 2000):
         await store.keys.multi([Create(key(ledger_id), record) for ledger_id in ids[start : start + 2000]])
-    await store.keys.create(f"{store.layout.ledgers}/stray", b"")
+    await store.keys.create(key(7).rpartition("/")[0] + "/stray", b"")
     seen: list[int] = []
     while page := await store.list_ledgers(after=seen[-1] if seen else -1, limit=999):
         seen += page
@@ -146,7 +145,7 @@ async def test_listing_ten_thousand_ledgers(cluster: Cluster) -> None:
 async def test_a_page_of_strays_is_not_the_end(cluster: Cluster) -> None:
     store = await cluster.store()
     for number in range(5):
-        await store.keys.create(f"{store.layout.ledgers}/0{number}", b"")
+        await store.keys.create(store.layout.ledger(7).rpartition("/")[0] + f"/0{number}", b"")
     await store.create_ledger(10**18, new_ledger())
     assert await store.list_ledgers(limit=2) == [10**18]
 
@@ -188,8 +187,8 @@ async def test_the_first_ids_are_dense(cluster: Cluster) -> None:
 
 
 async def test_a_broken_counter_is_an_error_not_a_second_use(cluster: Cluster) -> None:
-    store = await cluster.store()
-    await store.keys.create(store.layout.next_ledger_id, b"not a number")
+    store = await cluster.folder_store()
+    await store.keys.create("/buckram/next-ledger-id", b"not a number")
     with pytest.raises(MalformedRecord, match="next-ledger-id"):
         await store.allocate_ledger_id()
 
@@ -345,7 +344,7 @@ async def test_cookies(cluster: Cluster) -> None:
 
 
 async def test_buckrams_own_keys_are_outside_the_ledgers_root(cluster: Cluster) -> None:
-    store = await cluster.store()
+    store = await cluster.folder_store()
     await store.allocate_ledger_id()
     await store.create_ledger(0, new_ledger())
     await store.register(bookie("b1"), readonly=True)

@@ -33,7 +33,7 @@ class _Node:
     owner: int = 0
     ctime_ms: int = 0
     version: int = 0
-    cversion: int = 0
+    births: int = 0
     children: dict[str, None] = field(default_factory=dict)
 
 
@@ -136,7 +136,7 @@ class ZkTree:
 
     def set_sequence(self, path: str, number: int) -> None:
         """The number that the next sequence node below `path` gets, as if so many children had come and gone."""
-        self._node(path).cversion = number
+        self._node(path).births = number
 
     def _apply(self, op: KeyOp, session: int) -> None:
         if isinstance(op, Create):
@@ -152,14 +152,14 @@ class ZkTree:
         parent_path, _ = split(path)
         parent = self._node(parent_path)
         if sequence:
-            path = f"{path}{parent.cversion:010d}"
+            path = f"{path}{parent.births:010d}"
         if path in self._nodes:
             raise KeyExists(path)
         if parent.owner:
             raise InvalidArgument(f"key {path}: {parent_path} is bound to a session and cannot have children")
         self._nodes[path] = _Node(bytes(value), owner, self._now_ms())
         parent.children[split(path)[1]] = None
-        self._grow(parent)
+        parent.births = _int32(parent.births + 1)
         self._changed += ((path, Change.CREATED), (parent_path, Change.CHILD))
         return path
 
@@ -177,14 +177,8 @@ class ZkTree:
     def _remove(self, path: str) -> None:
         parent_path, name = split(path)
         del self._nodes[path]
-        parent = self._nodes[parent_path]
-        del parent.children[name]
-        self._grow(parent)
+        del self._nodes[parent_path].children[name]
         self._changed += ((path, Change.DELETED), (parent_path, Change.CHILD))
-
-    def _grow(self, parent: _Node) -> None:
-        # A signed 32-bit counter, as in Java: after 2147483647 come negative numbers.
-        parent.cversion = (parent.cversion + 1 + 2**31) % 2**32 - 2**31
 
     def _node(self, path: str) -> _Node:
         if path in self.refused:
@@ -216,4 +210,11 @@ class ZkTree:
 
 
 def _stat(node: _Node) -> ZkStat:
-    return ZkStat(node.version, node.ctime_ms, node.owner, len(node.children), node.cversion)
+    # Sequence numbers count births only; what is shown counts deaths, too.
+    changes = _int32(2 * node.births - len(node.children))
+    return ZkStat(node.version, node.ctime_ms, node.owner, len(node.children), changes)
+
+
+def _int32(number: int) -> int:
+    """Java's: after 2147483647 come negative numbers."""
+    return (number + 2**31) % 2**32 - 2**31
