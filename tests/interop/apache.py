@@ -1,0 +1,271 @@
+"""Apache's Java software: found with Maven, compiled with the programs beside this file, run as processes.
+
+Maven is asked once per pom.xml and release line; what it said is kept under build/interop by the pom's hash, compiled
+classes by the hash of the sources. Not here: what is checked (java/src, test_*.py), clusters (clusters.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from buckram.zookeeper_server.server import free_port
+
+HERE = Path(__file__).parent
+POM = HERE / "java" / "pom.xml"
+SOURCES = HERE / "java" / "src" / "interop"
+BUILD = Path(__file__).parents[2] / "build" / "interop"
+NEWEST, OLDER = "newest", "older"
+NOT_IN_OLDER = ("BatchChecks.java",)
+"""Sources for what the older release line does not have."""
+RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+TOOLS = ("java", "javac", "mvn")
+START_DEADLINE_S = 60.0
+CALL_DEADLINE_S = 90.0
+# What the scripts of the distribution pass, and a JVM that starts fast and stays small.
+JVM = (
+    "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true",
+    "-Dio.netty.leakDetectionLevel=disabled", "-Dio.netty.tryReflectionSetAccessible=true",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-opens=java.base/java.io=ALL-UNNAMED", "--add-opens=java.base/java.util.zip=ALL-UNNAMED",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper=warn",
+    "-Dorg.slf4j.simpleLogger.log.io.netty=warn", "-Dorg.slf4j.simpleLogger.log.org.apache.bookkeeper.client=warn",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.bookkeeper.net=warn",
+)  # fmt: skip
+
+
+class NoJava(Exception):
+    """No JDK or no Maven here, or Maven cannot resolve; says which and what to do."""
+
+
+class JavaFailed(AssertionError):
+    """A call failed in Java; `error` is the class of the exception there."""
+
+    def __init__(self, call: str, error: str, detail: str) -> None:
+        super().__init__(f"{call}: {detail}")
+        self.error = error
+
+
+def missing_tools() -> str:
+    """Which of the tools are not here; empty when all are."""
+    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
+    return f"no {', '.join(absent)} on the PATH: install a JDK 17 and Maven" if absent else ""
+
+
+def class_path(line: str) -> str:
+    """Jars and compiled programs of a release line ("newest", "older"); NoJava when they cannot be had."""
+    absent = missing_tools()
+    if absent:
+        raise NoJava(absent)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        jars = _resolve(line)
+        return f"{_compile(line, jars)}:{jars}"
+
+
+def _resolve(line: str) -> str:
+    kept = BUILD / f"{line}-{_hash([POM])}.classpath"
+    if kept.exists():
+        jars = kept.read_text().strip()
+        if all(Path(jar).exists() for jar in jars.split(":")):
+            return jars
+    draft = kept.with_suffix(".new")
+    done = subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(POM), "-P", line, RESOLVE, f"-Dmdep.outputFile={draft}"],
+        capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise NoJava(f"Maven could not resolve {POM} ({line}): {done.stdout[-1500:]}{done.stderr[-500:]}")
+    draft.replace(kept)
+    return kept.read_text().strip()
+
+
+def _compile(line: str, jars: str) -> Path:
+    sources = sorted(path for path in SOURCES.glob("*.java") if line == NEWEST or path.name not in NOT_IN_OLDER)
+    classes = BUILD / f"{line}-{_hash([POM, *sources])}.classes"
+    if not classes.exists():
+        draft = classes.with_suffix(f".{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        done = subprocess.run(
+            ["javac", "-nowarn", "-proc:none", "-Xlint:-options", "-d", str(draft), "-cp", jars, *map(str, sources)],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"javac: {done.stderr[-4000:]}"
+        draft.replace(classes)
+    return classes
+
+
+def _hash(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def spawn(line: str, arguments: Sequence[str], log: Path, *, heap_mb: int) -> subprocess.Popen[bytes]:
+    """A JVM that ends when its standard input closes (that is up to what it runs: Main and Guarded do)."""
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            ["java", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m", *JVM,
+             "-cp", class_path(line), *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+
+
+class Java:
+    """The process that runs checks and single steps (java/src/interop/Main). Calls may overlap, from any thread."""
+
+    def __init__(self, line: str, log: Path) -> None:
+        self.line, self.log = line, log
+        self._process = spawn(line, ["interop.Main"], log, heap_mb=768)
+        self._waiting: dict[int, tuple[str, Future[Any]]] = {}
+        self._lock = threading.Lock()
+        self._next = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, call: str, **args: object) -> Future[Any]:
+        """Begin a call; the future gives its value or JavaFailed."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._next += 1
+            number = self._next
+            self._waiting[number] = call, future
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({"id": number, "call": call, "args": args}).encode() + b"\n")
+            self._process.stdin.flush()
+        return future
+
+    def call(self, call: str, **args: object) -> Any:
+        return self.start(call, **args).result(CALL_DEADLINE_S)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe:
+            for raw in pipe:
+                answer = json.loads(raw)
+                with self._lock:
+                    call, future = self._waiting.pop(answer["id"])
+                if answer["ok"]:
+                    future.set_result(answer["value"])
+                else:
+                    future.set_exception(JavaFailed(call, answer["error"], answer["detail"]))
+        with self._lock:
+            orphans, self._waiting = self._waiting, {}
+        for call, future in orphans.values():
+            future.set_exception(JavaFailed(call, "Ended", f"the Java process ended, see {self.log}"))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        end(self._process)
+        self._reader.join(10)
+
+
+def end(process: subprocess.Popen[bytes], deadline_s: float = 10.0) -> None:
+    """Wait for a process that was told to end, kill it when it does not."""
+    try:
+        process.wait(deadline_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+# Small files and caches; otherwise Apache's defaults, journal syncs included.
+BOOKIE_SETTINGS: Mapping[str, object] = {
+    "allowLoopback": "true", "listeningInterface": "lo", "advertisedAddress": "127.0.0.1",
+    "httpServerEnabled": "false", "diskUsageThreshold": "0.99", "diskUsageWarnThreshold": "0.985",
+    "journalPreAllocSizeMB": 4, "journalMaxSizeMB": 64, "entryLogFilePreallocationEnabled": "false",
+    "logSizeLimit": 64 << 20, "skipListSizeLimit": 16 << 20, "pageLimit": 1000, "gcWaitTime": 3_600_000,
+    "zkTimeout": 3000, "numReadWorkerThreads": 2, "numHighPriorityWorkerThreads": 2, "serverNumIOThreads": 1,
+}  # fmt: skip
+
+
+@dataclass
+class ApacheBookie:
+    """Apache's own bookie as a process of its own (org.apache.bookkeeper.server.Main). Its id is 127.0.0.1:port."""
+
+    uri: str
+    directory: Path
+    line: str = NEWEST
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.directory.with_suffix(".log")
+
+    def spawn(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        self.port = self.port or free_port("127.0.0.1")
+        settings = {
+            **BOOKIE_SETTINGS, "bookiePort": self.port, "metadataServiceUri": self.uri,
+            "journalDirectories": self.directory / "journal", "ledgerDirectories": self.directory / "ledgers",
+        }  # fmt: skip
+        conf = self.directory / "bookie.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        main = ["interop.Guarded", "org.apache.bookkeeper.server.Main", "--conf", str(conf)]
+        self.process = spawn(self.line, main, self.log, heap_mb=256)
+
+    def wait_ready(self) -> None:
+        """A bookie registers, then listens."""
+        limit = time.monotonic() + START_DEADLINE_S
+        while True:
+            assert self.process is not None
+            assert self.process.poll() is None, f"bookie ended: {self.log.read_text()[-3000:]}"
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            assert time.monotonic() < limit, f"bookie does not listen: {self.log.read_text()[-3000:]}"
+            time.sleep(0.02)
+
+    def start(self) -> None:
+        self.spawn()
+        self.wait_ready()
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self._reap()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self._reap()
+
+    def _reap(self) -> None:
+        process, self.process = self.process, None
+        assert process is not None
+        end(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextlib.contextmanager
+def running(line: str, log: Path) -> Iterator[Java]:
+    java = Java(line, log)
+    try:
+        yield java
+    finally:
+        java.close()

@@ -1,0 +1,138 @@
+"""Fixtures of the interop tests, and the line that says how many Java checks ran."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop.apache import NEWEST, OLDER, Java, NoJava, class_path, running
+from tests.interop.clusters import Cluster, Decommissioning, auto_recovery
+
+from buckram.zookeeper_server import start_zookeeper
+
+_DIRECTIONS = {
+    "test_java_on_ours": "Java clients and tools on our bookies",
+    "test_shell": "Java clients and tools on our bookies",
+    "test_autorecovery": "Java clients and tools on our bookies",
+    "test_ours_on_apache": "our client on Apache's bookies",
+    "test_mixed": "mixed clusters",
+    "test_older": "the older release line",
+}
+_passed: dict[str, int] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    module = Path(report.nodeid.split("::")[0])
+    if report.when == "call" and report.passed and module.parent.name == "interop" and module.stem in _DIRECTIONS:
+        _passed[_DIRECTIONS[module.stem]] = _passed.get(_DIRECTIONS[module.stem], 0) + 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    parts = "; ".join(f"{direction}: {count}" for direction, count in _passed.items())
+    terminalreporter.write_line(f"java checks: {sum(_passed.values())}" + (f" ({parts})" if parts else ""))
+
+
+@pytest.fixture(scope="session")
+def have_java() -> None:
+    """Skips where there is no Java; a machine of continuous integration must have it."""
+    try:
+        class_path(NEWEST)
+    except NoJava as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"the interop tests need Apache's Java software: {reason}")
+        pytest.skip(f"the interop tests need Apache's Java software: {reason}")
+
+
+@pytest.fixture(scope="session")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="session")
+def zookeeper(have_java: None, workdir: Path) -> Iterator[str]:
+    """Address of a ZooKeeper server that all clusters share."""
+    server = start_zookeeper(workdir / "zookeeper", sync=False)
+    try:
+        yield server.address
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def java(have_java: None, workdir: Path) -> Iterator[Java]:
+    with running(NEWEST, workdir / "java.log") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def older_java(have_java: None, workdir: Path) -> Iterator[Java]:
+    with running(OLDER, workdir / "older-java.log") as process:
+        yield process
+
+
+def _cluster(zookeeper: str, workdir: Path, name: str) -> Cluster:
+    return Cluster(f"zk+hierarchical://{zookeeper}/{name}", workdir / name)
+
+
+@pytest.fixture(scope="session")
+def ours(zookeeper: str, workdir: Path) -> Iterator[Cluster]:
+    """Three bookies of ours in a cluster that we set up."""
+    cluster = _cluster(zookeeper, workdir, "ours")
+    try:
+        cluster.init_with_ours()
+        cluster.add(ours=3)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def apache(zookeeper: str, workdir: Path, java: Java) -> Iterator[Cluster]:
+    """Three bookies of Apache's in a cluster that Apache's shell set up."""
+    cluster = _cluster(zookeeper, workdir, "apache")
+    try:
+        cluster.init_with_apache(java)
+        cluster.add(theirs=3)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def mixed(zookeeper: str, workdir: Path, java: Java) -> Iterator[Cluster]:
+    """Three bookies of each kind in a cluster that Apache's shell set up."""
+    cluster = _cluster(zookeeper, workdir, "mixed")
+    try:
+        cluster.init_with_apache(java)
+        cluster.add(ours=3, theirs=3)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def decommissioning(zookeeper: str, workdir: Path, java: Java) -> Iterator[Decommissioning]:
+    """Apache's decommissionbookie on a cluster of ours; begun here, it takes more than 30 s."""
+    cluster = _cluster(zookeeper, workdir, "decommissioning")
+    try:
+        cluster.init_with_ours()
+        cluster.add(ours=3)
+        with auto_recovery(java, cluster):
+            yield Decommissioning.start(java, cluster)
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begin_the_slowest_first(request: pytest.FixtureRequest) -> None:
+    """What waits half a minute goes on beside all other tests, if it was chosen at all."""
+    if any("decommissioning" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("decommissioning")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """And is looked at last."""
+    items.sort(key=lambda item: "decommissioning" in getattr(item, "fixturenames", ()))

@@ -1,0 +1,57 @@
+"""A writer of ours that goes on in the background until it is fenced, and waiting for what others do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tests.interop.clusters import payload
+
+from buckram.client.writer import Writer
+from buckram.errors import LedgerClosed, LedgerFenced
+
+T = TypeVar("T")
+DEADLINE_S = 40.0
+
+
+class LiveWriter:
+    """Appends payload(0), payload(1), ... one after another. `acknowledged` is the last that was; -1 before."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer, self.acknowledged, self.stop = writer, -1, False
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while not self.stop:
+            self.acknowledged = await self.writer.append(payload(self.acknowledged + 1))
+
+    async def reached(self, entry: int) -> None:
+        """Until `entry` is acknowledged; raises what the writer failed with."""
+
+        async def there() -> bool:
+            if self._task.done():
+                self._task.result()
+            return self.acknowledged >= entry
+
+        await poll(there)
+
+    async def fenced(self) -> None:
+        """Until somebody's recovery ended the writer; the ledger is then theirs."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                await self._task
+            except (LedgerFenced, LedgerClosed):
+                await self.writer.abandon()
+            else:
+                raise AssertionError("the writer was not fenced")
+
+
+async def poll(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool] = bool) -> T:
+    """Ask again until the answer is good."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            answer = await ask()
+            if good(answer):
+                return answer
+            await asyncio.sleep(0.005)
