@@ -16,6 +16,7 @@ from buckram.types import MAX_LEDGER_ID, LedgerId
 
 _MAX_ID_BLOCK = 128
 _MAX_ID_TRIES = 100
+_KNOWN = ("INSTANCEID", "all", "available", "cookies")
 
 
 class LedgerTree(Protocol):
@@ -39,6 +40,14 @@ class LedgerTree(Protocol):
 
     async def removed(self, key: str) -> None:
         """The record at `key` was deleted: tidy up what only it needed."""
+        ...
+
+    async def manager_name(self) -> str:
+        """How ledgers are kept, in a word; MalformedRecord where the cluster says that in a way we do not know."""
+        ...
+
+    async def strays(self) -> list[str]:
+        """Keys in the cluster's tree that belong to nothing that is known."""
         ...
 
 
@@ -68,6 +77,17 @@ class FolderTree:
 
     async def removed(self, key: str) -> None:
         """The folder stays."""
+
+    async def manager_name(self) -> str:
+        return "one folder"
+
+    async def strays(self) -> list[str]:
+        root, ledgers, after = self._layout.root, self._layout.ledgers, ""
+        found = [f"{root}/{name}" for name in await self._keys.children(root) if name not in _KNOWN]
+        while page := await self._keys.children(ledgers, after=after):
+            found += [f"{ledgers}/{name}" for name in page if self._layout.ledger_id(name) is None]
+            after = page[-1]
+        return found
 
     async def allocate(self) -> LedgerId:
         async with self._id_lock:

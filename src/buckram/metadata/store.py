@@ -37,7 +37,7 @@ from buckram.types import (
 )
 
 _PAGE = 1000
-_UNREADABLE = "restore the record from a backup, or read and mend it with the software that wrote it"
+UNREADABLE = "restore the record from a backup, or read and mend it with the software that wrote it"
 
 
 class TreeStore:
@@ -63,7 +63,7 @@ class TreeStore:
         self._rng = rng
         folder = Layout()
         self._layout: ClusterLayout = layout or folder
-        self._ledgers = ledgers or FolderTree(keys, folder)
+        self.ledgers: LedgerTree = ledgers or FolderTree(keys, folder)
         self._takeover_wait_s = takeover_wait_s
         self._hub = WatchHub(keys)
 
@@ -100,7 +100,7 @@ class TreeStore:
 
     async def allocate_ledger_id(self) -> LedgerId:
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
-        return await self._ledgers.allocate()
+        return await self.ledgers.allocate()
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
         """Create the record. LedgerExists unless the existing one carries the same non-zero creator token.
@@ -109,7 +109,7 @@ class TreeStore:
         the record as it was created.
         """
         try:
-            version = await self._ledgers.create(ledger_id, serialise(metadata))
+            version = await self.ledgers.create(ledger_id, serialise(metadata))
             return Versioned(metadata, version)
         except KeyExists:
             if not metadata.creator_token:
@@ -126,7 +126,7 @@ class TreeStore:
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
         """The record with its version. NoSuchLedger if absent, with the watch set; MalformedRecord if unreadable."""
-        key = await self._ledgers.key(ledger_id)
+        key = await self.ledgers.key(ledger_id)
         try:
             found = await self._keys.get(key, watch)
         except NoSuchKey:
@@ -134,12 +134,12 @@ class TreeStore:
         try:
             return Versioned(parse(found.value), found.version)
         except MalformedRecord as error:
-            raise MalformedRecord(f"ledger {ledger_id}, {key}: {error}; {_UNREADABLE}") from None
+            raise MalformedRecord(f"ledger {ledger_id}, {key}: {error}; {UNREADABLE}") from None
 
     async def write_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
         """Replace the record if `version` is current. The creator token becomes 0, as every peer's update does."""
         metadata = replace(metadata, creator_token=0) if metadata.creator_token else metadata
-        key = await self._ledgers.key(ledger_id)
+        key = await self.ledgers.key(ledger_id)
         try:
             written = await self._keys.set(key, serialise(metadata), version)
         except NoSuchKey:
@@ -147,15 +147,15 @@ class TreeStore:
         return Versioned(metadata, written)
 
     async def delete_ledger(self, ledger_id: LedgerId, version: int) -> None:
-        key = await self._ledgers.key(ledger_id)
+        key = await self.ledgers.key(ledger_id)
         try:
             await self._keys.delete(key, version)
         except NoSuchKey:
             raise NoSuchLedger(ledger_id) from None
-        await self._ledgers.removed(key)
+        await self.ledgers.removed(key)
 
     async def list_ledgers(self, *, after: LedgerId = -1, limit: int = _PAGE) -> list[LedgerId]:
-        return await self._ledgers.page(after, limit)
+        return await self.ledgers.page(after, limit)
 
     # Bookies
 

@@ -114,6 +114,8 @@ async def make_cluster(session: ZkSession, root: str, wanted: Manager | None, rn
             manager = choose_manager(f"{root}/LAYOUT", state.layout, wanted)
             return Made(state.instance_id or "", manager, state.instance_id == chosen)
         _refuse_remains(state)
+        if state.children is None:
+            await _refuse_nested(session, root)
         try:
             if state.children is None and split(root)[0] != "/":
                 await _make_parents(session, split(root)[0])
@@ -143,6 +145,19 @@ def _refuse_remains(state: ClusterState) -> None:
             f"{state.root} is not a cluster and holds foreign nodes ({state.root}/{foreign[0]}): choose another root, "
             "for example zk://host:port/prod/ledgers; nothing was changed"
         )
+
+
+async def _refuse_nested(session: ZkSession, root: str) -> None:
+    """A cluster in another one's tree would be a foreign node there, and might be taken for ledgers."""
+    above = split(root)[0]
+    while above != "/":
+        state = await look(session, above)
+        if state.made:
+            raise WrongCluster(
+                f"{root}: {above} is the root of another cluster: choose one beside it, for example "
+                f"{above}-{split(root)[1]}; nothing was changed"
+            )
+        above = split(above)[0]
 
 
 async def _make_parents(session: ZkSession, path: str) -> None:

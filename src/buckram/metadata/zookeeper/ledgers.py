@@ -13,7 +13,7 @@ from buckram.errors import ClusterNotInitialised, KeyExists, MetadataError, NoSu
 from buckram.metadata.keys import split
 from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
-from buckram.metadata.zookeeper.paths import ApacheLayout, Folder, Manager, Walk, own_root
+from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, ApacheLayout, Folder, Manager, Walk, own_root
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
 from buckram.seams import KeyStore
 from buckram.types import LedgerId
@@ -138,6 +138,19 @@ class ApacheTree:
                 folder = split(folder)[0]
         except MetadataError:
             return
+
+    # Looking after the cluster
+
+    async def manager_name(self) -> str:
+        return (await self.manager()).name
+
+    async def strays(self) -> list[str]:
+        """Nodes below the root that are neither Apache's nor ledgers, folders without ledgers included."""
+        walk = Walk(await self.manager())
+        while not walk.finished:
+            await self._read(walk, _AT_ONCE)
+            walk.take(walk.ready())
+        return [f"{self._root}/{path}" for path in walk.strays if path != HEALTH_CHECK_SWITCH]
 
     # Listing
 

@@ -1,0 +1,166 @@
+"""Reads everything that a cluster keeps in its metadata store and says what is wrong. Changes nothing.
+
+Works on every store; what only ZooKeeper has (LAYOUT, foreign nodes below the root) comes from its ledger tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from buckram.core.cookie import parse_cookie
+from buckram.core.metadata_codec import parse
+from buckram.core.service_info import decode_service_info, valid_bookie_id
+from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
+from buckram.metadata.store import UNREADABLE, TreeStore
+from buckram.types import BookieId, LedgerId, LedgerState
+
+_PAGE = 1000
+_AT_ONCE = 64
+_CREDENTIALS = "use the credentials that the cluster's other processes use"
+_HANGS = "Apache's clients hang on it when they list bookies"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: at which node, what was found, what to do."""
+
+    node: str
+    found: str
+    advice: str
+
+
+@dataclass(slots=True)
+class Checkup:
+    """What a cluster consists of. `ledgers` counts by state; `unreadable` ones are among the problems."""
+
+    uri: str
+    instance_id: str = ""
+    manager: str = ""
+    writable: list[BookieId] = field(default_factory=list)
+    readonly: list[BookieId] = field(default_factory=list)
+    cookies: list[BookieId] = field(default_factory=list)
+    ledgers: dict[LedgerState, int] = field(default_factory=lambda: dict.fromkeys(LedgerState, 0))
+    unreadable: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+async def examine(store: TreeStore) -> Checkup:
+    """Read the cluster. ClusterNotInitialised where there is none, MetadataUnavailable when the store goes away."""
+    checkup = Checkup(store.uri, await store.instance_id())
+    if not checkup.instance_id:
+        found = "missing: the cluster's cookies carry no instance id"
+        _add(checkup, store.layout.instance_id, found, "nothing, if the cluster was made by software older than 4.3")
+    await _examine_cookies(store, checkup)
+    for readonly in (False, True):
+        await _examine_registrations(store, checkup, readonly=readonly)
+    try:
+        checkup.manager = await store.ledgers.manager_name()
+    except MalformedRecord as error:
+        node, _, found = str(error).partition(": ")
+        _add(checkup, node, found, "until then no ledger can be read, and none was looked at")
+        return checkup
+    await _examine_ledgers(store, checkup)
+    for node in await store.ledgers.strays():
+        _add(checkup, node, "a foreign node", "see whose it is and remove it: it is no part of a BookKeeper cluster")
+    return checkup
+
+
+def _add(checkup: Checkup, node: str, found: str, advice: str) -> None:
+    checkup.problems.append(Problem(node, found, advice))
+
+
+async def _names(store: TreeStore, parent: str) -> list[str]:
+    names: list[str] = []
+    while page := await store.keys.children(parent, after=names[-1] if names else "", limit=_PAGE):
+        names += page
+    return names
+
+
+async def _value(store: TreeStore, checkup: Checkup, node: str) -> bytes | None:
+    """What a node holds; None if it has gone or cannot be read, which is noted."""
+    try:
+        return (await store.keys.get(node)).value
+    except NoSuchKey:
+        return None
+    except AccessRefused as error:
+        _add(checkup, node, error.found, _CREDENTIALS)
+        return None
+
+
+async def _examine_cookies(store: TreeStore, checkup: Checkup) -> None:
+    for name in await _names(store, store.layout.cookies):
+        node = store.layout.cookie(name)
+        if not valid_bookie_id(name):
+            _add(checkup, node, "no bookie id", f"remove the node: {_HANGS}")
+            continue
+        checkup.cookies.append(name)
+        record = await _value(store, checkup, node)
+        if record is None:
+            continue
+        try:
+            cookie = parse_cookie(record)
+        except MalformedRecord as error:
+            _add(checkup, node, str(error), f"restore it from the file VERSION of bookie {name}, which will not start")
+            continue
+        if cookie.bookie_host != name:
+            found = f"the cookie of bookie {cookie.bookie_host!r}"
+            _add(checkup, node, found, f"restore it from the file VERSION of bookie {name}, which will not start")
+        if (cookie.instance_id or "") != checkup.instance_id:
+            found = f"instance id {cookie.instance_id!r}, this cluster is {checkup.instance_id!r}"
+            advice = f"bookie {name} belongs to another cluster, or this one was formatted: it will not start here"
+            _add(checkup, node, found, advice)
+
+
+async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly: bool) -> None:
+    folder = store.layout.registrations(readonly=readonly)
+    for name in await _names(store, folder):
+        node = f"{folder}/{name}"
+        if name == "readonly" and not readonly:
+            continue
+        if not valid_bookie_id(name):
+            _add(checkup, node, "no bookie id", f"end the process that made it: {_HANGS}")
+            continue
+        (checkup.readonly if readonly else checkup.writable).append(name)
+        record = await _value(store, checkup, node)
+        if record is None:
+            continue
+        try:
+            address = decode_service_info(name, record).rpc_address
+        except MalformedRecord as error:
+            _add(checkup, node, str(error), f"restart bookie {name} with software that registers well: {_HANGS}")
+            continue
+        if address is None:
+            found = "no address" if record else "empty, and the id is no host:port"
+            _add(checkup, node, found, f"nobody can reach bookie {name}: restart it with its address configured")
+        if name not in checkup.cookies:
+            _add(checkup, node, "registered without a cookie", f"restart bookie {name}: it makes its cookie at start")
+
+
+async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:
+    after = -1
+    while page := await store.list_ledgers(after=after, limit=_PAGE):
+        for start in range(0, len(page), _AT_ONCE):
+            asked = page[start : start + _AT_ONCE]
+            for answer in await asyncio.gather(*(_state(store, one) for one in asked), return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                if isinstance(answer, LedgerState):
+                    checkup.ledgers[answer] += 1
+                elif answer is not None:
+                    checkup.unreadable += 1
+                    checkup.problems.append(answer)
+        after = page[-1]
+
+
+async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerState | Problem | None:
+    """None for a ledger that was deleted since it was listed."""
+    node = await store.ledgers.key(ledger_id)
+    try:
+        return parse((await store.keys.get(node)).value).state
+    except NoSuchKey:
+        return None
+    except MalformedRecord as error:
+        return Problem(node, str(error), UNREADABLE)
+    except AccessRefused as error:
+        return Problem(node, error.found, _CREDENTIALS)
