@@ -19,38 +19,48 @@ C = TypeVar("C")
 KIB, MIB = 1024, 1024 * 1024
 
 
-def _key(default: Any, meaning: str, *, most: int | None = None, choices: tuple[Any, ...] = ()) -> Any:
-    return field(default=default, metadata={"meaning": meaning, "most": most, "choices": choices})
+def _key(
+    default: Any, meaning: str, *, least: float = 0, most: float | None = None, choices: tuple[Any, ...] = (),
+    address: bool = False,
+) -> Any:  # fmt: skip
+    """`least` and `most` are inclusive and for numbers; `address`: HOST:PORT or empty."""
+    limits = {"least": least, "most": most, "choices": choices, "address": address}
+    return field(default=default, metadata={"meaning": meaning, **limits})
 
 
 @dataclass(frozen=True, slots=True)
 class NetConfig:
     """Both ends of the wire."""
 
-    max_frame_bytes: int = _key(5 * MIB, "largest frame, its 4-byte length included; Apache's nettyMaxFrameSizeBytes")
-    connect_timeout_s: float = _key(5.0, "how long a client waits for a connection")
-    request_timeout_s: float = _key(5.0, "how long a client waits for an answer; adds and reads")
-    sweep_interval_s: float = _key(0.5, "how often a connection looks for requests that ran out of time")
+    max_frame_bytes: int = _key(
+        5 * MIB,
+        "largest frame, its 4-byte length included; Apache's nettyMaxFrameSizeBytes",
+        least=64 * KIB,
+        most=1024 * MIB,
+    )
+    connect_timeout_s: float = _key(5.0, "how long a client waits for a connection", least=0.01)
+    request_timeout_s: float = _key(5.0, "how long a client waits for an answer; adds and reads", least=0.01)
+    sweep_interval_s: float = _key(0.5, "how often a connection looks for requests that ran out of time", least=0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """A bookie's files and memory."""
 
-    segment_bytes: int = _key(256 * MIB, "size of one log file")
-    commit_max_bytes: int = _key(4 * MIB, "largest group written with one sync")
+    segment_bytes: int = _key(256 * MIB, "size of one log file", least=1 * MIB)
+    commit_max_bytes: int = _key(4 * MIB, "largest group written with one sync", least=64 * KIB)
     tail_cache_bytes: int = _key(
         32 * MIB,
         "newest log bytes kept in memory, so that tailing readers never touch the disk",
     )
-    ledger_cache_entries: int = _key(20_000, "ledger records kept in memory")
+    ledger_cache_entries: int = _key(20_000, "ledger records kept in memory", least=1)
     reserved_bytes: int = _key(
         512 * MIB,
         "free space below which the bookie turns read-only; adds by recovery may use half of it",
     )
     writable_again_bytes: int = _key(768 * MIB, "free space from which a read-only bookie accepts writes again")
-    compaction_threshold: float = _key(0.5, "a sealed file with a smaller share of live bytes is rewritten")
-    compaction_bytes_per_s: int = _key(64 * MIB, "rewriting speed limit")
+    compaction_threshold: float = _key(0.5, "a sealed file with a smaller share of live bytes is rewritten", most=1)
+    compaction_bytes_per_s: int = _key(64 * MIB, "rewriting speed limit", least=64 * KIB)
     disk_mode: str = _key(
         "adaptive",
         "where syncs run: inline, thread, or adaptive (inline while the device is fast)",
@@ -65,21 +75,27 @@ class BookieConfig:
     host: str = _key("127.0.0.1", "address to listen on; nothing is authenticated yet, so keep it private")
     port: int = _key(3181, "TCP port; 0 picks a free one", most=65535)
     bookie_id: str = _key("", "identity; default is the advertised host:port of the first start")
-    advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens")
-    metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off")
+    advertise: str = _key("", "HOST:PORT that clients should use; default is where it listens", address=True)
+    metrics: str = _key("", "HOST:PORT that serves Prometheus text; empty is off", address=True)
     connection_buffer_bytes: int = _key(
         4 * MIB,
         "answers not yet sent on one connection before its requests are no longer read",
+        least=64 * KIB,
     )
     total_buffer_bytes: int = _key(
         96 * MIB,
         "requests and answers in memory on all connections before the heaviest are no longer read",
+        least=1 * MIB,
     )
-    max_connections: int = _key(2000, "connections accepted at the same time")
-    max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read")
+    max_connections: int = _key(2000, "connections accepted at the same time", least=1)
+    max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read", least=4 * KIB)
     max_long_polls: int = _key(10_000, "long polls waiting at the same time")
     admission_timeout_s: float = _key(30.0, "how long an add waits for the metadata store before it gets an error")
-    collection_interval_s: float = _key(900.0, "pause between two comparisons of the store with the metadata listing")
+    collection_interval_s: float = _key(
+        900.0,
+        "pause between two comparisons of the store with the metadata listing",
+        least=0.1,
+    )
     collection_age_s: float = _key(
         900.0,
         "a ledger's data goes only after it was absent in two complete listings this far apart",
@@ -90,21 +106,21 @@ class BookieConfig:
 class ClientConfig:
     """Clients, writers and readers."""
 
-    max_pending_bytes: int = _key(16 * MIB, "payload bytes of one writer that are not yet acknowledged")
-    max_pending_entries: int = _key(20_000, "entries of one writer that are not yet acknowledged")
+    max_pending_bytes: int = _key(16 * MIB, "payload bytes of one writer that are not yet acknowledged", least=1)
+    max_pending_entries: int = _key(20_000, "entries of one writer that are not yet acknowledged", least=1)
     idle_lac_ms: float = _key(
         10.0,
         "after this long without an append a writer publishes its last confirmed entry; 0 is off",
     )
     speculative_read_ms: float = _key(500.0, "wait before a read is also sent to the next replica")
-    read_ahead_entries: int = _key(2000, "entries a sequential read asks for ahead of its consumer")
-    read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire")
+    read_ahead_entries: int = _key(2000, "entries a sequential read asks for ahead of its consumer", least=1)
+    read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire", least=4 * KIB)
     quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
     min_racks_per_write_quorum: int = _key(2, "racks each write quorum should span (bookie property buckram.rack)")
     enforce_min_racks: int = _key(
         0, "1 refuses placements that span fewer racks, 0 takes the best there is", choices=(0, 1)
     )
-    long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie")
+    long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie", least=0.01)
     wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads", choices=(2, 3))
 
 
@@ -175,9 +191,20 @@ def _convert(section: str, f: dataclasses.Field[Any], raw: Any, source: str) -> 
     except (TypeError, ValueError, OverflowError):
         wanted = "a whole number" if kind is int else "a number" if kind is float else "a string"
         raise ConfigError(f"{where}: needs {wanted}, for example {default!r}") from None
-    most, choices = f.metadata["most"], f.metadata["choices"]
+    least, most, choices = f.metadata["least"], f.metadata["most"], f.metadata["choices"]
     if choices and value not in choices:
         raise ConfigError(f"{where}: must be one of {', '.join(map(str, choices))}")
-    if kind is not str and (value < 0 or (most is not None and value > most)):
-        raise ConfigError(f"{where}: must not be negative" if most is None else f"{where}: needs 0 to {most}")
+    if kind is not str and (value < least or (most is not None and value > most)):
+        limit = "must not be negative" if not least else f"needs at least {least}"
+        raise ConfigError(f"{where}: {limit}" if most is None else f"{where}: needs {least} to {most}")
+    if f.metadata["address"] and value:
+        host_port(value, where)
     return value
+
+
+def host_port(text: str, what: str) -> tuple[str, int]:
+    """HOST:PORT taken apart, or ConfigError that begins with `what`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
+        raise ConfigError(f"{what}: needs HOST:PORT, for example 127.0.0.1:9181")
+    return host, int(port)

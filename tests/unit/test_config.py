@@ -10,6 +10,7 @@ import pytest
 from buckram.cli.options import read_toml
 from buckram.config import load
 from buckram.errors import ConfigError
+from buckram.net.loop import loop_factory
 
 
 def test_the_last_source_wins() -> None:
@@ -29,7 +30,9 @@ def test_the_last_source_wins() -> None:
         ("bookie", "portt", 1, "unknown key 'portt'"), ("bookie", "port", "x", "needs a whole number"),
         ("bookie", "port", 99999, "needs 0 to 65535"), ("bookie", "port", 1.5, "needs a whole number"),
         ("bookie", "port", True, "needs a whole number"), ("bookie", "host", True, "needs a string"),
-        ("store", "segment_bytes", -1, "must not be negative"),
+        ("store", "reserved_bytes", -1, "must not be negative"), ("net", "max_frame_bytes", 1, "needs 65536 to"),
+        ("store", "segment_bytes", 1, "needs at least 1048576"), ("store", "compaction_threshold", 1.5, "needs 0 to 1"),
+        ("bookie", "metrics", "foo", "needs HOST:PORT"), ("bookie", "advertise", "h:99999", "needs HOST:PORT"),
         ("store", "disk_mode", "foo", "adaptive, inline, thread"),
         ("client", "wire_protocol", 7, "one of 2, 3"), ("client", "quarantine_s", "nan", "needs a number"),
         ("client", "quarantine_s", float("inf"), "needs a number"), ("client", "idle_lac_ms", -0.5, "negative"),
@@ -57,3 +60,9 @@ def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
         read_toml(str(path))
     with pytest.raises(ConfigError, match="can be read"):
         read_toml(str(tmp_path))
+
+
+def test_an_unknown_event_loop_is_refused() -> None:
+    with pytest.raises(ConfigError, match="BUCKRAM_LOOP = 'foo': must be one of uvloop, asyncio"):
+        loop_factory({"BUCKRAM_LOOP": "foo"})
+    assert loop_factory({"BUCKRAM_LOOP": "asyncio"}) is None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from buckram.errors import ConfigError
+from buckram.config import host_port
 from buckram.seams import Listener, Network
 from buckram.types import BookieAddress
 
@@ -16,10 +16,7 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def parse_address(text: str, what: str) -> BookieAddress:
     """HOST:PORT, or ConfigError naming `what`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
-        raise ConfigError(f"{what} = {text!r}: needs HOST:PORT, for example 127.0.0.1:9181")
-    return BookieAddress(host, int(port))
+    return BookieAddress(*host_port(text, f"{what} = {text!r}"))
 
 
 async def serve_metrics(network: Network, address: BookieAddress, render: Callable[[], bytes]) -> Listener:

@@ -21,6 +21,7 @@ from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError
 from buckram.metadata.uri import open_store
+from buckram.net.loop import loop_factory
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tasks import TaskScope
@@ -29,7 +30,7 @@ from buckram.types import BookieAddress, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 INCARNATION = "buckram.incarnation"
-DISK_VARIABLE, LOOP_VARIABLE = "BUCKRAM_DISK", "BUCKRAM_LOOP"
+DISK_VARIABLE = "BUCKRAM_DISK"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -246,15 +247,3 @@ def run_bookie(
 
     with asyncio.Runner(loop_factory=loop_factory(environment)) as runner:
         runner.run(main())
-
-
-def loop_factory(environment: Mapping[str, str]) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For asyncio.Runner: uvloop where there is one, unless BUCKRAM_LOOP=asyncio; None is asyncio's default."""
-    if environment.get(LOOP_VARIABLE, "") == "asyncio":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

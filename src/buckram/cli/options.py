@@ -15,6 +15,7 @@ import click
 from buckram.config import load
 from buckram.core.quorum import Quorum
 from buckram.errors import ConfigError, InvalidArgument
+from buckram.net.loop import loop_factory
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -123,12 +124,10 @@ def read_toml(path: str | None) -> Mapping[str, Any]:
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where it is installed; BUCKRAM_LOOP=asyncio switches it off."""
-    if os.environ.get("BUCKRAM_LOOP") != "asyncio":
-        try:
-            import uvloop
-        except ImportError:
-            pass
-        else:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(main)
-    return asyncio.run(main)
+    try:
+        factory = loop_factory(os.environ)
+    except ConfigError:
+        main.close()
+        raise
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)

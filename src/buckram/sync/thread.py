@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from buckram.errors import ForkedClient, HandleClosed
+from buckram.net.loop import loop_factory
 
 T = TypeVar("T")
 
@@ -138,11 +139,4 @@ def _closed() -> HandleClosed:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    if os.environ.get("BUCKRAM_LOOP") != "asyncio":
-        try:
-            import uvloop
-        except ImportError:
-            return asyncio.new_event_loop()
-        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        return loop
-    return asyncio.new_event_loop()
+    return (loop_factory(os.environ) or asyncio.new_event_loop)()
