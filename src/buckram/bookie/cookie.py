@@ -50,7 +50,7 @@ async def claim(
     local, unfinished = _local(disk, COOKIE_FILE), _local(disk, UNFINISHED_FILE)
     known = local or unfinished
     bookie_id = check_bookie_id(configured_id or (known.bookie_host if known is not None else default_id))
-    master = Cookie(bookie_id, DIRECTORY, encode_dirs([DIRECTORY]), await metadata.instance_id())
+    master = Cookie(bookie_id, DIRECTORY, encode_dirs([DIRECTORY]), await metadata.instance_id() or None)
     remote = await _remote(metadata, bookie_id)
     if known is not None:
         check_cookie(master, known)
@@ -65,13 +65,13 @@ async def claim(
                 f"bookie {bookie_id}: this cluster has no cookie of it; it was removed from the cluster, or --metadata "
                 "names another cluster than the one the directory was made for"
             )
-        check_cookie(master, remote)
+        _check_remote(metadata, master, remote)
         return Claim(bookie_id, False)
     if unfinished is None:
         _refuse_unless_new(disk, bookie_id, remote)
         _write(disk, UNFINISHED_FILE, serialise_cookie(master))
     elif remote is not None:
-        check_cookie(master, remote)
+        _check_remote(metadata, master, remote)
         return Claim(bookie_id, True)
     try:
         await _create_remote(metadata, bookie_id, serialise_cookie(master))
@@ -136,6 +136,21 @@ async def _remote(metadata: MetadataStore, bookie_id: BookieId) -> Cookie | None
         return parse_cookie((await metadata.read_cookie(bookie_id)).value)
     except NoSuchKey:
         return None
+    except MalformedRecord as error:
+        raise MalformedRecord(
+            f"{_node(metadata, bookie_id)}: {error}; restore it from the file {COOKIE_FILE} in the bookie's directory"
+        ) from None
+
+
+def _check_remote(metadata: MetadataStore, master: Cookie, remote: Cookie) -> None:
+    try:
+        check_cookie(master, remote)
+    except WrongCookie as error:
+        raise WrongCookie(f"{_node(metadata, master.bookie_host)}: {error}") from None
+
+
+def _node(metadata: MetadataStore, bookie_id: BookieId) -> str:
+    return f"{metadata.uri}, node cookies/{bookie_id}"
 
 
 async def _create_remote(metadata: MetadataStore, bookie_id: BookieId, record: bytes) -> None:

@@ -1,42 +1,208 @@
-"""`buckram cluster`: what concerns a cluster's metadata as a whole."""
+"""`buckram cluster`: what concerns a cluster's metadata as a whole: making, checking and removing it."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async
-from buckram.cli.output import emit
+from buckram.cli.exits import Exit
+from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
+from buckram.cli.output import STATES, confirm, emit, table
+from buckram.errors import ConfigError, InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.metadata.checkup import Checkup
+    from buckram.metadata.store import TreeStore
+
+_MANAGERS = ("hierarchical", "longhierarchical", "flat")
 
 
 @click.group()
 def cluster() -> None:
-    """Prepare a cluster's metadata store."""
+    """Make, check and remove a cluster's metadata."""
 
 
 @cluster.command("init")
+@click.option(
+    "--manager", type=click.Choice(_MANAGERS), help="ZooKeeper: how ledgers are kept; default hierarchical."
+)
 @metadata_option
 @json_option
-def init(uri: str | None, as_json: bool) -> None:
-    """Make an empty cluster in a metadata store; harmless where there is one already.
+def init(manager: str | None, uri: str | None, as_json: bool) -> None:
+    """Make an empty cluster in a metadata store; where there is one already it says so and changes nothing.
+
+    \b
+    Examples:
+      buckram cluster init --metadata sqlite:///var/lib/buckram/metadata.db
+      buckram cluster init --metadata zk://zk1:2181,zk2:2181/ledgers
+    """
+    where = _with_manager(cluster_uri(uri), manager)
+    instance, kept, created = run_async(_init(where))
+    if as_json:
+        emit({"uri": where, "instance_id": instance, "manager": kept, "created": created})
+    else:
+        click.echo(f"cluster {instance or 'without instance id'} in {where}{'' if created else ' was there already'}")
+        click.echo(f"  ledgers: {kept}")
+
+
+def _with_manager(uri: str, manager: str | None) -> str:
+    """The URI that asks for the manager; ConfigError if it names another one."""
+    if manager is None:
+        return uri
+    from dataclasses import replace
+
+    from buckram.metadata.uri import parse
+    from buckram.metadata.zookeeper.paths import MANAGERS
+    from buckram.metadata.zookeeper.uri import ZkUri
+
+    parsed = parse(uri)
+    if not isinstance(parsed, ZkUri):
+        raise InvalidArgument(f"--manager {manager}: only ZooKeeper has ledger managers; leave it out for {uri}")
+    if parsed.manager is not None and parsed.manager.name != manager:
+        raise InvalidArgument(f"--manager {manager}: {uri} asks for {parsed.manager.name}; leave one of them out")
+    return str(replace(parsed, manager=MANAGERS[manager]))
+
+
+async def _open(uri: str) -> TreeStore:
+    from buckram.metadata.store import TreeStore
+    from buckram.metadata.uri import open_store
+
+    store = await open_store(uri)
+    assert isinstance(store, TreeStore)
+    return store
+
+
+async def _init(uri: str) -> tuple[str, str, bool]:
+    from buckram.errors import ClusterNotInitialised
+
+    store = await _open(uri)
+    try:
+        try:
+            before: str | None = await store.instance_id()
+        except ClusterNotInitialised:
+            before = None
+        instance = await store.initialise()
+        return instance, await store.ledgers.manager_name(), before is None
+    finally:
+        await store.close()
+
+
+@cluster.command("check")
+@metadata_option
+@json_option
+@click.pass_context
+def check(context: click.Context, uri: str | None, as_json: bool) -> None:
+    """Read the whole metadata of a cluster and name every node that is wrong. Changes nothing.
+
+    Exit code 1 if something is wrong.
 
     \b
     Example:
-      buckram cluster init --metadata sqlite:///var/lib/buckram/metadata.db
+      buckram cluster check --metadata zk://zk1:2181/ledgers
+    """
+    found = run_async(_check(cluster_uri(uri)))
+    if as_json:
+        emit(_as_json(found))
+    else:
+        _print(found)
+    if found.problems:
+        context.exit(Exit.FAILED)
+
+
+async def _check(uri: str) -> Checkup:
+    from buckram.metadata.checkup import examine
+
+    store = await _open(uri)
+    try:
+        return await examine(store)
+    finally:
+        await store.close()
+
+
+def _as_json(found: Checkup) -> dict[str, object]:
+    return {
+        "uri": found.uri,
+        "instance_id": found.instance_id,
+        "manager": found.manager,
+        "writable": found.writable,
+        "readonly": found.readonly,
+        "cookies": found.cookies,
+        "ledgers": {**{STATES[state]: count for state, count in found.ledgers.items()}, "unreadable": found.unreadable},
+        "problems": [{"node": one.node, "found": one.found, "advice": one.advice} for one in found.problems],
+    }
+
+
+def _print(found: Checkup) -> None:
+    counted = ", ".join(f"{count} {STATES[state]}" for state, count in found.ledgers.items())
+    table(("what", "found"), [
+        ("cluster", found.uri),
+        ("instance id", found.instance_id or "none"),
+        ("ledger manager", found.manager or "unknown"),
+        ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {len(found.cookies)} cookies"),
+        ("ledgers", f"{counted}, {found.unreadable} unreadable"),
+    ])  # fmt: skip
+    if not found.problems:
+        click.echo("nothing is wrong")
+        return
+    click.echo(f"{len(found.problems)} problems:")
+    for one in found.problems:
+        click.echo(f"  {one.node}: {one.found}\n    {one.advice}")
+
+
+@cluster.command("nuke")
+@click.option("--instance-id", metavar="UUID", help="The cluster that is to go; `buckram cluster check` shows it.")
+@click.option("--force", is_flag=True, help="Whatever its instance id is.")
+@metadata_option
+@yes_option
+@json_option
+def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_json: bool) -> None:
+    """Remove all metadata of a cluster in ZooKeeper: every ledger is lost.
+
+    Refused while bookies are registered or foreign nodes are below the root.
+
+    \b
+    Example:
+      buckram cluster nuke --metadata zk://zk1:2181/ledgers --instance-id 0c9a2e4e-5a2f-4d0e-9a3b-0d6d5b6a7c81
     """
     where = cluster_uri(uri)
-    instance = run_async(_init(where))
+    if instance_id is None and not force:
+        raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster that is to go, or --force")
+    _require_zookeeper(where)
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgument(f"cluster nuke removes every ledger of {where}: add --yes if that is what you want")
+    confirm(f"Remove the cluster at {where} with all its ledgers?", yes)
+    removed = run_async(_nuke(where, instance_id, force))
     if as_json:
-        emit({"uri": where, "instance_id": instance})
+        emit({"uri": where, "nodes_removed": removed})
     else:
-        click.echo(f"cluster {instance} in {where}")
+        click.echo(f"cluster at {where} removed: {removed} nodes")
 
 
-async def _init(uri: str) -> str:
-    from buckram.metadata.uri import init_cluster, open_store
+def _require_zookeeper(uri: str) -> None:
+    from buckram.metadata.uri import MetadataUri, parse
 
-    store = await open_store(uri)
+    parsed = parse(uri)
+    if not isinstance(parsed, MetadataUri):
+        return
+    if parsed.scheme == "sqlite":
+        name = Path(parsed.path).name
+        raise ConfigError(
+            f"{uri}: an embedded cluster is a file: stop its bookies and remove {parsed.path}, {name}-wal, {name}-shm "
+            f"and {name}.sessions beside it, and the bookies' directories"
+        )
+    raise ConfigError(f"{uri}: there is nothing to remove, such a cluster ends with its process")
+
+
+async def _nuke(uri: str, instance_id: str | None, force: bool) -> int:
+    from buckram.metadata.zookeeper.cluster import nuke_cluster
+    from buckram.metadata.zookeeper.store import ZooKeeperStore
+
+    store = await _open(uri)
+    assert isinstance(store, ZooKeeperStore)
     try:
-        await init_cluster(store)
-        return await store.instance_id()
+        return await nuke_cluster(store.session, store.root, instance_id, force=force)
     finally:
         await store.close()

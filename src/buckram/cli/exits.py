@@ -27,6 +27,7 @@ _USAGE = (errors.InvalidArgument, errors.ConfigError)
 _REFUSED = (
     errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
     errors.CorruptStore, errors.KeyExists, errors.DuplicateEntry, errors.EntryTooLarge, errors.ValueTooLarge,
+    errors.WrongCluster,
 )  # fmt: skip
 
 
