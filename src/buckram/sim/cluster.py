@@ -9,13 +9,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from buckram.errors import InvariantViolation
-from buckram.metadata.store import TreeStore
 from buckram.sim.checkers.report import Violation
 from buckram.sim.ending import Ending
 from buckram.sim.faults import Faults
 from buckram.sim.liar import Liar
 from buckram.sim.loop import Stuck
-from buckram.sim.metadata import SimKeys
 from buckram.sim.plan import Plan, make_plan
 from buckram.sim.spies import watch_stores
 from buckram.sim.transport import Connection
@@ -63,7 +61,7 @@ class _Recorder:
 class Life:
     def __init__(self, plan: Plan, echo: Callable[[str], None] | None = None) -> None:
         self.plan = plan
-        self.world = World(plan.seed, echo=echo, configs=plan.configs)
+        self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata)
         self.stage = Stage(self.world, plan)
         self.faults = Faults(self.stage)
         if "replay" in plan.faults:
@@ -83,8 +81,7 @@ class Life:
     async def _bring_up(self) -> None:
         """A cluster in which all is well; faults begin afterwards."""
         world = self.world
-        setup = TreeStore(SimKeys(world.metadata, world.loop.world), "memory:sim", world.rng)
-        await setup.initialise()
+        await world.store(world.loop.world, world.rng).initialise()
         for n in range(1, self.plan.bookies + 1):
             rack = f"/rack{n % 2}" if self.plan.racks else None
             machine = world.add_machine(f"b{n}", rack)

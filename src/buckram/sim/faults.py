@@ -283,7 +283,7 @@ class Faults:
         server = self.world.metadata
         if self.rng.random() < 0.6:
             for host in self._clients():
-                server.lose_next(self.rng.choice(("before", "after", "after")), host, "/all/")
+                server.lose_next(self.rng.choice(("before", "after", "after")), host, self.world.stores.ledger_keys)
         server.lose_before, server.lose_after = self.rng.choice(((0.3, 0.0), (0.0, 0.3), (0.2, 0.3), (0.0, 0.6)))
         self.world.disturb(HOST, 1)
         await asyncio.sleep(self.rng.random() * 3.0 + 0.2)

@@ -25,6 +25,8 @@ FAULTS = {
     "metadata loss": 5, "metadata down": 2, "metadata cut": 3, "expire": 3, "write error": 2, "read error": 2,
     "full": 3, "flip": 3, "wipe": 2,
 }  # fmt: skip
+METADATA = ("memory",) * 8 + ("zk+hierarchical", "zk+hierarchical", "zk+longhierarchical", "zk+flat")
+"""A third of the lives on a simulated ZooKeeper. Drawn by itself, so that it changes nothing else of a life."""
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Plan:
     digest: DigestType
     configs: Configs
     faults: list[str]
+    metadata: str = "memory"
     writers: int = 1
     readers: int = 1
     recoverers: int = 1
@@ -62,8 +65,9 @@ class Plan:
             "final_power_loss", "late_wake", "calm") if getattr(self, name)]  # fmt: skip
         shape = "/".join(map(str, self.shape))
         return (
-            f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, about "
-            f"{self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, faults {self.faults}, "
+            f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
+            f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "
+            f"faults {self.faults}, "
             f"{' '.join(modes)}{f' racks {self.racks}' if self.racks else ''}"
         )
 
@@ -110,6 +114,7 @@ def make_plan(seed: int) -> Plan:
         plan.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
     if plan.racks:
         _enforce_racks(plan)
+    plan.metadata = random.Random(f"metadata kind {seed}").choice(METADATA)
     return plan
 
 

@@ -27,8 +27,8 @@ from buckram.sim.checkers.judge import Judge, Senses
 from buckram.sim.checkers.report import Report, Violation
 from buckram.sim.disk import Device, SimDisk
 from buckram.sim.loop import PROCESS, Process, SimLoop, make_loop
-from buckram.sim.metadata import MetadataServer, SimKeys
 from buckram.sim.network import Fabric
+from buckram.sim.stores import Session, stores_of
 from buckram.sim.trace import Trace
 from buckram.types import BookieId, EntryId, LedgerId
 
@@ -74,7 +74,6 @@ class Machine:
     bookie: Bookie | None = None
     ready: bool = False
     refused: str = ""
-    keys: SimKeys | None = None
     boots: int = 0
 
     @property
@@ -86,7 +85,8 @@ class World:
     """`seed` decides everything. Close it when the life is over."""
 
     def __init__(
-        self, seed: int | str, *, echo: Callable[[str], None] | None = None, configs: Configs | None = None
+        self, seed: int | str, *, echo: Callable[[str], None] | None = None, configs: Configs | None = None,
+        metadata: str = "memory",
     ) -> None:
         self.seed = seed
         self.rng = random.Random(f"world {seed}")
@@ -94,15 +94,17 @@ class World:
         self.configs = configs or Configs()
         self.loop = make_loop(random.Random(f"schedule {seed}"), self.trace, self._uncaught)
         self.fabric = Fabric(self.loop, random.Random(f"network {seed}"))
-        self.metadata = MetadataServer(self.fabric, random.Random(f"metadata {seed}"))
+        self.stores = stores_of(metadata, self.fabric, random.Random(f"metadata {seed}"))
+        self.metadata = self.stores.server
         self.report = Report(self.loop.time, self._violated)
         self.judge = Judge(self.report, Senses(
-            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady))
+            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady),
+            self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.metadata.observers.append(self.judge)
         self.machines: dict[BookieId, Machine] = {}
         self.processes: dict[str, Process] = {}
-        self.sessions: dict[str, SimKeys] = {}
+        self.sessions: dict[str, Session] = {}
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
         self._disturbed_now: dict[str, int] = {}
@@ -164,10 +166,10 @@ class World:
         self.processes[host] = process
         return process
 
-    def _store(self, process: Process, rng: random.Random) -> TreeStore:
-        keys = SimKeys(self.metadata, process)
-        self.sessions[process.name] = keys
-        return TreeStore(keys, "memory:sim", rng)
+    def store(self, process: Process, rng: random.Random) -> TreeStore:
+        """A session of that process with the life's metadata store."""
+        store, self.sessions[process.name] = self.stores.open(process, rng)
+        return store
 
     async def join(self, process: Process, coro: Coroutine[Any, Any, T], name: str | None = None) -> T:
         """Run code in the process and wait for its result; Died if the process dies first."""
@@ -189,7 +191,7 @@ class World:
         runtime = self.runtime(process)
 
         async def start() -> Client:
-            store = self._store(process, runtime.rng)
+            store = self.store(process, runtime.rng)
             return await connect(
                 store, config=config or self.configs.client, net=self.configs.net, runtime=runtime)
 
@@ -214,8 +216,7 @@ class World:
         facts = self.judge.facts.bookie(machine.name)
 
         async def run() -> None:
-            store = self._store(process, runtime.rng)
-            machine.keys = self.sessions[machine.name]
+            store = self.store(process, runtime.rng)
             bookie = machine.bookie = Bookie(
                 runtime, SimDisk(machine.device, process), store, config, self.configs.store, self.configs.net,
                 properties={"buckram.rack": machine.rack} if machine.rack else None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from buckram.core.entry import Digest, master_key
 from buckram.core.metadata_codec import parse
 from buckram.errors import BuckramError, Code
-from buckram.metadata.layout import Layout
+from buckram.metadata.layout import ClusterLayout, Layout
 from buckram.seams import KeyValue
 from buckram.sim.checkers.base import Checker, Insert, ReadResult
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts
@@ -36,7 +36,7 @@ class Senses:
 class Judge:
     """One life's. Implements metadata.MetadataObserver; `wire` is its network observer."""
 
-    def __init__(self, report: Report, senses: Senses, layout: Layout | None = None) -> None:
+    def __init__(self, report: Report, senses: Senses, layout: ClusterLayout | None = None) -> None:
         self.report, self.facts, self._layout = report, Facts(), layout or Layout()
         facts = self.facts
         self.progress = Progress(facts, report, senses.now, senses.steady)
@@ -96,10 +96,7 @@ class Judge:
     # metadata
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-        parent, _, name = key.rpartition("/")
-        if parent != self._layout.ledgers:
-            return
-        ledger_id = self._layout.ledger_id(name)
+        ledger_id = self._layout.ledger_of(key)
         if ledger_id is None:
             return
         before = parse(old.value) if old is not None else None
@@ -150,9 +147,10 @@ class Judge:
             self.report.situation("ensemble change with adds in flight and E > Qw")
 
     def key_conflict(self, who: str, key: str) -> None:
-        if not key.startswith(self._layout.ledgers + "/"):
+        ledger_id = self._layout.ledger_of(key)
+        if ledger_id is None:
             return
-        ledger = self.facts.ledger(int(key.rpartition("/")[2]))
+        ledger = self.facts.ledger(ledger_id)
         if self.facts.recovering.get((who, ledger.ledger)):
             self.report.situation("cas conflict in recovery")
         elif any(h.ledger == ledger.ledger and h.client == who and h.closing for h in self.facts.handles):
@@ -161,7 +159,7 @@ class Judge:
             self.report.situation("cas conflict in ensemble change")
 
     def reply_lost(self, who: str, key: str) -> None:
-        if key.startswith(self._layout.ledgers + "/"):
+        if self._layout.ledger_of(key) is not None:
             self.report.situation("lost reply of a metadata write")
 
     def unread_version(self, who: str, key: str, version: int) -> None:

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from buckram.client.writer import Writer
 from buckram.config import ClientConfig, NetConfig
-from buckram.metadata.store import TreeStore
 from buckram.sim.checkers.facts import Handle, LedgerFacts
 from buckram.sim.loop import Process
-from buckram.sim.metadata import SimKeys
 from buckram.sim.plan import Plan
 from buckram.sim.workload.reading import ReaderActor, read_and_judge
 from buckram.sim.workload.recovering import RecovererActor
@@ -76,7 +74,7 @@ class Script:
     # the cluster
 
     async def bookies(self, count: int) -> None:
-        setup = TreeStore(SimKeys(self.world.metadata, self.world.loop.world), "memory:sim", self.world.rng)
+        setup = self.world.store(self.world.loop.world, self.world.rng)
         await setup.initialise()
         self.setup = setup
         for n in range(1, count + 1):
