@@ -56,7 +56,7 @@ def test_custom_metadata_keeps_what_follows_the_first_equals_sign() -> None:
 async def collect(data: bytes, piece: int) -> list[bytes]:
     read, write = os.pipe()
     with os.fdopen(read, "rb"):
-        lines = Lines(read)
+        lines = Lines(1_000_000, read)
 
         def feed() -> None:
             with os.fdopen(write, "wb", buffering=0) as pipe:
@@ -79,7 +79,7 @@ async def test_lines_are_the_same_however_they_arrive(piece: int) -> None:
 
 async def test_stop_ends_the_lines_and_drops_half_of_one() -> None:
     read, write = os.pipe()
-    lines = Lines(read)
+    lines = Lines(1_000_000, read)
     os.write(write, b"whole\nhal")
     assert await anext(lines) == [b"whole"]
     lines.stop()

@@ -19,7 +19,7 @@ from buckram.bookie.server import BookieServer, Service
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.disk.local import LocalDisk
-from buckram.errors import ConfigError
+from buckram.errors import ConfigError, CorruptStore, WrongCookie
 from buckram.metadata.uri import open_store
 from buckram.net.loop import loop_factory
 from buckram.net.runtime import production_runtime
@@ -191,7 +191,7 @@ async def serve_bookie(
                 where = parse_address(bookie_config.metrics, "metrics")
                 page = await serve_metrics(runtime.network, where, partial(_render, bookie, stats))
             try:
-                on_ready(await bookie.start())
+                on_ready(await _start_in(directory, bookie))
                 stopping = asyncio.ensure_future(stop.wait())
                 await asyncio.wait((stopping, bookie.failed), return_when=asyncio.FIRST_COMPLETED)
                 stopping.cancel()
@@ -205,6 +205,14 @@ async def serve_bookie(
         if page is not None:
             await page.close()
         disk.close()
+
+
+async def _start_in(directory: str, bookie: Bookie) -> BookieInfo:
+    """What is wrong with a directory is said with its name, which the parts above the disk do not know."""
+    try:
+        return await bookie.start()
+    except (WrongCookie, CorruptStore) as error:
+        raise type(error)(f"{directory}: {error}") from error
 
 
 def _render(bookie: Bookie, stats: PrometheusStats) -> bytes:

@@ -12,5 +12,7 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Run the command line and exit."""
     from buckram.cli.app import run
+    from buckram.cli.stdout import name_output
 
+    name_output()
     raise SystemExit(run())

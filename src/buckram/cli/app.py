@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import click
 
 from buckram.cli.exits import Exit, exit_code_of, line_of
+from buckram.cli.stdout import OutputLost, silence_output
 
 NOUNS = {
     "up": "buckram.cli.up:up",
@@ -58,28 +60,44 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Never a traceback, unless BUCKRAM_DEBUG is set."""
+    if not os.environ.get("BUCKRAM_DEBUG"):
+        # It repeats each failed connection; what matters of it comes as an error of the operation.
+        logging.getLogger("buckram.zookeeper.kazoo").setLevel(logging.CRITICAL)
     try:
         if COMPLETION in os.environ:
             app.main(prog_name="buckram", complete_var=COMPLETION)
         # Not app.main: it turns a reader of our output that left into an ordinary failure.
         with app.make_context("buckram", list(sys.argv[1:] if arguments is None else arguments)) as context:
             app.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # started with it closed
+            sys.stdout.flush()
         return Exit.OK
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except click.ClickException as problem:
+    except click.exceptions.NoArgsIsHelpError as problem:
         problem.show()
+        return problem.exit_code
+    except click.ClickException as problem:
+        print(f"buckram: {_usage_line(problem)}", file=sys.stderr)
         return problem.exit_code
     except click.Abort:
         print("stopped", file=sys.stderr)
         return Exit.INTERRUPTED
     except BrokenPipeError as error:
-        # The reader of our output left (`| head`): say nothing, and keep Python from failing at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output left (`| head`): say nothing.
+        silence_output()
         return exit_code_of(error)
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get("BUCKRAM_DEBUG"):
             traceback.print_exc()
         print(f"buckram: {line_of(error)}", file=sys.stderr)
+        if isinstance(error, OutputLost):
+            silence_output()
         return exit_code_of(error)
+
+
+def _usage_line(problem: click.ClickException) -> str:
+    """click's own form takes four lines."""
+    text = " ".join(problem.format_message().split()).rstrip(".")
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    return f"{text}; see `{context.command_path} --help`" if context is not None else text

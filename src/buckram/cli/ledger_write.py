@@ -19,6 +19,7 @@ from buckram.cli.options import (
 )
 from buckram.cli.output import emit, progress, remark
 from buckram.cli.stdin import Lines
+from buckram.errors import EntryTooLarge, LedgerError
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
 BATCHES_IN_FLIGHT = 32
 BATCH_ENTRIES = 2_000
 VISIBLE_SECONDS = 2.0
+
+
+class LineTooLong(EntryTooLarge):
+    """A line that cannot be an entry; those before it are in the ledger, which is closed."""
+
+    def __init__(self, ledger_id: int, line: int, size: int, limit: int) -> None:
+        LedgerError.__init__(
+            self,
+            ledger_id,
+            f"line {line} of the input has {size} bytes or more, an entry may have {limit}: the ledger is closed "
+            f"with the {line - 1} lines before it; split the line, or raise max_frame_bytes here and at the bookies",
+        )
+        self.size, self.limit = size, limit
 
 
 @click.command("write")
@@ -69,12 +83,17 @@ class _Copy:
         self._writer, self._close, self._acks = writer, close, acks
         self._entries = 0
         self._printed = -1
+        self._longest = 0
+        self._too_long: LineTooLong | None = None
         self._failure: BaseException | None = None
         self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
 
     async def run(self, client: Client, password: str) -> None:
+        from buckram.client.writer import FRAME_RESERVE_BYTES
+
         emit({"ledger": self._writer.ledger_id})
-        lines = Lines()
+        self._longest = client.services.net.max_frame_bytes - FRAME_RESERVE_BYTES
+        lines = Lines(self._longest)
         loop = asyncio.get_running_loop()
 
         def end_input() -> None:
@@ -89,7 +108,7 @@ class _Copy:
                 await self._feed(lines, scope, advance)
                 await self._writer.flush()
             if self._failure is not None:
-                raise self._failure  # a line that was refused, too long for example; the writer itself is sound
+                raise self._failure
             self._report_acks()
             if not self._close:
                 await self._until_visible(client, password)
@@ -101,10 +120,13 @@ class _Copy:
             await scope.close()
         last = self._entries - 1
         emit({"ledger": self._writer.ledger_id, "entries": self._entries, "last_entry": last})
+        if self._too_long is not None:
+            raise self._too_long
 
     async def _feed(self, lines: Lines, scope: TaskScope, advance: object) -> None:
         assert callable(advance)
-        async for batch in lines:
+        async for whole in lines:
+            batch = self._sound(whole)
             for begin in range(0, len(batch), BATCH_ENTRIES):
                 part = batch[begin : begin + BATCH_ENTRIES]
                 await self._room.acquire()
@@ -114,8 +136,20 @@ class _Copy:
                 scope.spawn(self._append(part), "append")
                 self._entries += len(part)
                 advance(len(part))
+            if self._too_long is not None:
+                self._close = True
+                break
         for _ in range(BATCHES_IN_FLIGHT):
             await self._room.acquire()
+
+    def _sound(self, batch: list[bytes]) -> list[bytes]:
+        """The lines before the first that is too long; that one is remembered."""
+        if max(map(len, batch)) <= self._longest:
+            return batch
+        index, line = next((n, line) for n, line in enumerate(batch) if len(line) > self._longest)
+        number = self._entries + index + 1
+        self._too_long = LineTooLong(self._writer.ledger_id, number, len(line), self._longest)
+        return batch[:index]
 
     async def _append(self, part: list[bytes]) -> None:
         try:

@@ -14,11 +14,12 @@ class Lines:
     """`async for batch in Lines()`: lists of lines without their ends; a last line without an end counts, too.
 
     A daemon thread reads big chunks, because files cannot be waited for on a loop; at most CHUNKS_WAITING wait.
-    `stop` ends the iteration after what was taken so far, even while the thread still waits for input.
+    `stop` ends the iteration after what was taken so far, even while the thread still waits for input. Of a line longer
+    than `longest` bytes what was read so far is handed out: the caller is to refuse it, not to wait for its end.
     """
 
-    def __init__(self, descriptor: int = 0) -> None:
-        self._descriptor = descriptor
+    def __init__(self, longest: int, descriptor: int = 0) -> None:
+        self._descriptor, self._longest = descriptor, longest
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(CHUNKS_WAITING)
@@ -45,7 +46,10 @@ class Lines:
                 raise StopAsyncIteration
             self._room.release()
             lines = (self._rest + chunk).split(b"\n")
-            self._rest = lines.pop()
+            if len(lines[-1]) <= self._longest:
+                self._rest = lines.pop()
+            else:
+                self._rest = b""
             if lines:
                 return lines
 

@@ -64,7 +64,8 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataUri:
             f"metadata URI {uri!r}: needs the absolute path of a file after three slashes, "
             f"for example sqlite://{Path.cwd() / DATA_DIR / DATABASE}"
         )
-    return MetadataUri("sqlite", path)
+    # Four slashes are how others write an absolute path; SQLite would take the second for a host.
+    return MetadataUri("sqlite", "/" + path.lstrip("/"))
 
 
 def sqlite_uri(path: Path) -> str:
