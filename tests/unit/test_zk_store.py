@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.zk_kit import Counted, Zk, ledger
+from tests.unit.zk_store_kit import Counted, Zk, ledger
 
 from buckram.core.metadata import closed
 from buckram.errors import (
