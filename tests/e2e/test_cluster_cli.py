@@ -1,0 +1,110 @@
+"""`buckram cluster` as a child process on a real ZooKeeper, and what the commands say about bad input there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import buckram
+
+from buckram.errors import ConfigError
+from buckram.metadata.zookeeper.kazoo_session import KazooSession
+from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
+
+_roots = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    try:
+        started = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), sync=False)
+    except ConfigError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no ZooKeeper can be started: {error}")
+    yield started
+    started.stop()
+
+
+class Root:
+    """A root of its own for each test."""
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self.hosts, self.path = server.address, f"/root-{next(_roots)}"
+        self.uri = f"zk://{self.hosts}{self.path}"
+
+    def put(self, name: str, value: bytes) -> None:
+        async def write() -> None:
+            session = KazooSession(self.hosts)
+            await session.create(f"{self.path}/{name}", value, parents=True)
+            await session.close()
+
+        asyncio.run(write())
+
+
+@pytest.fixture
+def root(server: ZooKeeperServer) -> Root:
+    return Root(server)
+
+
+def test_a_cluster_is_made_once(root: Root) -> None:
+    first = buckram("cluster", "init", "--json", uri=root.uri)
+    assert (first.code, first.json["created"], first.json["manager"]) == (0, True, "hierarchical")
+    again = buckram("cluster", "init", "--json", uri=root.uri)
+    assert (again.code, again.json["created"]) == (0, False)
+    assert again.json["instance_id"] == first.json["instance_id"]
+    assert "was there already" in buckram("cluster", "init", uri=root.uri).out
+    other = buckram("cluster", "init", "--manager", "flat", uri=root.uri)
+    assert other.code == 2
+    assert f"{root.path}/LAYOUT says hierarchical" in other.err
+    assert buckram("cluster", "check", uri=root.uri).code == 0
+
+
+def test_checked_and_removed(root: Root) -> None:
+    made = buckram("cluster", "init", "--manager", "longhierarchical", "--json", uri=root.uri)
+    assert made.json["manager"] == "longhierarchical"
+    root.put("000/0000/0000/0000/L0007", b"junk")
+    found = buckram("cluster", "check", "--json", uri=root.uri)
+    assert found.code == 1
+    assert [problem["node"] for problem in found.json["problems"]] == [f"{root.path}/000/0000/0000/0000/L0007"]
+    said = buckram("cluster", "check", uri=root.uri)
+    assert "1 problems" in said.out
+    assert f"{root.path}/000/0000/0000/0000/L0007: ledger metadata begins with b'junk'" in said.out
+    listed = buckram("ledger", "list", "--json", uri=root.uri)
+    assert listed.code in (0, 1), "an unreadable ledger does not end a listing"
+    instance = made.json["instance_id"]
+    for words, code in (
+        ([], 2), (["--force"], 2), (["--instance-id", "x", "--yes"], 5), (["--instance-id", instance, "--yes"], 0),
+        (["--force", "--yes"], 1),
+    ):  # fmt: skip
+        assert buckram("cluster", "nuke", *words, uri=root.uri).code == code, words
+
+
+def test_bad_clusters_say_what_to_do(root: Root) -> None:
+    never = buckram("ledger", "list", uri=root.uri)
+    assert never.code == 1
+    assert f"no cluster at {root.uri}" in never.err
+    assert "buckram cluster init" in never.err
+    root.put("mine", b"")
+    foreign = buckram("cluster", "init", uri=root.uri)
+    assert foreign.code == 5
+    assert f"{root.path}/mine" in foreign.err
+    root.put("LAYOUT", b"5\nx:1")
+    newer = buckram("ledger", "list", uri=root.uri)
+    assert newer.code == 1
+    assert f"{root.path}/LAYOUT: layout format '5'" in newer.err
+    assert "nothing was changed" in newer.err
+
+
+def test_an_embedded_cluster_is_checked_and_not_nuked(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path}/m.db"
+    assert buckram("cluster", "init", "--json", uri=uri).json["manager"] == "one folder"
+    assert buckram("cluster", "init", "--manager", "flat", uri=uri).code == 2
+    assert buckram("cluster", "check", "--json", uri=uri).json["problems"] == []
+    refused = buckram("cluster", "nuke", "--force", "--yes", uri=uri)
+    assert refused.code == 2
+    assert f"remove {tmp_path}/m.db" in refused.err
