@@ -57,16 +57,18 @@ class Up:
             raise AssertionError(f"up ended: {self.process.communicate()[1].decode()}")
         self.ready: dict[str, Any] = json.loads(line)
         self.uri: str = self.ready["uri"]
+        self.said = ""
 
     @property
     def pids(self) -> list[int]:
         return [bookie["pid"] for bookie in self.ready["bookies"]]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code; `said` is then what it wrote on standard error."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            self.process.communicate(timeout=DEADLINE_S)
+            self.said = self.process.communicate(timeout=DEADLINE_S)[1].decode()
         finally:
             self.process.kill()
         return self.process.returncode

@@ -292,8 +292,40 @@ def test_many_lines_are_quick(up: Up) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_line_over_the_limit_is_refused(up: Up) -> None:
-    done = buckram("ledger", "write", "--close", uri=up.uri, stdin=b"short\n" + b"x" * 6_000_000 + b"\n")
+@pytest.mark.parametrize("end", [b"", b"\nlater\n"])
+def test_a_line_over_the_limit_is_named_and_the_ledger_closed(up: Up, end: bytes) -> None:
+    done = buckram("ledger", "write", uri=up.uri, stdin=b"one\ntwo\n" + b"x" * 6_000_000 + end)
     assert done.code == 5
-    assert "6000000 bytes" in done.err
-    assert "limit" in done.err
+    assert "line 3 of the input" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert (done.json["entries"], done.json["last_entry"]) == (2, 1)
+    shown = buckram("ledger", "show", done.json["ledger"], "--json", uri=up.uri).json
+    assert (shown["state"], shown["last_entry"]) == ("closed", 1)
+
+
+def test_output_that_cannot_be_written_is_named(up: Up) -> None:
+    for words in (["ledger", "list"], ["ledger", "list", "--json"], ["bookie", "config"]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "buckram", *words],
+                stdout=full, stderr=subprocess.PIPE, env=environment(up.uri), timeout=DEADLINE_S,
+            )  # fmt: skip
+        assert done.returncode == 1
+        said = done.stderr.decode().splitlines()
+        assert len(said) == 1
+        assert "standard output: No space left" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ledger", "read"], "`buckram ledger read --help`"),
+        (["--nonsense"], "'--nonsense'"),
+        (["bookie", "config", "--port", "70000"], "70000"),
+        (["bookie", "config", "--metrics", "foo"], "HOST:PORT"),
+    ],
+)
+def test_usage_errors_take_one_line(words: list[str], said: str) -> None:
+    done = buckram(*words)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert said in done.err

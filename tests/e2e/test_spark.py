@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import buckram.sync
@@ -113,6 +113,11 @@ def test_found_by_its_name_alone(spark: SparkSession, cluster: ThreadedCluster) 
 def test_errors_reach_the_user(spark: SparkSession, cluster: ThreadedCluster) -> None:
     with pytest.raises(PySparkException, match="does not exist"):
         load(spark, cluster.uri, 10**9).count()
+    ledger = write(cluster.uri, [b"x"], password="right")
+    with pytest.raises(AnalysisException, match="wrong password") as refused:  # the driver's, while it plans
+        load(spark, cluster.uri, ledger, password="wrong").count()
+    assert str(refused.value).count("File ") == 1
+    assert load(spark, cluster.uri, ledger, password="right").count() == 1
     with pytest.raises(PySparkException, match="unknown option 'nonsense'"):
         load(spark, cluster.uri, "all", nonsense="1").count()
     with pytest.raises(PySparkException, match="only ledger long"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -94,10 +95,32 @@ def test_fewer_bookies_than_there_are_is_refused(tmp_path: Path) -> None:
     assert "has 2 bookies" in done.err
 
 
-def test_zookeeper_is_not_there_yet(tmp_path: Path) -> None:
-    done = buckram("up", "--data", tmp_path / "data", "--zookeeper")
-    assert done.code == 2
-    assert "ZooKeeper" in done.err
+def test_a_lost_bookie_does_not_keep_the_others_down(tmp_path: Path) -> None:
+    first = Up(tmp_path / "data", "--bookies", 3)
+    assert buckram("ledger", "write", "--close", uri=first.uri, stdin=b"kept\n").code == 0
+    first.stop()
+    shutil.rmtree(tmp_path / "data" / "bookie-2")
+    again = Up(tmp_path / "data")
+    assert [b["id"] for b in again.ready["bookies"]] == ["bookie-1", "bookie-3"]
+    assert again.ready["not_started"] == ["bookie-2"]
+    assert buckram("ledger", "read", 0, uri=again.uri).out == "kept\n"
+    assert again.stop() == 0
+    assert "--bookies 4" in again.said
+    assert "--id" not in again.said
+    mended = Up(tmp_path / "data", "--bookies", 4)
+    try:
+        assert [b["id"] for b in mended.ready["bookies"]] == ["bookie-1", "bookie-3", "bookie-4"]
+        assert buckram("ledger", "repair", 0, uri=mended.uri).code == 0
+    finally:
+        mended.stop()
+
+
+def test_a_cluster_none_of_whose_bookies_is_left(tmp_path: Path) -> None:
+    Up(tmp_path / "data", "--bookies", 1).stop()
+    shutil.rmtree(tmp_path / "data" / "bookie-1")
+    done = buckram("up", "--data", tmp_path / "data")
+    assert done.code == 1
+    assert "bookie-1 is not started: its data in" in done.err
 
 
 def bookie_run(uri: str, directory: Path, *options: object) -> subprocess.Popen[bytes]:
@@ -141,4 +164,4 @@ def test_a_port_in_use_and_a_foreign_directory_are_errors_of_one_line(tmp_path: 
     other = f"sqlite://{tmp_path / 'other.db'}"
     foreign = buckram("bookie", "run", "--metadata", other, "--data", tmp_path / "mine", "--port", 0)
     assert foreign.code == 5, foreign.err
-    assert "mine" in foreign.err or "cluster" in foreign.err
+    assert f"{tmp_path / 'mine'}: cluster instance id" in foreign.err

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from buckram.errors import InvalidArgument
+from buckram.client.open import check_password
+from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.planning import LedgerExtent, Options, Slice, slices
 from buckram.types import LedgerMetadata
 
@@ -83,6 +84,13 @@ class LedgerReader(DataSourceReader):
         self.options, self.columns, self.nullable = options, columns, nullable
 
     def partitions(self) -> list[InputPartition]:
+        try:
+            return self._partitions()
+        except BuckramError as error:
+            # Without the frames it came through: Spark prints them all, and they help nobody.
+            raise error.with_traceback(None) from None
+
+    def _partitions(self) -> list[InputPartition]:
         client = shared_client(self.options.metadata)
         extents = [self._extent(client, ledger) for ledger in self._ledgers(client)]
         bytes_of = {e.ledger: e.length // (e.last_entry + 1) for e in extents if e.last_entry >= 0}
@@ -99,6 +107,8 @@ class LedgerReader(DataSourceReader):
 
     def _extent(self, client: sync.Client, ledger: int) -> LedgerExtent:
         metadata: LedgerMetadata = client.metadata(ledger)
+        # Here, so that a wrong password is one error of the driver and not a failed task of each executor.
+        check_password(ledger, metadata, self.options.password.encode())
         if metadata.last_entry is not None:
             return LedgerExtent(ledger, metadata.last_entry, metadata.length or 0)
         with client.open(ledger, password=self.options.password) as reader:
