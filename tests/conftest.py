@@ -1,11 +1,15 @@
-"""What holds for every test."""
+"""What holds for every test, and what is too slow to start more than once."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
+
+from buckram.errors import ConfigError
+from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +17,16 @@ def logging_as_found() -> Iterator[None]:
     """The simulator's command silences logging for its process; the next test shall not inherit that."""
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A real server for all tests; each takes nodes of its own. Without Java they are left out, except under CI."""
+    try:
+        server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), sync=False)
+    except ConfigError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"needs a real ZooKeeper: {error}")
+    yield server
+    server.stop()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 from kazoo.client import KazooClient
 
-from buckram.errors import ConfigError
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
@@ -22,7 +20,7 @@ from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import KeyStore
 from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
-from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
+from buckram.zookeeper_server import ZooKeeperServer
 
 DEADLINE_S = 20.0
 _roots = itertools.count()
@@ -120,7 +118,7 @@ class ZooKeeperBackend(Zk):
         """Somebody else takes the session over and ends it."""
         assert isinstance(keys, ZooKeeperKeys)
         assert isinstance(keys.session, KazooSession)
-        await asyncio.to_thread(end_session, self.hosts, keys.session._client.client_id)
+        await asyncio.to_thread(end_session, self.hosts, keys.session._link.client.client_id)
 
 
 def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
@@ -162,19 +160,6 @@ class Cluster:
     async def close(self) -> None:
         for keys in self.opened:
             await keys.close()
-
-
-@pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """One for the whole suite. Where no Java is, its tests are left out; not where everything has to run (CI)."""
-    try:
-        server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), sync=False)
-    except ConfigError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"the suite does not run on a real ZooKeeper: {error}")
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper"])

@@ -51,8 +51,12 @@ def translate(error: Exception, kind: str, key: str, version: int, hosts: str) -
             return InvalidArgument(f"key {key}: ZooKeeper does not take it")
         case kazoo.AuthFailedError():
             return AccessRefused(hosts, "the servers refuse this session's credentials")
+    return unanswered(kind, key, hosts, type(error).__name__)
+
+
+def unanswered(kind: str, key: str, hosts: str, why: str) -> MetadataUnavailable:
     unsure = "" if kind in READS else "; whether it happened is not known"
-    return MetadataUnavailable(f"{key}: {kind} at ZooKeeper {hosts}: {type(error).__name__}{unsure}")
+    return MetadataUnavailable(f"{key}: {kind} at ZooKeeper {hosts}: {why}{unsure}")
 
 
 def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> Exception | None:

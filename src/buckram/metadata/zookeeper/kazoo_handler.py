@@ -8,6 +8,7 @@ What the requests are is kazoo_session.
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import socket
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 
 from kazoo.handlers.threading import KazooTimeoutError
 
+_log = logging.getLogger("buckram.zookeeper")
 _BLOCK = 64 * 1024
 _WRITE_BLOCK = 16 * 1024
 _UNSENT_LIMIT = 4 * _BLOCK
@@ -205,7 +207,14 @@ class OneThreadHandler:
         return Result()
 
     def spawn(self, function: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=function, args=args, kwargs=kwargs, name="zookeeper", daemon=True)
+        def run() -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:
+                # kazoo ends so on an answer that it does not understand; the session starts it anew.
+                _log.error("the connection to ZooKeeper ended: %s: %s", type(error).__name__, error)
+
+        thread = threading.Thread(target=run, name="zookeeper", daemon=True)
         thread.start()
         return thread
 

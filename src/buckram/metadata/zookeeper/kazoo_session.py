@@ -7,7 +7,6 @@ failed, and every wait ends in time. How kazoo's thread does its work is kazoo_h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections import deque
@@ -27,15 +26,11 @@ from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, Notify, SetValue
 
 _log = logging.getLogger("buckram.zookeeper")
-_kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
 _SWEEP_S = 0.25
 _CLOSE_S = 5.0
 _MAX_WAITING = 10_000
-_RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 _BATCH = 500
-_CHANGES = {change.name: change for change in Change}
 _CLOSED = "this metadata store was closed"
-_AUTH_FAILED = "the servers refuse this session's credentials"
 Start = Callable[[Any], Any]
 """Hands one request to a kazoo client; its asynchronous result."""
 
@@ -80,14 +75,16 @@ class KazooSession:
     ) -> None:
         if acl == "creator" and not auth:
             raise ConfigError("ZooKeeper nodes of their creator only need credentials: give a scheme and user:password")
-        from kazoo import security
+        from kazoo import security  # not before somebody has metadata on ZooKeeper
 
         from buckram.metadata.zookeeper import kazoo_errors
+        from buckram.metadata.zookeeper.kazoo_link import KazooLink
 
         self.hosts = hosts
         self.operations = OperationCount()
-        self._session_timeout_s, self._timeout_s, self._auth = session_timeout_s, operation_timeout_s, tuple(auth)
+        self._session_timeout_s, self._timeout_s = session_timeout_s, operation_timeout_s
         self._translate, self._first_failure = kazoo_errors.translate, kazoo_errors.first_failure
+        self._unanswered_error = kazoo_errors.unanswered
         self._connection_errors = kazoo_errors.CONNECTION_ERRORS
         self._open_acl = security.OPEN_ACL_UNSAFE
         self._acl = security.CREATOR_ALL_ACL if acl == "creator" else security.OPEN_ACL_UNSAFE
@@ -99,8 +96,6 @@ class KazooSession:
         self._again: list[_Request] = []
         self._unanswered: deque[_Request] = deque()
         self._count = 0
-        self._arrived: deque[_Request | Callable[[], None]] = deque()
-        self._woken = False
         self._flushing: asyncio.Handle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._session = 0
@@ -108,7 +103,9 @@ class KazooSession:
         self._away_since = self._loop.time()
         self._refused = ""
         self._closing: asyncio.Future[None] | None = None
-        self._client = self._start_client()
+        self._link = KazooLink(
+            hosts, session_timeout_s, auth, on_state=self._state_changed, on_change=self._node_changed
+        )
 
     # the ZkSession face
 
@@ -145,7 +142,7 @@ class KazooSession:
         return await (create_with_parents(path, create_one) if parents else create_one(path)), 0
 
     async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
-        event = self._kazoo_event if watch is not None else None
+        event = self._link.event if watch is not None else None
         value, stat = await self._ask("get", path, lambda client: client.get_async(path, event), watch)
         return value or b"", _stat(stat)
 
@@ -159,12 +156,12 @@ class KazooSession:
         await self._ask("delete", path, lambda client: client.delete_async(path, version), version=version)
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
-        event = self._kazoo_event if watch is not None else None
+        event = self._link.event if watch is not None else None
         stat = await self._ask("exists", path, lambda client: client.exists_async(path, event), watch)
         return None if stat is None else _stat(stat)
 
     async def children(self, path: str, watch: Notify | None = None) -> list[str]:
-        event = self._kazoo_event if watch is not None else None
+        event = self._link.event if watch is not None else None
         names = await self._ask("children", path, lambda client: client.get_children_async(path, event), watch)
         return sorted(names)
 
@@ -209,10 +206,10 @@ class KazooSession:
             self._watches.take_all()
             for request in (*self._again, *self._waiting, *self._unanswered):
                 self._fail(request, MetadataUnavailable(_CLOSED))
-            stopping = asyncio.ensure_future(asyncio.to_thread(_stop, self._client))
-            # A server that takes connections and says nothing keeps kazoo's thread for up to the session's time.
-            await asyncio.wait([stopping], timeout=_CLOSE_S)
-            self._closing.set_result(None)
+            try:
+                await self._link.stop(_CLOSE_S)
+            finally:
+                self._closing.set_result(None)
         await asyncio.shield(self._closing)
 
     # requests, on the loop
@@ -262,11 +259,11 @@ class KazooSession:
         else:
             self.operations.writes += 1
         try:
-            request.result = request.start(self._client)
+            request.result = request.start(self._link.client)
         except (TypeError, ValueError) as error:
             self._fail(request, InvalidArgument(f"{request.key}: {error}"))
             return
-        request.result.rawlink(partial(self._arrive, request))
+        self._link.follow(request.result, partial(self._answered, request))
 
     def _settled(self, request: _Request) -> bool:
         """Mark it; False if it was before."""
@@ -279,20 +276,30 @@ class KazooSession:
         if self._settled(request) and not request.future.done():
             request.future.set_exception(error)
 
-    def _answered(self, request: _Request) -> None:
-        error = request.result.exception
-        if request.settled:
+    def _answered(self, request: _Request, result: Any) -> None:
+        error = result.exception
+        if request.settled or result is not request.result:
             return
         if error is None:
             if request.watch is not None:
                 self._watches.add(request.key, request.watch, children=request.kind == "children")
             self._settled(request)
             if not request.future.done():
-                request.future.set_result(request.result.value)
-        elif request.kind in READS and isinstance(error, self._connection_errors) and not request.future.done():
-            self._again.append(request)
+                request.future.set_result(result.value)
+        elif isinstance(error, self._connection_errors):
+            self._cut_off(request, type(error).__name__)
         else:
             self._fail(request, self._translate(error, request.kind, request.key, request.version, self.hosts))
+
+    def _cut_off(self, request: _Request, why: str) -> None:
+        """Its connection ended before an answer: reads are sent again, on the next one."""
+        if request.settled:
+            return
+        request.result = None
+        if request.kind in READS and not request.future.done():
+            self._again.append(request)
+            return
+        self._fail(request, self._unanswered_error(request.kind, request.key, self.hosts, why))
 
     def _sweep(self) -> None:
         """One timer for all: requests run out of time in the order in which they came."""
@@ -310,26 +317,7 @@ class KazooSession:
 
     # the connection
 
-    def _start_client(self) -> Any:
-        from kazoo.client import KazooClient
-
-        from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler
-
-        client = KazooClient(
-            hosts=self.hosts.replace(";", ","),
-            timeout=self._session_timeout_s,
-            handler=OneThreadHandler(),
-            auth_data=list(self._auth),
-            connection_retry=dict(_RECONNECT),
-            logger=_kazoo_log,
-        )
-        client.add_listener(partial(self._kazoo_state, client))
-        client.start_async()
-        return client
-
-    def _state_changed(self, client: Any, state: str, session: int) -> None:
-        if client is not self._client or self._closing is not None:
-            return
+    def _state_changed(self, state: str, session: int) -> None:
         if state == "CONNECTED":
             self._reconnected(session)
             return
@@ -337,25 +325,21 @@ class KazooSession:
             self._connected, self._away_since = False, self._loop.time()
             _log.info("connection to ZooKeeper at %s lost (%s)", self.hosts, state)
         if state == "AUTH_FAILED":
-            self._refused = _AUTH_FAILED
+            self._refused = "the servers refuse this session's credentials"
             for request in (*self._again, *self._waiting):
                 self._fail(request, AccessRefused(self.hosts, self._refused))
-        elif state == "CLOSED":  # kazoo's thread gave up, which it does on answers that it does not understand
-            _stop(client)
-            self._loop.call_later(_SWEEP_S, self._restart)
-
-    def _restart(self) -> None:
-        if self._closing is None:
-            self._client = self._start_client()
+        elif state == "CLOSED":
+            for request in [request for request in self._unanswered if request.result is not None]:
+                self._cut_off(request, "the connection ended")
 
     def _reconnected(self, session: int) -> None:
         before, self._session = self._session, session
-        self._connected = True
+        self._connected, self._refused = True, ""
         if before:
             # What was sent before may still be on its way to the leader by another server. After a sync what is read
             # tells for good whether it happened.
             self.operations.syncs += 1
-            self._client.sync_async("/")
+            self._link.client.sync_async("/")
         self._waiting.extendleft(reversed(self._again))
         self._again.clear()
         self._flush_soon()
@@ -370,47 +354,6 @@ class KazooSession:
         for notify in self._watches.take(path, change):
             notify()
 
-    # from kazoo's thread to the loop
-
-    def _kazoo_state(self, client: Any, _: str) -> None:
-        session = client.client_id[0] if client.client_id else 0
-        self._arrive(partial(self._state_changed, client, str(client.client_state), session))
-
-    def _kazoo_event(self, event: Any) -> None:
-        if event.type in _CHANGES:
-            self._arrive(partial(self._node_changed, event.path, _CHANGES[event.type]))
-
-    def _arrive(self, item: _Request | Callable[[], None], _: Any = None) -> None:
-        self._arrived.append(item)
-        if not self._woken:
-            self._woken = True
-            with contextlib.suppress(RuntimeError):  # the loop was closed without closing this session
-                self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        self._woken = False
-        for _ in range(_BATCH):
-            if not self._arrived:
-                return
-            item = self._arrived.popleft()
-            if self._closing is not None:
-                continue
-            if isinstance(item, _Request):
-                self._answered(item)
-            else:
-                item()
-        if self._arrived and not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._drain)
-
 
 def _stat(stat: Any) -> ZkStat:
     return ZkStat(stat.version, stat.ctime, stat.ephemeralOwner, stat.numChildren, stat.cversion)
-
-
-def _stop(client: Any) -> None:
-    try:
-        client.stop()
-        client.close()
-    except Exception as error:  # kazoo raises plain Exceptions for a thread that is still in a system call
-        _log.info("the connection to ZooKeeper is still closing: %s", error)

@@ -1,0 +1,118 @@
+"""`KazooLink`: a kazoo client, and the way from its thread to the loop.
+
+States, changes of nodes and results come over in one queue, in the order in which the thread saw them, many with one
+wake-up. What they mean is kazoo_session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler, Result
+from buckram.metadata.zookeeper.watches import Change
+
+_log = logging.getLogger("buckram.zookeeper")
+_kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
+_RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
+_RESTART_S = 0.25
+_BATCH = 500
+_CHANGES = {change.name: change for change in Change}
+
+
+class KazooLink:
+    """Calls on the loop: `on_state(state, session)` with kazoo's names of states and the session's id if there is one,
+    `on_change(path, change)` for watched nodes. It connects again by itself, whatever happened.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_s: float,
+        auth: Sequence[tuple[str, str]],
+        *,
+        on_state: Callable[[str, int], None],
+        on_change: Callable[[str, Change], None],
+    ) -> None:
+        self._hosts, self._session_timeout_s, self._auth = hosts, session_timeout_s, auth
+        self._on_state, self._on_change = on_state, on_change
+        self._loop = asyncio.get_running_loop()
+        self._arrived: deque[Callable[[], None]] = deque()
+        self._woken = self._closed = False
+        self.client = self._start()
+
+    def follow(self, result: Result, done: Callable[[Result], None]) -> None:
+        """`done(result)` on the loop; now and then twice, once is meant."""
+        result.rawlink(lambda settled: self._arrive(partial(done, settled)))
+
+    def event(self, event: Any) -> None:
+        """kazoo's watcher, the same for all nodes."""
+        if event.type in _CHANGES:
+            self._arrive(partial(self._on_change, event.path, _CHANGES[event.type]))
+
+    async def stop(self, wait_s: float) -> None:
+        """End the session. A server that takes connections and says nothing may keep the thread for longer."""
+        self._closed = True
+        await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(_stop, self.client))], timeout=wait_s)
+
+    def _start(self) -> Any:
+        client = KazooClient(
+            hosts=self._hosts.replace(";", ","),
+            timeout=self._session_timeout_s,
+            handler=OneThreadHandler(),
+            auth_data=list(self._auth),
+            connection_retry=dict(_RECONNECT),
+            logger=_kazoo_log,
+        )
+        client.add_listener(partial(self._state, client))
+        client.start_async()
+        return client
+
+    def _restart(self) -> None:
+        if not self._closed:
+            self.client = self._start()
+
+    def _state(self, client: Any, _: str) -> None:
+        session = client.client_id[0] if client.client_id else 0
+        self._arrive(partial(self._state_changed, client, str(client.client_state), session))
+
+    def _state_changed(self, client: Any, state: str, session: int) -> None:
+        if client is not self.client:
+            return
+        if state == "CLOSED":  # kazoo's thread gave up, which it does on answers that it does not understand
+            _stop(client)
+            self._loop.call_later(_RESTART_S, self._restart)
+        self._on_state(state, session)
+
+    def _arrive(self, item: Callable[[], None]) -> None:
+        """From any thread."""
+        self._arrived.append(item)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed without closing this link
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._woken = False
+        for _ in range(_BATCH):
+            if self._closed or not self._arrived:
+                return
+            self._arrived.popleft()()
+        if self._arrived and not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._drain)
+
+
+def _stop(client: Any) -> None:
+    try:
+        client.stop()
+        client.close()
+    except Exception as error:  # kazoo raises plain Exceptions for a thread that is still in a system call
+        _log.info("the connection to ZooKeeper is still closing: %s", error)
