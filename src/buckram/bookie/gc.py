@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
 from buckram.config import BookieConfig
-from buckram.errors import MetadataError, NoSuchKey, NoSuchLedger
+from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchKey, NoSuchLedger
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, LedgerId, LedgerMetadata
 
@@ -121,6 +121,9 @@ class Collector:
                 metadata = (await self._metadata.read_ledger(ledger_id)).metadata
             except (NoSuchLedger, NoSuchKey):
                 continue  # deleted since the listing; the next listings will tell
+            except (MalformedRecord, AccessRefused) as error:
+                log.warning("ledger %d: its metadata cannot be read, so it is kept: %s", ledger_id, error)
+                continue
             if not is_foreign(metadata, self._bookie_id):
                 self._moved.pop(ledger_id, None)
                 continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,13 +24,17 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )  # fmt: skip
-from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, progress, table
+from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, progress, remark, table
 from buckram.core.quorum import Quorum
-from buckram.errors import InvalidArgument
+from buckram.errors import AccessRefused, InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
 from buckram.types import Entry, LedgerMetadata
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
 
 LEDGER = click.IntRange(min=0)
 WINDOW_ENTRIES = 10_000
+READ_AT_ONCE = 64
 
 
 @click.group()
@@ -114,21 +120,44 @@ async def _list(uri: str | None, ids: bool, as_json: bool) -> None:
             else:
                 print("\n".join(map(str, found)), end="\n" if found else "")
             return
-        rows = [(ledger_id, await client.metadata(ledger_id)) for ledger_id in found]
+        rows: list[tuple[int, LedgerMetadata | MetadataError]] = []
+        for start in range(0, len(found), READ_AT_ONCE):
+            asked = found[start : start + READ_AT_ONCE]
+            answers = await asyncio.gather(*(_looked_up(client, ledger_id) for ledger_id in asked))
+            rows += [(known, answer) for known, answer in zip(asked, answers, strict=True) if answer is not None]
     if as_json:
-        emit({"ledgers": [ledger_json(ledger_id, metadata) for ledger_id, metadata in rows]})
+        emit({"ledgers": [_listed(ledger_id, answer) for ledger_id, answer in rows]})
         return
     table(
-        ("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"),
-        [
-            (
-                ledger_id, STATES[m.state], "" if m.last_entry is None else m.last_entry,
-                "" if m.length is None else m.length, f"{m.ensemble_size}/{m.write_quorum}/{m.ack_quorum}",
-                len(m.fragments),
-            )
-            for ledger_id, m in rows
-        ],
-    )  # fmt: skip
+        ("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"), [_row(known, answer) for known, answer in rows]
+    )
+    for _, answer in rows:
+        if isinstance(answer, MetadataError):
+            remark(f"buckram: {answer}")
+
+
+async def _looked_up(client: Client, ledger_id: int) -> LedgerMetadata | MetadataError | None:
+    """None for a ledger that was deleted meanwhile; one that cannot be read does not keep others from being listed."""
+    try:
+        return await client.metadata(ledger_id)
+    except NoSuchLedger:
+        return None
+    except (MalformedRecord, AccessRefused) as error:
+        return error
+
+
+def _listed(ledger_id: int, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
+    if isinstance(answer, MetadataError):
+        return {"ledger": ledger_id, "state": "unreadable", "last_entry": None, "error": str(answer)}
+    return ledger_json(ledger_id, answer)
+
+
+def _row(ledger_id: int, answer: LedgerMetadata | MetadataError) -> tuple[object, ...]:
+    if isinstance(answer, MetadataError):
+        return ledger_id, "unreadable", "", "", "", ""
+    shape = f"{answer.ensemble_size}/{answer.write_quorum}/{answer.ack_quorum}"
+    end = ("", "") if answer.last_entry is None else (answer.last_entry, answer.length)
+    return ledger_id, STATES[answer.state], *end, shape, len(answer.fragments)
 
 
 @ledger.command("read")
