@@ -22,11 +22,11 @@ from buckram.errors import (
     ValueTooLarge,
     VersionConflict,
 )
-from buckram.metadata.zookeeper.session import ANY_VERSION
+from buckram.metadata.zookeeper.session import ANY_VERSION, create_with_parents
 from buckram.seams import CheckVersion, Create, Delete, SetValue
 from buckram.zookeeper_server import ZooKeeperServer
 
-from .zk_kit import folder, proxied, session, until
+from .zk_kit import DEADLINE_S, folder, proxied, session, until
 
 
 async def test_nodes_from_birth_to_death(zookeeper_server: ZooKeeperServer) -> None:
@@ -72,26 +72,42 @@ async def test_parents_are_made_while_others_delete_them(zookeeper_server: ZooKe
     hosts = zookeeper_server.address
     top = await folder(hosts)
     async with session(hosts) as zk, session(hosts) as other:
-        done = False
 
-        async def tidy() -> None:
-            while not done:
-                for path in (f"{top}/a/b/c", f"{top}/a/b", f"{top}/a"):
-                    try:
-                        await other.delete(path, ANY_VERSION)
-                    except (NoSuchKey, KeyNotEmpty):
-                        continue
+        async def tidy() -> int:
+            """What a deletion of the last ledger below does: as many parents as are empty, from below."""
+            paths = (f"{top}/a/b/c", f"{top}/a/b", f"{top}/a")
+            results = await asyncio.gather(
+                *(other.delete(path, ANY_VERSION) for _ in range(5) for path in paths), return_exceptions=True
+            )
+            assert all(result is None or isinstance(result, NoSuchKey | KeyNotEmpty) for result in results)
+            return results.count(None)
 
-        tidying = asyncio.create_task(tidy())
-        for number in range(50):
-            await zk.create(f"{top}/a/b/c/{number}", b"x", parents=True)
-            assert (await zk.get(f"{top}/a/b/c/{number}"))[0] == b"x"
-            await zk.delete(f"{top}/a/b/c/{number}", 0)
-        done = True
-        await tidying
+        gone = number = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while gone < 30:
+                path = f"{top}/a/b/c/{number}"
+                (made, _), removed = await asyncio.gather(zk.create(path, b"x", parents=True), tidy())
+                gone, number = gone + removed, number + 1
+                assert (await zk.get(made))[0] == b"x"
+                await zk.delete(path, 0)
         with pytest.raises(NoSuchKey) as error:
             await zk.create(f"{top}/n/o")
         assert error.value.key == f"{top}/n"
+
+
+async def test_parents_that_never_stay_are_given_up() -> None:
+    tries: list[str] = []
+
+    async def create_one(path: str) -> str:
+        tries.append(path)
+        if path in ("/a", "/a/b"):
+            return path
+        raise NoSuchKey(path.rpartition("/")[0])
+
+    with pytest.raises(MetadataUnavailable, match="/a/b/c: its parents vanish"):
+        await create_with_parents("/a/b/c", create_one)
+    assert tries[:4] == ["/a/b/c", "/a/b", "/a/b/c", "/a/b"]
+    assert len(tries) < 100
 
 
 async def test_a_multi_names_the_operation_that_failed(zookeeper_server: ZooKeeperServer) -> None:
