@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.bookie.index import FooterBuilder, Slot, find_run
+from buckram.bookie.index import FooterBuilder, SegmentIndex, Slot, find_run
 from buckram.bookie.segments import Footer, PageCache, Segment
 from buckram.core.segment_format import PAGE, RUN_RECORD, LedgerState, open_trailer
 
@@ -104,15 +105,25 @@ def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int)
     assert trailer.footer_at >= 10_000
     assert trailer.footer_at + len(data) >= 64 * 1024
     file = Bytes(data, trailer.footer_at)
-    segment = Segment(5, "footer")
+    segment, unsealed = Segment(5, "footer"), Segment(5, "log")
     footer = segment.footer = Footer(trailer, lambda: file, PageCache(3))
+    unsealed.index = SegmentIndex()
     for ledger, (slot, newest) in content.items():
         assert footer.find_state(ledger) == slot.state
         assert list(segment.places(ledger, 0)) == list(slot.places())
         assert list(segment.places(ledger, 1)) == []
-        for entry in [*newest, -1, 100]:
-            found = segment.find(ledger, entry, 0)
-            assert (None if found is None else copy_of(found[0], entry)) == newest.get(entry)
+        unsealed.index.slots[ledger] = slot
+        for entry, one in product([*newest, -1, 100], (segment, unsealed)):
+            for last in (entry, entry + 6, entry + 100):
+                found = one.find(ledger, entry, last, 0)
+                if found is None:
+                    assert entry not in newest
+                    continue
+                places, end = found
+                assert entry < end
+                for wanted in range(entry, end):
+                    place = next(run for run in places if run[0] <= wanted < run[0] + run[1])
+                    assert copy_of(place, wanted) == newest[wanted]
         for low in (0, 7, 30):
             assert segment.first_in(ledger, 0, low, low + 9) == slot.first_in(low, low + 9)
     for absent in (1, 2, 4, 2**62 + 1):

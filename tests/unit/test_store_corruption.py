@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.unit.store_kit import KEY, add, durable, open_store, read, settle, small_config, stored
+from tests.unit.store_kit import KEY, add, durable, frame, open_store, read, read_range, settle, small_config, stored
 
 from buckram.bookie.store import Store, StoreError
 from buckram.disk.memory import MemoryDisk
@@ -268,3 +268,26 @@ async def test_an_unreadable_piece_of_the_active_log_is_lost_data(monkeypatch: p
     (outcome,) = await read(store, (1, 25))
     assert isinstance(outcome, StoreError)
     await store.close()
+
+
+@pytest.mark.parametrize("damaged", [0, 2, 4])
+async def test_a_broken_frame_costs_its_run_and_not_the_runs_beside_it(damaged: int) -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    payloads = [bytes([65 + entry]) * 50 for entry in range(6)]
+    for first in (0, 2, 4):
+        add(store, 1, first, payloads[first : first + 2])
+    await durable(store)
+    name = store._state.segments[-1].name
+    store._state.segments[-1].base = None  # as if it had left the ring: the file is read
+    flip(disk, name, bytes(disk.model.inode(name).content).index(frame(1, damaged, -1, payloads[damaged])) + 1)
+    whole = [stored(1, entry, -1, payload) for entry, payload in enumerate(payloads)]
+    found = await read_range(store, 1, 0, 10, 1 << 20)
+    if damaged == 0:
+        assert isinstance(found, StoreError)
+        assert await read_range(store, 1, 2, 10, 1 << 20) == whole[2:]
+    else:
+        assert found == whole[:damaged]
+    for entry, outcome in enumerate(await read(store, *((1, entry) for entry in range(6)))):
+        assert outcome == whole[entry] if entry // 2 != damaged // 2 else isinstance(outcome, StoreError)
+    await stop(store)

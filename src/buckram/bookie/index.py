@@ -29,6 +29,7 @@ Place = tuple[int, int, int, int, int]
 SLOT_COST, OVERLAY_COST = 600, 250
 """Rough bytes of memory for a ledger in a segment's index, and for an entry in an overlay."""
 _PACK, _UNPACK, _SIZE = RUN_RECORD.pack, RUN_RECORD.unpack_from, RUN_RECORD.size
+_RUNS_AT_ONCE = 32
 _SLICE = 200
 """Pages or ledgers handled between two yields: well under a millisecond."""
 
@@ -101,6 +102,11 @@ class Slot:
             if place is not None:
                 return (entry, 1, *place)
         return find_run(self.runs, len(self.runs) // _SIZE, entry)
+
+    def runs_from(self, entry: EntryId) -> Iterator[Place]:
+        """Some of the runs that begin at or above `entry`, ascending, the overlay not looked at."""
+        at = (last_at_or_below(self.runs, len(self.runs) // _SIZE, entry - 1) + 1) * _SIZE
+        yield from RUN_RECORD.iter_unpack(self.runs[at : at + _RUNS_AT_ONCE * _SIZE])
 
     def places(self) -> Iterator[Place]:
         """All runs ascending and disjoint, the overlay merged in."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from buckram.bookie.index import Place, SegmentIndex
 from buckram.core.segment_format import (
@@ -167,6 +167,13 @@ class Footer:
         place: Place = RUN_RECORD.unpack_from(self._page(self._first_run + number), at * RUN_RECORD.size)
         return place
 
+    def runs_behind(self, found: DirEntry) -> Iterator[Place]:
+        """Those behind the one that `find_run` gave last."""
+        for number in range(found.hint + 1, found.run_index + found.run_count):
+            place = self._run(number)
+            found.hint = number
+            yield place
+
     def runs(self, found: DirEntry) -> Iterator[Place]:
         for index in range(found.run_index, found.run_index + found.run_count):
             yield self._run(index)
@@ -234,24 +241,42 @@ class Segment:
         self.log_end = self.laid_to = self.dead_bytes = self.readers = self.runs = 0
 
     def find(
-        self, ledger: LedgerId, entry: EntryId, epoch: int, found: DirEntry | None = None
-    ) -> tuple[Place, EntryId] | None:
-        """The run that holds an entry of the ledger's living data, and the id up to which it is the newest.
+        self, ledger: LedgerId, entry: EntryId, last: EntryId, epoch: int, found: DirEntry | None = None
+    ) -> tuple[list[Place], EntryId] | None:
+        """The run that holds an entry of the ledger's living data, those behind it without a gap up to `last`, and the
+        id up to which they are the newest.
 
         `found` spares looking the ledger up in a sealed segment's directory.
         """
+        following: Iterable[Place] = ()
         if self.index is not None:
             slot = self.index.slots.get(ledger)
             place = None if slot is None or slot.epoch != epoch else slot.find(entry)
             if slot is None or place is None:
                 return None
-            return place, slot.overlaid(entry + 1, place[0] + place[1])
-        if self.footer is None:
-            return None
-        if found is None:
-            found = self.footer.find(ledger)
-        place = None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
-        return None if place is None else (place, place[0] + place[1])
+            end = place[0] + place[1]
+            if slot.overlay:
+                return [place], slot.overlaid(entry + 1, end)
+            if end <= last:
+                following = slot.runs_from(end)
+        else:
+            if self.footer is None:
+                return None
+            if found is None:
+                found = self.footer.find(ledger)
+            place = None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
+            if found is None or place is None:
+                return None
+            end = place[0] + place[1]
+            if end <= last:
+                following = self.footer.runs_behind(found)
+        places = [place]
+        for place in following:
+            if place[0] != end or end > last:
+                break
+            places.append(place)
+            end += place[1]
+        return places, end
 
     def first_in(self, ledger: LedgerId, epoch: int, low: EntryId, high: EntryId) -> EntryId:
         """The lowest id held from `low` on, `high` if none is below it."""

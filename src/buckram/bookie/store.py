@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 
 from buckram.bookie.commit import CommitStats, GroupCommit, TailRing, Waiter
 from buckram.bookie.compaction import Compaction, Progress
+from buckram.bookie.fetching import Outcome
 from buckram.bookie.index import Slot
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable
-from buckram.bookie.lookup import Lookup, Outcome
+from buckram.bookie.lookup import Lookup
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.opening import Opening, open_state
 from buckram.bookie.segments import Segment

@@ -18,6 +18,7 @@ from itertools import repeat
 import google_crc32c
 
 from buckram.core.packed import PackedBodies
+from buckram.core.strides import all_equal, count_up
 from buckram.errors import DigestMismatch, InvalidArgument
 from buckram.types import Buffer, DigestType, Entry, EntryId, LedgerId
 
@@ -137,8 +138,11 @@ class Digest:
         packed = PackedBodies.of(bodies)
         packet = packed.packet
         wanted = first
-        for numbers, payloads in self._good_blocks(ledger_id, first, packed):
+        for heads, payloads in self._good_blocks(ledger_id, first, packed):
             after = wanted + len(payloads)
+            numbers = array("q", b"".join(heads))
+            if sys.byteorder == "little":
+                numbers.byteswap()
             fields = zip(repeat(ledger_id), range(wanted, after), payloads, numbers[2::4], numbers[3::4], strict=False)
             entries += map(make, repeat(Entry), fields)
             wanted = after
@@ -186,27 +190,24 @@ class Digest:
 
     def _good_blocks(
         self, ledger_id: LedgerId, first: EntryId, packed: PackedBodies
-    ) -> Iterator[tuple[array[int], tuple[bytes, ...]]]:
-        """Verified blocks of entries from `first` on: four numbers of each header in a row, and the payloads.
+    ) -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
+        """Verified blocks of entries from `first` on: headers and payloads.
 
         Ends early, maybe at once, where a block is not good as a whole or not of this simple kind.
         """
         stride, count = packed.stride, len(packed)
         if self.kind is not DigestType.CRC32C or stride < 4 + 36 or count < 2 or first + count > 2**63:
             return
+        packet, at = packed.packet, packed.starts[0]
+        ledger = ledger_id.to_bytes(8, "big", signed=True)
+        if not all_equal(packet, at, stride, count, ledger) or not count_up(packet, at + 8, stride, count, first):
+            return
         for done in range(0, count, _BLOCK):
-            size = min(_BLOCK, count - done)
-            fields = _block_of(stride, size).unpack_from(packed.packet, packed.starts[done] - 4)
+            fields = _block_of(stride, min(_BLOCK, count - done)).unpack_from(packet, packed.starts[done] - 4)
             heads, payloads = fields[::3], fields[2::3]
-            numbers = array("q", b"".join(heads))
-            if sys.byteorder == "little":
-                numbers.byteswap()
-            begin = first + done
-            if numbers[::4].count(ledger_id) != size or numbers[1::4] != array("q", range(begin, begin + size)):
-                return
             if tuple(map(_crc32c, map(_crc32c_of, heads), payloads)) != fields[1::3]:
                 return
-            yield numbers, payloads
+            yield heads, payloads
 
     def seal_lac(self, ledger_id: LedgerId, lac: EntryId) -> bytes:
         """The explicit-LAC packet: i64 ledger, i64 LAC, digest over both."""

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import overload
 
+from buckram.core.strides import all_equal
+
 _SIZE = struct.Struct(">i")
 
 
@@ -38,8 +40,7 @@ class PackedBodies(Sequence[bytes]):
             stride = 4 + int(_SIZE.unpack_from(packet, offset)[0])
             if stride >= 4 and total % stride == 0:
                 count = total // stride
-                # Entries of equal size, the usual case: compare each byte of all size fields in one step.
-                if all(packet[offset + i:stop:stride] == packet[offset + i:offset + i + 1] * count for i in range(4)):
+                if all_equal(packet, offset, stride, count, packet[offset:offset + 4]):  # the usual case
                     return cls(packet, range(offset + 4, stop + 1, stride), range(offset + stride, stop + 1, stride))
         return cls._walk(packet, offset, stop)
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import google_crc32c
 
+from buckram.core.strides import all_equal, count_up
 from buckram.types import NO_ENTRY
 
 FORMAT_VERSION = 1
@@ -187,18 +188,16 @@ def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
 
 
 _IDS = struct.Struct(">I24xqq")
-_IDS_END = 4 + 24 + 16
+_IDS_AT = 4 + 24
+_IDS_END = _IDS_AT + 16
 _FRAMES_AT_ONCE = 64
-"""Frames of equal size that are checked and cut together."""
+"""Frames of equal size that are cut together."""
 
 
 @lru_cache(maxsize=64)
-def _block_of(stride: int, count: int) -> tuple[struct.Struct, struct.Struct]:
-    """For `count` frames of `stride` bytes: length, ledger and entry of each; stored entry of each."""
-    return (
-        struct.Struct(">" + f"I24xqq{stride - _IDS_END}x" * count),
-        struct.Struct(">" + f"{ENTRY_AT}x{stride - ENTRY_AT}s" * count),
-    )
+def _block_of(stride: int, count: int) -> struct.Struct:
+    """The stored entries of `count` frames of `stride` bytes."""
+    return struct.Struct(">" + f"{ENTRY_AT}x{stride - ENTRY_AT}s" * count)
 
 
 def _skip_frames(data: bytes, at: int, count: int) -> int:
@@ -206,12 +205,27 @@ def _skip_frames(data: bytes, at: int, count: int) -> int:
     length = data[at : at + 4]
     stride = 4 + int(_LENGTH.unpack(length)[0])
     end = at + count * stride
-    # Usually all have one size: compare each byte of all their lengths in one step.
-    if end <= len(data) and all(data[at + i : end : stride] == length[i : i + 1] * count for i in range(4)):
+    if end <= len(data) and all_equal(data, at, stride, count, length):  # usually all have one size
         return end
     for _ in range(count):
         at += 4 + _LENGTH.unpack_from(data, at)[0]
     return at
+
+
+def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> list[bytes]:
+    """What walk_run gives if all frames have one size and the right ids; else nothing."""
+    stride = 4 + int(_LENGTH.unpack_from(data, at)[0])
+    if (
+        stride < _IDS_END or at + count * stride > end
+        or not all_equal(data, at, stride, count, data[at : at + 4])
+        or not all_equal(data, at + _IDS_AT, stride, count, ledger.to_bytes(8, "big", signed=True))
+        or not count_up(data, at + _IDS_AT + 8, stride, count, entry)
+    ):
+        return []
+    found: list[bytes] = []
+    for done in range(0, count, _FRAMES_AT_ONCE):
+        found += _block_of(stride, min(_FRAMES_AT_ONCE, count - done)).unpack_from(data, at + done * stride)
+    return found
 
 
 def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int, count: int) -> list[bytes]:
@@ -219,31 +233,18 @@ def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int,
 
     CorruptBytes when lengths lead astray or a frame carries other ids than the index says.
     """
-    found: list[bytes] = []
-    unpack, wanted, last = _IDS.unpack_from, entry, entry + count
+    unpack = _IDS.unpack_from
     try:
         if skip:
             at = _skip_frames(data, at, skip)
-        while (size := min(_FRAMES_AT_ONCE, last - wanted)) > 1:
-            length = _LENGTH.unpack_from(data, at)[0]
-            after = at + size * (length + 4)
-            if length + 4 < _IDS_END or after > end:
-                break
-            numbers, bodies = _block_of(length + 4, size)
-            fields = numbers.unpack_from(data, at)
-            if (
-                fields[::3].count(length) != size or fields[1::3].count(ledger) != size
-                or fields[2::3] != tuple(range(wanted, wanted + size))
-            ):
-                break
-            found += bodies.unpack_from(data, at)
-            wanted += size
-            at = after
-        for number in range(wanted, last):
+        if count > 1 and (found := _cut_equal(data, at, end, ledger, entry, count)):
+            return found
+        found = []
+        for wanted in range(entry, entry + count):
             length, owner, got = unpack(data, at)
             after = at + 4 + length
-            if owner != ledger or got != number or after > end:
-                raise CorruptBytes(f"ledger {ledger} entry {number}: the log holds ledger {owner} entry {got} there")
+            if owner != ledger or got != wanted or after > end:
+                raise CorruptBytes(f"ledger {ledger} entry {wanted}: the log holds ledger {owner} entry {got} there")
             found.append(data[at + ENTRY_AT : after])
             at = after
     except struct.error:

@@ -28,7 +28,7 @@ MODES = ("adaptive", "inline", "thread")
 SLOW_S, FAST_S = 0.0015, 0.001
 """Adaptive mode leaves the caller's thread above SLOW_S per write (moving average) and returns below FAST_S."""
 _WEIGHT = 1 / 16
-_STAGING = 1 << 20
+_STAGING = (1 << 20) + (64 << 10)
 _LARGE_READ = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
 _MAX_BUFFERS = 1000
