@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from buckram.errors import ConfigError
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
+from buckram.zookeeper_server import start_zookeeper
 from examples.debian import inputs, load, report
 from examples.debian.load import Written
 from examples.debian.report import Report
@@ -37,30 +40,46 @@ def main() -> int:
     parser.add_argument("--metadata-store", choices=("sqlite", "zk"), default="sqlite")
     parser.add_argument("--limit", type=int, help="at most so many records of each kind (for a quick try)")
     options = parser.parse_args()
-    if options.metadata_store == "zk":
-        print("METADATA=zk: the ZooKeeper metadata store is not there yet; use METADATA=sqlite", file=sys.stderr)
-        return 1
     if not inputs.is_debian():
         print("this is not Debian: there is no package index of apt and no Debian changelog to read", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(prefix="buckram-run-") as folder:
-        return run(Path(folder), options.limit)
+    try:
+        with tempfile.TemporaryDirectory(prefix="buckram-run-") as folder:
+            return run(Path(folder), options.metadata_store, options.limit)
+    except ConfigError as error:  # no Java, for example
+        print(error, file=sys.stderr)
+        return 1
+
+
+@contextlib.contextmanager
+def metadata_store(kind: str, folder: Path) -> Iterator[str]:
+    """The URI of an empty store: a database file, or a ZooKeeper server that runs as long as the job."""
+    if kind == "sqlite":
+        yield f"sqlite://{folder / 'metadata.db'}"
+        return
+    with start_zookeeper(folder / "zookeeper") as server:
+        step(f"ZooKeeper runs at {server.address}: process {server.pid}")
+        yield f"zk://{server.address}/ledgers"
 
 
 def step(text: str) -> None:
     out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
 
 
-def run(folder: Path, limit: int | None) -> int:
+def run(folder: Path, store: str, limit: int | None) -> int:
     out.rule("[bold]Buckram: real records, three bookies, one of them killed[/bold]")
     step(f"on {inputs.describe_machine()}")
     kinds = gather(folder, limit)
-    total = sum(map(len, kinds.values()))
-    if not total:
+    if not any(kinds.values()):
         print("no records: apt has no index here and /usr/share/doc has no changelogs", file=sys.stderr)
         return 1
-    uri = f"sqlite://{folder / 'metadata.db'}"
-    asyncio.run(prepare(uri))
+    with metadata_store(store, folder) as uri:
+        asyncio.run(prepare(uri))
+        written, found = job(folder, uri, kinds)
+    return show(written, found)
+
+
+def job(folder: Path, uri: str, kinds: dict[str, list[bytes]]) -> tuple[Written, Report]:
     bookies = [BookieProcess(uri, folder / f"bookie-{n}", bookie_id=f"bookie-{n}") for n in range(1, BOOKIES + 1)]
     try:
         for bookie in bookies:
@@ -68,7 +87,7 @@ def run(folder: Path, limit: int | None) -> int:
         for bookie in bookies:
             bookie.wait_ready()
         step(f"{BOOKIES} bookies run: processes {', '.join(str(b.pid) for b in bookies)}")
-        written = write(uri, kinds, total, bookies[VICTIM])
+        written = write(uri, kinds, bookies[VICTIM])
         bookies[VICTIM].start()
         bookies[VICTIM].wait_ready()
         step(f"bookie-{VICTIM + 1} is back as process {bookies[VICTIM].pid}")
@@ -76,10 +95,9 @@ def run(folder: Path, limit: int | None) -> int:
         load.save_expected(written.places, expected)
         step("starting Spark")
         packages, changelogs = (written.ledgers.get(kind, []) for kind in ("packages", "changelogs"))
-        found = report.run(uri, packages, changelogs, expected, step)
+        return written, report.run(uri, packages, changelogs, expected, step)
     finally:
         stop_all(bookies)
-    return show(written, found)
 
 
 def gather(folder: Path, limit: int | None) -> dict[str, list[bytes]]:
@@ -98,7 +116,9 @@ async def prepare(uri: str) -> None:
         await store.close()
 
 
-def write(uri: str, kinds: dict[str, list[bytes]], total: int, victim: BookieProcess) -> Written:
+def write(uri: str, kinds: dict[str, list[bytes]], victim: BookieProcess) -> Written:
+    total = sum(map(len, kinds.values()))
+
     def kill() -> None:
         pid = victim.pid
         victim.kill()

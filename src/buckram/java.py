@@ -5,6 +5,7 @@ Not here: what is started with it (spark/session.py, zookeeper_server/).
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -69,6 +70,7 @@ def _candidates(environment: dict[str, str]) -> list[tuple[str, Path]]:
     return found
 
 
+@functools.cache
 def java_version(home: Path) -> int:
     """Major version of the Java below `home`, 0 when it does not run."""
     try:

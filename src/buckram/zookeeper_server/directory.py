@@ -18,7 +18,7 @@ from buckram.errors import ConfigError, CorruptStore, WrongCookie
 FORMAT_VERSION = 1
 DESCRIPTION = "zookeeper.json"
 LOCK = "lock"
-LOCK_SECONDS = 5.0
+LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.02
 
 

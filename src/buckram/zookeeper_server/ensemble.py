@@ -109,6 +109,8 @@ class Ensemble:
     def stop(self) -> None:
         """Stop every server. Idempotent."""
         for server in self.servers:
+            server.ask_to_stop()
+        for server in self.servers:
             server.stop()
 
     def __enter__(self) -> Ensemble:

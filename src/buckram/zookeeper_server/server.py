@@ -211,10 +211,14 @@ class ZooKeeperServer:
 
     def stop(self, deadline_s: float = STOP_SECONDS) -> None:
         """Ask it to end, reap it, give the directory back; killed when it takes too long. Idempotent."""
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
+        self.ask_to_stop()
         self._reap(deadline_s)
         self.close()
+
+    def ask_to_stop(self) -> None:
+        """The first half of `stop`, which does not wait."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Unlock the directory of a server that has ended."""
