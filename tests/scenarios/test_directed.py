@@ -7,9 +7,10 @@ import pytest
 from buckram.sim.scenarios import SCENARIOS, run_scenario
 
 
+@pytest.mark.parametrize("metadata", ["memory", "zk+hierarchical"])
 @pytest.mark.parametrize("name", list(SCENARIOS))
-def test_schedule(name: str) -> None:
-    outcome = run_scenario(name)
+def test_schedule(name: str, metadata: str) -> None:
+    outcome = run_scenario(name, metadata=metadata)
     assert outcome.violations == []
     assert not outcome.failed
 

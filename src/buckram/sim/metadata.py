@@ -48,6 +48,7 @@ class MetadataFaults(ABC):
         self.session_timeout_s = 3.0
         self._values: dict[str, KeyValue] = {}
         self._script: list[tuple[str, str, str]] = []
+        self._taken: tuple[str, str, str] | None = None
 
     def lose_next(self, when: str, who: str, part_of_key: str) -> None:
         """Script one loss: "before" or "after" the next mutation by `who` of a key that contains the text."""
@@ -55,9 +56,10 @@ class MetadataFaults(ABC):
 
     def fate(self, who: str, keys: Sequence[str]) -> str:
         """What becomes of a request that changes `keys`, none for a read: "none", or lost "before" or "after"."""
+        self._taken = None
         for at, (when, name, part) in enumerate(self._script):
             if name == who and any(part in key for key in keys):
-                del self._script[at]
+                self._taken = self._script.pop(at)
                 return when
         if self.down:
             return "before"
@@ -68,6 +70,12 @@ class MetadataFaults(ABC):
             if roll < self.lose_before + self.lose_after:
                 return "after"
         return "none"
+
+    def not_lost(self) -> None:
+        """The request of the last fate() failed, so a loss that was scripted waits for the next one."""
+        if self._taken is not None:
+            self._script.insert(0, self._taken)
+            self._taken = None
 
     def changed(self, who: str, key: str) -> None:
         """Tell observers what became of a key."""

@@ -56,7 +56,7 @@ class SimZooKeeper(MetadataFaults):
 class _Request:
     """`keys` are the paths that it changes, `path` the one that it is about."""
 
-    __slots__ = ("apply", "fate", "future", "keys", "kind", "path", "watch")
+    __slots__ = ("apply", "future", "keys", "kind", "path", "watch")
 
     def __init__(
         self, kind: str, keys: Sequence[str], apply: Callable[[], Any], watch: Notify | None, path: str,
@@ -64,7 +64,6 @@ class _Request:
     ) -> None:  # fmt: skip
         self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
         self.future = future
-        self.fate = "none"
 
 
 class SimZkSession:
@@ -235,7 +234,6 @@ class SimZkSession:
             else:
                 self.operations.writes += 1
             self._sent[request] = None
-            request.fate = self._server.fate(self._line.name, request.keys)
             self._send(partial(self._arrive, self._epoch, request))
 
     def _time_out(self, request: _Request) -> None:
@@ -334,7 +332,8 @@ class SimZkSession:
         if epoch != self._attached or not self._tree.alive(self._at_server):
             self._answer(partial(self._lose_connection, epoch))
             return
-        if server.down or request.fate == "before":
+        fate = server.fate(name, request.keys)
+        if server.down or fate == "before":
             self._attached = 0
             self._answer(partial(self._lose_connection, epoch))
             return
@@ -348,7 +347,9 @@ class SimZkSession:
                     observer.key_conflict(name, key)
         for key in request.keys:
             server.changed(name, key)
-        if request.fate == "after" and error is None:
+        if fate == "after" and error is not None:
+            server.not_lost()
+        if fate == "after" and error is None:
             for key in request.keys:
                 for observer in server.observers:
                     observer.reply_lost(name, key)

@@ -61,14 +61,15 @@ def unanswered(kind: str, key: str, hosts: str, why: str) -> MetadataUnavailable
 
 def first_failure(ops: Sequence[KeyOp], results: Sequence[Any], hosts: str) -> Exception | None:
     """Why a multi did not happen; kazoo gives a result or an exception for each operation."""
-    for op, result in zip(ops, results, strict=False):
+    failures = [(op, result) for op, result in zip(ops, results, strict=False) if isinstance(result, Exception)]
+    for op, failure in failures:
         # The operations around the one that failed only say that they were rolled back or not tried.
-        if isinstance(result, Exception) and not isinstance(
-            result, kazoo.RolledBackError | kazoo.RuntimeInconsistency
-        ):
+        if not isinstance(failure, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
             if isinstance(op, Create):
-                return translate(result, "create", op.key, -1, hosts)
-            return translate(result, "multi", op.key, op.version, hosts)
+                return translate(failure, "create", op.key, -1, hosts)
+            return translate(failure, "multi", op.key, op.version, hosts)
+    if failures or len(results) != len(ops):
+        return unanswered("multi", ops[0].key, hosts, "an answer that names no reason")
     return None
 
 

@@ -21,6 +21,7 @@ from buckram.metadata.zookeeper.watches import Change
 
 _log = logging.getLogger("buckram.zookeeper")
 _kazoo_log = logging.getLogger("buckram.zookeeper.kazoo")
+_kazoo_log.setLevel(logging.ERROR)  # what it warns of, again and again, kazoo_session says once
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.4}
 _RESTART_S = 0.25
 _BATCH = 500

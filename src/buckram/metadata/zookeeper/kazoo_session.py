@@ -323,7 +323,7 @@ class KazooSession:
             return
         if self._connected:
             self._connected, self._away_since = False, self._loop.time()
-            _log.info("connection to ZooKeeper at %s lost (%s)", self.hosts, state)
+            _log.warning("connection to ZooKeeper at %s lost; waiting for a server", self.hosts)
         if state == "AUTH_FAILED":
             self._refused = "the servers refuse this session's credentials"
             for request in (*self._again, *self._waiting):

@@ -68,7 +68,7 @@ class Outcome:
 
 def run_scenario(
     name: str, seed: int = 0, *, echo: Callable[[str], None] | None = None,
-    mutant: AbstractContextManager[None] | None = None,
+    mutant: AbstractContextManager[None] | None = None, metadata: str = "memory",
 ) -> Outcome:
     scenario = SCENARIOS[name]
     plan = quiet_plan(scenario.shape, wire=scenario.wire)
@@ -77,7 +77,7 @@ def run_scenario(
     with ExitStack() as stack:
         if mutant is not None:
             stack.enter_context(mutant)
-        world = World(f"{name} {seed}", echo=echo, configs=plan.configs)
+        world = World(f"{name} {seed}", echo=echo, configs=plan.configs, metadata=metadata)
         stack.enter_context(watch_stores(world))
         stack.enter_context(report_broken_invariants(world))
 
