@@ -182,6 +182,14 @@ def restart() -> Figures:
         return {"seconds": round(time.monotonic() - began, 2), "store_gib": round(size / GIB, 2), "cold_cache": cold}
 
 
+@case
+def zookeeper() -> Figures:
+    """Ledgers created by one client on an embedded ZooKeeper, 100,000 of them listed, a bookie started."""
+    from bench.zookeeper import measure
+
+    return measure()
+
+
 @contextlib.contextmanager
 def _background(command: list[str]) -> Any:
     import subprocess

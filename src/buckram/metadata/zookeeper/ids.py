@@ -1,10 +1,12 @@
 """New ledger ids from sequence nodes, as Apache's managers draw them.
 
-A number is only a proposal: creating the ledger's node decides. The nodes that gave one are deleted by whoever asks for
-`used`. Numbers above 31 bits have a high half, the largest HOB- node, once the short ones ran out.
+A number is only a proposal: creating the ledger's node decides. The nodes that gave one are deleted by whoever
+takes them with `take_used`. Numbers above 31 bits have a high half, the largest HOB- node, once the short ones ran out.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from buckram.errors import ClusterNotInitialised, KeyExists, LedgerIdsExhausted, MetadataError, NoSuchKey
 from buckram.metadata.zookeeper.paths import ID_PREFIX, SHORT_LIMIT, Manager
@@ -23,17 +25,25 @@ class LedgerIds:
         self._session, self._root, self._uri, self._limit = session, root, uri, limit
         self._long: bool | None = None
         self._high: int | None = None
-        self._used: list[str] = []
+        self._used: deque[str] = deque()
 
     @property
     def pending(self) -> int:
-        """How many nodes `used` would give."""
+        """How many sequence nodes that gave ids are there still."""
         return len(self._used)
 
-    def used(self) -> list[str]:
-        """The sequence nodes that gave ids and are there still; they are the caller's now, to delete."""
-        used, self._used = self._used, []
+    def take_used(self) -> str | None:
+        """One of them, the oldest; it is the caller's now, to delete."""
+        return self._used.popleft() if self._used else None
+
+    def take_all_used(self) -> list[str]:
+        used = list(self._used)
+        self._used.clear()
         return used
+
+    def give_back(self, node: str) -> None:
+        """It may not be deleted yet."""
+        self._used.append(node)
 
     async def draw(self, manager: Manager) -> LedgerId:
         """A number that no draw gave before. LedgerIdsExhausted when the manager has none left."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from buckram.errors import ClusterNotInitialised, KeyExists, MetadataError, NoSuchKey, WrongCluster
-from buckram.metadata.keys import split
+from buckram.errors import ClusterNotInitialised, KeyExists, MetadataError, MetadataUnavailable, NoSuchKey, WrongCluster
+from buckram.metadata.keys import check_op, split
 from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
 from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, ApacheLayout, Folder, Manager, Walk, own_root
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
-from buckram.seams import KeyStore
+from buckram.seams import Create, Delete, KeyOp, KeyStore
 from buckram.types import LedgerId
 
 _AT_ONCE = 32
 """Folders that are read at the same time."""
 _MAX_USED = 100
+_TRIES = 64
 _MAX_WALKS = 8
 _WALK_S = 10.0
 """How long a listing may pause between two pages before folders are read anew."""
@@ -99,23 +100,37 @@ class ApacheTree:
     async def allocate(self) -> LedgerId:
         ledger_id = await self._ids.draw(await self._pinned())
         if self._ids.pending > _MAX_USED:  # ids that no ledger was made with
-            await asyncio.gather(*map(self._forget, self._ids.used()))
+            await asyncio.gather(*map(self._forget, self._ids.take_all_used()))
         return ledger_id
 
     async def create(self, ledger_id: LedgerId, record: bytes) -> int:
-        """Make the record, and delete the nodes that gave ids at the same time: nobody waits for that."""
+        """Make the record and, in the same request, delete the node that gave an id: nobody waits for that."""
         key = f"{self._root}/{(await self._pinned()).path(ledger_id)}"
         self._walks.clear()
-        used = self._ids.used()
-        if not used:
+        used = self._ids.take_used()
+        if used is None:
             return await self._keys.create(key, record)
-        made, *_ = await asyncio.gather(
-            self._keys.create(key, record), *map(self._forget, used), return_exceptions=True
-        )
-        if isinstance(made, BaseException):
-            raise made
-        assert isinstance(made, int)
-        return made
+        ops: list[KeyOp] = [Create(key, record), Delete(used, ANY_VERSION)]
+        check_op(ops[0])
+        for _ in range(_TRIES):
+            try:
+                await self._session.multi(ops)
+                return 0
+            except KeyExists:
+                await self._forget(used)
+                raise
+            except MetadataUnavailable:
+                self._ids.give_back(used)
+                raise
+            except NoSuchKey as error:
+                if error.key == used:  # it went with the session that made it
+                    return await self._keys.create(key, record)
+                await self._make_folder(error.key)
+        raise MetadataUnavailable(f"{key}: its folder vanishes as fast as it is made; try again")
+
+    async def _make_folder(self, path: str) -> None:
+        with contextlib.suppress(KeyExists):
+            await self._session.create(path, parents=True)
 
     async def _forget(self, path: str) -> None:
         try:
