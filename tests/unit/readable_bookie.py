@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from tests.unit.scripted_bookie import NET, ScriptedBookie, ScriptedCluster
+from tests.unit.serving import serving
 
-from buckram.client.client import Client, connect
+from buckram.client.client import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.adds import AddRun, walk_frames
 from buckram.core.context import ReplyContext
@@ -211,24 +212,12 @@ class Switch:
         return await self.inner.read_ledger(ledger_id, watch)
 
 
-@contextlib.asynccontextmanager
-async def readable(
+def readable(
     bookies: int = 3,
     *,
     config: ClientConfig | None = None,
     net: NetConfig = NET,
     wrap: Callable[[MetadataStore], MetadataStore] = lambda store: store,
-) -> AsyncIterator[tuple[ReadableCluster, Client]]:
+) -> AbstractAsyncContextManager[tuple[ReadableCluster, Client]]:
     """A cluster of bookies b0, b1, ... and a client of it. After it no task may be left."""
-    before = asyncio.all_tasks()
-    cluster = ReadableCluster()
-    await cluster.store.initialise()
-    for i in range(bookies):
-        await cluster.add(f"b{i}")
-    async with connect(wrap(cluster.store), config=config, net=net, runtime=cluster.runtime) as client:
-        yield cluster, client
-    for bookie in cluster.bookies.values():
-        await bookie.kill()
-    await cluster.store.close()
-    left = [task for task in asyncio.all_tasks() if task not in before and not task.done()]
-    assert not left, f"tasks left: {left}"
+    return serving(ReadableCluster(), bookies, config, net, wrap)

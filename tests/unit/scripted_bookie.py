@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from buckram.client.client import Client, connect
+from tests.unit.serving import serving
+
+from buckram.client.client import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.adds import AddRun, walk_frames
 from buckram.core.entry import entry_ids
@@ -161,27 +163,15 @@ class ScriptedCluster:
         return [name for name, bookie in self.bookies.items() if entry in bookie.entries.get(ledger, {})]
 
 
-@asynccontextmanager
-async def scripted(
+def scripted(
     bookies: int = 3,
     *,
     config: ClientConfig | None = None,
     net: NetConfig = NET,
     wrap: Callable[[MetadataStore], MetadataStore] = lambda store: store,
-) -> AsyncIterator[tuple[ScriptedCluster, Client]]:
+) -> AbstractAsyncContextManager[tuple[ScriptedCluster, Client]]:
     """A cluster of bookies b0, b1, ... and a client of it. After it no task may be left."""
-    before = asyncio.all_tasks()
-    cluster = ScriptedCluster()
-    await cluster.store.initialise()
-    for i in range(bookies):
-        await cluster.add(f"b{i}")
-    async with connect(wrap(cluster.store), config=config, net=net, runtime=cluster.runtime) as client:
-        yield cluster, client
-    for bookie in cluster.bookies.values():
-        await bookie.kill()
-    await cluster.store.close()
-    left = [task for task in asyncio.all_tasks() if task not in before and not task.done()]
-    assert not left, f"tasks left: {left}"
+    return serving(ScriptedCluster(), bookies, config, net, wrap)
 
 
 async def eventually(condition: Callable[[], bool], what: str, seconds: float = 5.0) -> None:
