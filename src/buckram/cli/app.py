@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 import traceback
@@ -60,9 +59,6 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """The exit code. Never a traceback, unless BUCKRAM_DEBUG is set."""
-    if not os.environ.get("BUCKRAM_DEBUG"):
-        # It repeats each failed connection; what matters of it comes as an error of the operation.
-        logging.getLogger("buckram.zookeeper.kazoo").setLevel(logging.CRITICAL)
     try:
         if COMPLETION in os.environ:
             app.main(prog_name="buckram", complete_var=COMPLETION)
