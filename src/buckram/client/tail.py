@@ -15,7 +15,7 @@ from buckram.client.follow import LedgerFollower
 from buckram.client.lac import bookie_lac
 from buckram.client.replicas import LedgerReads, ask, check_running, report
 from buckram.client.services import Services
-from buckram.core.answers import Answer, Positive, Unknown
+from buckram.core.answers import Answer, Negative, Positive, Unknown
 from buckram.core.messages import LAST_ENTRY, Read, ReadReply
 from buckram.core.reading import readable_until
 from buckram.core.recovery import quorum_of
@@ -33,6 +33,8 @@ from buckram.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
+_UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
+"""No bookie can wait for the first entry of a ledger that it has not seen: so long it is asked so often."""
 _POLLS_AT_ONCE = 2
 _GIVE_UP_S = 60.0
 
@@ -70,6 +72,7 @@ class Tail:
         self._fetched: deque[Entry] = deque()
         self._failing_since: float | None = None
         self._pause_s = _PAUSE_MIN_S
+        self._unseen_until = asyncio.get_running_loop().time() + _UNSEEN_S
         self._ended = False
 
     @property
@@ -156,6 +159,7 @@ class Tail:
         """Until the cursor's entry is confirmed, the metadata changed, or a round of polls brought nothing."""
         order = self._poll_order()
         polls: dict[asyncio.Task[Answer[EntryId]], BookieId] = {}
+        unseen = True
         begun = asyncio.get_running_loop().time()
         event = self._scope.spawn(_until(changed), "metadata change")
 
@@ -178,7 +182,9 @@ class Tail:
                 for task in done:
                     bookie = polls.pop(task)
                     check_running(self._scope)
-                    if self._learn(bookie, task.result()):
+                    answer = task.result()
+                    unseen = unseen and isinstance(answer, Negative) and answer.code is Code.NO_LEDGER
+                    if self._learn(bookie, answer):
                         return
                 if order and (more or not polls):
                     poll()
@@ -188,6 +194,8 @@ class Tail:
                 task.cancel()
         if asyncio.get_running_loop().time() - begun < self._services.config.long_poll_s / 2:
             # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
+            if unseen and begun < self._unseen_until:
+                self._pause_s = _UNSEEN_PAUSE_S
             await self._pause(changed)
 
     def _poll_order(self) -> list[BookieId]:

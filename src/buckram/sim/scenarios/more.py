@@ -207,6 +207,30 @@ async def idle_writer(s: Script) -> None:
     await s.recovered(w.ledger)
 
 
+async def waiting_tail(s: Script) -> None:
+    """L7: a tail that has waited on a ledger which no bookie has seen gets the first entry soon after its ack."""
+    await s.bookies(3)
+    w = await s.writer()
+    r = await s.reader()
+    assert r.client is not None
+    client = r.client
+    got: list[int] = []
+
+    async def follow() -> None:
+        reader = await client.open(w.ledger)
+        async for entry in reader.tail():
+            got.append(entry.entry_id)
+
+    tail = asyncio.create_task(s.world.join(s.process("r1"), follow(), "tail"))
+    await asyncio.sleep(5.0)
+    w.append()
+    await s.until(lambda: w.acked == 1, "ack")
+    await asyncio.sleep(0.03)
+    s.world.report.check("L7", got == [0], "30 ms after the first ack a waiting tail has got {}", got)
+    await s.recovered(w.ledger)
+    await tail
+
+
 async def limbo(s: Script) -> None:
     """L13: a damaged bookie says "unknown" until the ledger was repaired, then it can deny again."""
     await s.bookies(3)

@@ -47,6 +47,7 @@ SCENARIOS: dict[str, Scenario] = {
     "forgotten-force": Scenario(more.forgotten_force, (2, 2, 2)),
     "hung-member": Scenario(more.hung_member, (3, 3, 2)),
     "idle-writer": Scenario(more.idle_writer, (3, 3, 2)),
+    "waiting-tail": Scenario(more.waiting_tail, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
 }
 
