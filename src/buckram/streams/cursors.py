@@ -1,0 +1,203 @@
+"""Cursors: durable named positions of a stream's readers. They only move up, by compare-and-set.
+
+A cursor is a key of its own below the stream's data, so that a commit never touches the head. It is made by its first
+commit, under a check that the stream still exists: a late commit leaves nothing behind in a deleted stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from buckram.client.client import Client
+from buckram.core.stream_changes import check_usable
+from buckram.core.stream_errors import CursorMoved, NoSuchCursor, NoSuchStream, OffsetOutOfRange
+from buckram.core.stream_head import Head
+from buckram.core.stream_names import StreamName, check_name
+from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.seams import CheckVersion, Create, KeyValue
+from buckram.streams.locate import known_end
+from buckram.streams.metadata import Patience, StreamStore
+
+_PAGE = 1000
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CursorInfo:
+    """A cursor as it is listed. `changed`: microseconds UTC. `lag`: records from there to the readable end; records
+    that were truncated do not count."""
+
+    name: str
+    offset: int
+    changed: int
+    lag: int
+
+
+class Cursor:
+    """One cursor of one stream, also one that does not exist yet; what readers need (reader.CursorHandle)."""
+
+    def __init__(self, client: Client, streams: StreamStore, name: StreamName, uid: str, cursor: str) -> None:
+        self.stream, self.name = str(name), check_name("cursor", cursor)
+        self._client, self._streams, self._stream, self._uid = client, streams, name, uid
+        self._key = streams.layout.cursor(uid, cursor)
+        self._seen = False
+
+    async def load(self) -> int | None:
+        """Its offset; None where there is none. MetadataUnavailable, MalformedRecord."""
+        found = await self._get()
+        if found is None:
+            return None
+        self._seen = True
+        return _decode(self._key, found.value)[0]
+
+    async def move(self, offset: int) -> None:
+        """Up to `offset`; nothing to do if it is there. CursorMoved: another reader brought it further.
+
+        NoSuchCursor: it was there and somebody deleted it. After MetadataUnavailable it may or may not have moved.
+        """
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument(f"cursor {self.name!r} of stream {self.stream}: offset {offset!r} is no offset")
+        patience = Patience()
+        while True:
+            try:
+                found = await self._get()
+                if found is None and self._seen:
+                    raise NoSuchCursor(self.stream, self.name)
+                if found is None:
+                    await self._create(offset)
+                    return
+                self._seen = True
+                present, _ = _decode(self._key, found.value)
+                if present > offset:
+                    raise CursorMoved(self.stream, self.name, present, offset)
+                if present < offset:
+                    await self._streams.keys.set(self._key, self._encode(offset), found.version)
+                return
+            except (KeyExists, VersionConflict, NoSuchKey) as conflict:  # somebody was faster: look again
+                await patience.wait(conflict)
+            except MetadataUnavailable as error:
+                await patience.wait(error)
+
+    async def delete(self) -> None:
+        """Forget the position. NoSuchCursor."""
+        patience = Patience()
+        while True:
+            try:
+                found = await self._get()
+                if found is None:
+                    raise NoSuchCursor(self.stream, self.name)
+                await self._streams.keys.delete(self._key, found.version)
+                self._seen = False
+                return
+            except (NoSuchKey, VersionConflict) as conflict:
+                await patience.wait(conflict)
+            except MetadataUnavailable as error:
+                # The answer may be lost, and a second look would not find what we deleted ourselves.
+                await patience.wait(error)
+                if await self._get() is None:
+                    return
+
+    async def _get(self) -> KeyValue | None:
+        return await _get(self._streams, self._key)
+
+    async def _create(self, offset: int) -> None:
+        at = await self._streams.read(self._stream)
+        check_usable(self.stream, at.head)
+        if at.head.uid != self._uid:
+            raise NoSuchStream(self.stream, "was deleted and created anew")
+        await self._streams.keys.multi([
+            CheckVersion(self._streams.layout.head(self._stream), at.version), Create(self._key, self._encode(offset)),
+        ])  # fmt: skip
+        self._seen = True
+
+    def _encode(self, offset: int) -> bytes:
+        now = self._client.services.runtime.clock.wall_us()
+        return json.dumps({"offset": offset, "changed": now}, separators=(",", ":")).encode()
+
+
+async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: int) -> None:
+    """Make the cursor, or move it up, by hand. OffsetOutOfRange: it is not readable yet. CursorMoved: only up."""
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    if offset > head.end:
+        end = await known_end(client, name, head)
+        if offset > end:
+            raise OffsetOutOfRange(str(name), offset, head.earliest, end)
+    await Cursor(client, streams, name, head.uid, cursor).move(offset)
+
+
+async def list_cursors(
+    client: Client, streams: StreamStore, name: StreamName, *, after: str = "", limit: int = _PAGE
+) -> list[CursorInfo]:
+    """In order of their names, those greater than `after`."""
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    end = await known_end(client, name, head)
+    found: list[CursorInfo] = []
+    for cursor, offset, changed in await _positions(streams, head, after, limit):
+        found.append(CursorInfo(cursor, offset, changed, max(end - max(offset, head.earliest), 0)))
+    return found
+
+
+async def lowest_cursor(streams: StreamStore, head: Head) -> int | None:
+    """The lowest offset of all cursors; None where there are none. What it says stays true: they only move up."""
+    lowest: int | None = None
+    after = ""
+    while page := await _positions(streams, head, after, _PAGE):
+        after = page[-1][0]
+        least = min(offset for _, offset, _ in page)
+        lowest = least if lowest is None else min(lowest, least)
+    return lowest
+
+
+async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[tuple[str, int, int]]:
+    """(name, offset, changed); empty at the end only."""
+    parent = streams.layout.cursors(head.uid)
+    while True:
+        names = await _names(streams, parent, after, limit)
+        found: list[tuple[str, int, int]] = []
+        for begin in range(0, len(names), _AT_ONCE):
+            keys = [(cursor, streams.layout.cursor(head.uid, cursor)) for cursor in names[begin : begin + _AT_ONCE]]
+            answers = await asyncio.gather(*(_get(streams, key) for _, key in keys))
+            found += [
+                (cursor, *_decode(key, kept.value)) for (cursor, key), kept in zip(keys, answers, strict=True) if kept
+            ]
+        if found or not names:
+            return found
+        after = names[-1]  # all of a page were deleted meanwhile: that is not the end
+
+
+async def _names(streams: StreamStore, parent: str, after: str, limit: int) -> list[str]:
+    patience = Patience()
+    while True:
+        try:
+            return await streams.keys.children(parent, after=after, limit=limit)
+        except MetadataUnavailable as error:
+            await patience.wait(error)
+
+
+async def _get(streams: StreamStore, key: str) -> KeyValue | None:
+    patience = Patience()
+    while True:
+        try:
+            return await streams.keys.get(key)
+        except NoSuchKey:
+            return None
+        except MetadataUnavailable as error:
+            await patience.wait(error)
+
+
+def _decode(key: str, value: bytes) -> tuple[int, int]:
+    try:
+        raw = json.loads(value)
+        offset, changed = raw["offset"], raw["changed"]
+        if type(offset) is not int or type(changed) is not int:
+            raise TypeError("offset and changed are whole numbers")
+        return offset, changed
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedRecord(f"{key}: not a cursor ({error!r}); restore it, or delete it and place it anew") from None
+
+
+__all__ = ["Cursor", "CursorInfo", "list_cursors", "lowest_cursor", "place_cursor"]
