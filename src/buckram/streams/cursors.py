@@ -16,7 +16,7 @@ from buckram.core.stream_errors import CursorMoved, NoSuchCursor, NoSuchStream, 
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
-from buckram.seams import CheckVersion, Create, KeyValue
+from buckram.seams import CheckVersion, Clock, Create, KeyValue
 from buckram.streams.locate import known_end
 from buckram.streams.metadata import Patience, StreamStore
 
@@ -36,21 +36,25 @@ class CursorInfo:
 
 
 class Cursor:
-    """One cursor of one stream, also one that does not exist yet; what readers need (reader.CursorHandle)."""
+    """One cursor of one stream, also one that does not exist yet; what readers need (reader.CursorHandle).
 
-    def __init__(self, client: Client, streams: StreamStore, name: StreamName, uid: str, cursor: str) -> None:
+    It belongs to the stream that has the name at its first use: one that is made later under the same name is another.
+    """
+
+    def __init__(self, streams: StreamStore, name: StreamName, cursor: str, clock: Clock) -> None:
         self.stream, self.name = str(name), check_name("cursor", cursor)
-        self._client, self._streams, self._stream, self._uid = client, streams, name, uid
-        self._key = streams.layout.cursor(uid, cursor)
+        self._streams, self._stream, self._clock = streams, name, clock
+        self._uid = ""
         self._seen = False
 
     async def load(self) -> int | None:
-        """Its offset; None where there is none. MetadataUnavailable, MalformedRecord."""
-        found = await self._get()
+        """Its offset; None where there is none. NoSuchStream, MetadataUnavailable, MalformedRecord."""
+        key = await self._key()
+        found = await _get(self._streams, key)
         if found is None:
             return None
         self._seen = True
-        return _decode(self._key, found.value)[0]
+        return _decode(key, found.value)[0]
 
     async def move(self, offset: int) -> None:
         """Up to `offset`; nothing to do if it is there. CursorMoved: another reader brought it further.
@@ -59,21 +63,21 @@ class Cursor:
         """
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"cursor {self.name!r} of stream {self.stream}: offset {offset!r} is no offset")
-        patience = Patience()
+        key, patience = await self._key(), Patience()
         while True:
             try:
-                found = await self._get()
+                found = await _get(self._streams, key)
                 if found is None and self._seen:
                     raise NoSuchCursor(self.stream, self.name)
                 if found is None:
-                    await self._create(offset)
+                    await self._create(key, offset)
                     return
                 self._seen = True
-                present, _ = _decode(self._key, found.value)
+                present, _ = _decode(key, found.value)
                 if present > offset:
                     raise CursorMoved(self.stream, self.name, present, offset)
                 if present < offset:
-                    await self._streams.keys.set(self._key, self._encode(offset), found.version)
+                    await self._streams.keys.set(key, self._encode(offset), found.version)
                 return
             except (KeyExists, VersionConflict, NoSuchKey) as conflict:  # somebody was faster: look again
                 await patience.wait(conflict)
@@ -82,39 +86,43 @@ class Cursor:
 
     async def delete(self) -> None:
         """Forget the position. NoSuchCursor."""
-        patience = Patience()
+        key, patience, sent = await self._key(), Patience(), False
         while True:
             try:
-                found = await self._get()
+                found = await _get(self._streams, key)
                 if found is None:
+                    if sent:  # by us, and the answer was lost
+                        return
                     raise NoSuchCursor(self.stream, self.name)
-                await self._streams.keys.delete(self._key, found.version)
+                sent = True
+                await self._streams.keys.delete(key, found.version)
                 self._seen = False
                 return
             except (NoSuchKey, VersionConflict) as conflict:
                 await patience.wait(conflict)
             except MetadataUnavailable as error:
-                # The answer may be lost, and a second look would not find what we deleted ourselves.
                 await patience.wait(error)
-                if await self._get() is None:
-                    return
 
-    async def _get(self) -> KeyValue | None:
-        return await _get(self._streams, self._key)
+    async def _key(self) -> str:
+        if not self._uid:
+            head = (await self._streams.read(self._stream)).head
+            check_usable(self.stream, head)
+            self._uid = head.uid
+        return self._streams.layout.cursor(self._uid, self.name)
 
-    async def _create(self, offset: int) -> None:
+    async def _create(self, key: str, offset: int) -> None:
         at = await self._streams.read(self._stream)
         check_usable(self.stream, at.head)
         if at.head.uid != self._uid:
             raise NoSuchStream(self.stream, "was deleted and created anew")
+        # Not without the head's version: the stream could be deleted between the look and the creation.
         await self._streams.keys.multi([
-            CheckVersion(self._streams.layout.head(self._stream), at.version), Create(self._key, self._encode(offset)),
+            CheckVersion(self._streams.layout.head(self._stream), at.version), Create(key, self._encode(offset)),
         ])  # fmt: skip
         self._seen = True
 
     def _encode(self, offset: int) -> bytes:
-        now = self._client.services.runtime.clock.wall_us()
-        return json.dumps({"offset": offset, "changed": now}, separators=(",", ":")).encode()
+        return json.dumps({"offset": offset, "changed": self._clock.wall_us()}, separators=(",", ":")).encode()
 
 
 async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: int) -> None:
@@ -125,7 +133,7 @@ async def place_cursor(client: Client, streams: StreamStore, name: StreamName, c
         end = await known_end(client, name, head)
         if offset > end:
             raise OffsetOutOfRange(str(name), offset, head.earliest, end)
-    await Cursor(client, streams, name, head.uid, cursor).move(offset)
+    await Cursor(streams, name, cursor, client.services.runtime.clock).move(offset)
 
 
 async def list_cursors(
