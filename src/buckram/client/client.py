@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.bookies import BookieWatcher
 from buckram.client.delete import delete_ledger
@@ -27,6 +27,10 @@ from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata, Versioned
+
+if TYPE_CHECKING:
+    from buckram.streams.namespace import Namespace
+    from buckram.streams.spaces import Namespaces
 
 T = TypeVar("T")
 _PATIENCE_S = 10.0
@@ -230,6 +234,31 @@ class Client:
         return await repair_ledger(
             self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress
         )
+
+    # -- streams ------------------------------------------------------------------------------------------
+
+    def namespace(self, name: str = "default") -> Namespace:
+        """A namespace of streams; `async with client.namespace("shop").writer("orders") as writer: ...`."""
+        # The one door upwards: streams stand on clients, and this is where users look for them.
+        from buckram.streams.namespace import Namespace
+
+        return Namespace(self, name)
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Create, list, set and delete namespaces."""
+        from buckram.streams.metadata import StreamStore
+        from buckram.streams.spaces import Namespaces
+
+        return Namespaces(StreamStore(self.services.store))
+
+    def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:
+        """`stop` is called when this client is closed, unless `forget(handle)` comes first."""
+        self._guard()
+        self._handles[id(handle)] = stop
+
+    def forget(self, handle: object) -> None:
+        self._forget(handle)
 
     # -- the end ------------------------------------------------------------------------------------------
 

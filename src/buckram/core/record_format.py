@@ -40,7 +40,8 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """No body is larger when uncompressed: what a reader may be made to allocate."""
 NO_TXID = -(2**63)
 NO_SNAPSHOT = -1
-_INT32_MAX = 2**31 - 1
+NO_MIN, NO_MAX = 2**63 - 1, -(2**63)
+_NO_EXTRAS = (None,) * 5
 _BIG = sys.byteorder == "big"
 
 T = TypeVar("T")
@@ -49,7 +50,11 @@ HeadersInput: TypeAlias = Mapping[str, bytes] | Sequence[tuple[str, bytes]]
 
 
 class EntryHeader(NamedTuple):
-    """`first` is relative to the segment; `last_txid` is the stream's after this entry (NO_TXID: none yet)."""
+    """`first` is relative to the segment; `last_txid` is the stream's after this entry (NO_TXID: none yet).
+
+    The timestamps are the least and greatest of the segment up to and with this entry (NO_MIN, NO_MAX: no record yet),
+    so that the last entry tells all of a segment that its row needs.
+    """
 
     kind: int
     compression: int
@@ -94,15 +99,34 @@ class Columns:
         self.sequences = _joined(self.sequences, other.sequences, 0, before, more)
         self.size += other.size
 
-    def slice(self, start: int, stop: int) -> Columns:
-        """Records start..stop with their own size."""
+    def slice(self, start: int, stop: int, size: int | None = None) -> Columns:
+        """Records start..stop; `size`: theirs, if it is known."""
         part = Columns(
             self.values[start:stop], self.keys and self.keys[start:stop], self.headers and self.headers[start:stop],
             self.timestamps and self.timestamps[start:stop], self.txids and self.txids[start:stop],
             self.producers and self.producers[start:stop], self.sequences and self.sequences[start:stop],
         )  # fmt: skip
-        part.size = sum(part.sizes())
+        part.size = sum(part.sizes()) if size is None else size
         return part
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that one record costs in an entry beyond its own, at most."""
+        offset, nullable, number = 4, 5, 8
+        return (
+            nullable
+            + (nullable if self.keys is not None else 0)
+            + (offset if self.headers is not None else 0)
+            + (number if self.timestamps is not None else 0)
+            + (number if self.txids is not None else 0)
+            + (2 * number if self.producers is not None else 0)
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Values only."""
+        extras: tuple[object, ...] = (self.keys, self.headers, self.timestamps, self.txids, self.producers)
+        return extras == _NO_EXTRAS
 
     def sizes(self) -> list[int]:
         """Payload bytes of each record."""
@@ -122,9 +146,12 @@ def headers_size(pairs: HeaderList) -> int:
 
 
 def _joined(mine: list[T] | None, theirs: list[T] | None, blank: T, before: int, more: int) -> list[T] | None:
-    if mine is None and theirs is None:
-        return None
-    return (mine if mine is not None else [blank] * before) + (theirs if theirs is not None else [blank] * more)
+    if mine is None:
+        if theirs is None:
+            return None
+        mine = [blank] * before
+    mine += theirs if theirs is not None else [blank] * more
+    return mine
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -136,10 +163,13 @@ def encode(
     first: int,
     append_time: int,
     last_txid: int = NO_TXID,
+    lowest: int = NO_MIN,
+    highest: int = NO_MAX,
     snapshot: EntryId = NO_SNAPSHOT,
     compression: int = NONE,
-) -> bytes:
-    """The entry of these records (at least one). Times in microseconds UTC; `last_txid` after these records."""
+) -> tuple[bytes, EntryHeader]:
+    """The entry of these records (at least one). Times in microseconds UTC; `last_txid` after these records; `lowest`
+    and `highest` timestamp of the segment before them."""
     body = BodyBuilder()
     mask = body.binary(columns.values, VALUE_NULLS)
     if columns.keys is not None:
@@ -147,12 +177,13 @@ def encode(
     if columns.headers is not None:
         mask |= HEADERS
         body.headers(columns.headers)
-    lowest = highest = append_time
     if columns.timestamps is not None:
         mask |= TIMESTAMPS
         times = [append_time if time is None else time for time in columns.timestamps]
-        lowest, highest = min(times), max(times)
+        lowest, highest = min(lowest, *times), max(highest, *times)
         body.integers("q", times)
+    else:
+        lowest, highest = min(lowest, append_time), max(highest, append_time)
     if columns.txids is not None:
         mask |= TXIDS
         body.integers("q", columns.txids)
@@ -163,16 +194,22 @@ def encode(
         DATA, compression, mask, len(columns.values), body.size, first, append_time, last_txid, lowest, highest,
         snapshot,
     )
-    return _entry(header, body.parts)
+    return _entry(header, body.parts), header
 
 
 def encode_plain(
-    kind: int, body: bytes, *, first: int, append_time: int, last_txid: int = NO_TXID, snapshot: EntryId = NO_SNAPSHOT
+    kind: int,
+    body: bytes,
+    *,
+    first: int,
+    append_time: int,
+    last_txid: int = NO_TXID,
+    lowest: int = NO_MIN,
+    highest: int = NO_MAX,
+    snapshot: EntryId = NO_SNAPSHOT,
 ) -> bytes:
     """A snapshot or a mark: an entry without records. `first` is the offset of the record that comes next."""
-    header = EntryHeader(
-        kind, NONE, 0, 0, len(body), first, append_time, last_txid, append_time, append_time, snapshot
-    )
+    header = EntryHeader(kind, NONE, 0, 0, len(body), first, append_time, last_txid, lowest, highest, snapshot)
     return _entry(header, [body])
 
 

@@ -94,7 +94,7 @@ class Batch:
 
     __slots__ = (
         "_headers", "_keys", "_producers", "_sequences", "_start", "_stop", "_timestamps", "_txids", "_values",
-        "base", "entry_id", "header", "ledger_id", "payload_bytes",
+        "append_time", "base", "entry_id", "header", "ledger_id", "payload_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,8 @@ class Batch:
     ) -> None:
         self.header, self.base, self.ledger_id, self.entry_id = header, base, ledger_id, entry_id
         self.payload_bytes = payload_bytes
+        self.append_time = header.append_time
+        """Microseconds UTC; the same for all records of an entry, never less than that of the entry before."""
         self._start, self._stop = 0, header.records
         cursor, count, mask = BufferCursor(body), header.records, header.columns
         self._values = _binary(cursor, count, mask & VALUE_NULLS)
@@ -126,11 +128,6 @@ class Batch:
     def next_offset(self) -> int:
         """The offset after the last record."""
         return self.base + self.header.first + self._stop
-
-    @property
-    def append_time(self) -> int:
-        """Microseconds UTC; the same for all records of an entry, never less than that of the entry before."""
-        return self.header.append_time
 
     def __len__(self) -> int:
         return self._stop - self._start
@@ -165,9 +162,10 @@ class Batch:
 
     def records(self) -> list[Record]:
         offsets = range(self.first_offset, self.next_offset)
-        values, time = self.values(), self.header.append_time
+        values, time = self.values(), self.append_time
         if self.header.columns & ~VALUE_NULLS == 0:
-            plain = map(Record, offsets, values, repeat(None), repeat(()), repeat(time), repeat(time), repeat(None))
+            event = self.header.append_time
+            plain = map(Record, offsets, values, repeat(None), repeat(()), repeat(event), repeat(time), repeat(None))
             return list(plain)
         rows = list(
             map(Record, offsets, values, self.keys(), self.headers(), self.timestamps(), repeat(time), self.txids())
@@ -184,6 +182,11 @@ class Batch:
         return iter(self.records())
 
     # -- parts and columns --------------------------------------------------------------------------------
+
+    def clamped(self, least: int, most: int) -> Batch:
+        """Its append time held within these bounds, where its segment's row says so. Changes this batch."""
+        self.append_time = min(max(self.append_time, least), most)
+        return self
 
     def between(self, first: int, stop: int | None = None) -> Batch:
         """The records with first <= offset < stop that are in this batch; a view of the same bytes."""

@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from buckram.core.record_format import NO_SNAPSHOT, NO_TXID
-from buckram.core.stream_errors import NoSuchStream, OffsetOutOfRange, StaleTransaction, StreamEnded, WriterLost
+from buckram.core.stream_errors import (
+    NoSuchStream,
+    OffsetOutOfRange,
+    OpenSegment,
+    StaleTransaction,
+    StreamEnded,
+    StreamError,
+    WriterLost,
+)
 from buckram.core.stream_head import PAGE_SEGMENTS, Head, Page, Segment, Summary, Transaction, WriterInfo
 from buckram.errors import InvalidArgument, check
 from buckram.types import LedgerId
@@ -66,9 +74,9 @@ def sealed(name: str, head: Head, epoch: int, ledger: LedgerId, summary: Summary
 
 
 def rolled(
-    name: str, head: Head, epoch: int, old: tuple[LedgerId, Summary] | None, ledger: LedgerId, now: int
+    name: str, head: Head, epoch: int, old: tuple[LedgerId, Summary] | None, ledger: LedgerId, base: int, now: int
 ) -> Step | None:
-    """Seal `old` (None: no segment is open) and list `ledger` as the open segment, in one step."""
+    """Seal `old` (None: no segment is open) and list `ledger` as the open segment from `base` on, in one step."""
     check_epoch(name, head, epoch)
     present = head.open_segment
     if present is not None and present.ledger == ledger:
@@ -77,6 +85,7 @@ def rolled(
         raise WriterLost(name, f"its open segment is not this writer's any more: {present}")
     if old is not None:
         head = _sealed(head, old[1])
+    check(head.end == base, "M9", f"{name}: the list ends at {head.end}, the next segment begins at {base}")
     row = Segment(head.next_number, ledger, head.end, max(now, head.last_append))
     return _paged(replace(head, tail=(*head.tail, row), next_number=head.next_number + 1))
 
@@ -127,11 +136,13 @@ def published(
     version: int,
     now: int,
     *,
+    seal_live: bool = False,
     live: tuple[LedgerId, Summary] | None = None,
 ) -> Step | None:
-    """Seal `live` (the open segment, fenced by the caller), list sealed ledgers behind it, record the transaction.
+    """List sealed ledgers as segments and record the transaction. None when this version is recorded already.
 
-    None when this version is recorded already. A claim (epoch + 1) goes with `live`, so its writer is out for good.
+    A stream that a writer holds is refused (OpenSegment; an idle writer counts, too: its offsets would be wrong),
+    unless `seal_live`: then the open segment, which the caller fenced as `live`, is sealed, and the writer is out.
     """
     check_usable(name, head)
     done = head.transactions.get(application)
@@ -141,10 +152,16 @@ def published(
         raise StaleTransaction(name, application, version, done.version)
     if head.ended:
         raise StreamEnded(name, head.end)
-    if live is not None:
-        check(head.open_segment is not None and head.open_segment.ledger == live[0], "M9", f"{name}: sealing {live}")
-        head = replace(_sealed(head, live[1]), epoch=head.epoch + 1, writer=None)
-    check(head.open_segment is None, "M9", f"{name}: a bulk step behind an open segment")
+    present = head.open_segment
+    if present is not None or head.writer is not None:
+        if not seal_live:
+            writer = head.writer
+            raise OpenSegment(name, writer.name if writer else "unknown", writer.since if writer else 0)
+        if present is not None:
+            if live is None or live[0] != present.ledger:
+                raise LiveMoved(name, "another segment is open than the one that was fenced")
+            head = _sealed(head, live[1])
+        head = replace(head, epoch=head.epoch + 1, writer=None)
     time = max(now, head.last_append)
     first, number, rows = head.end, head.next_number, list(head.tail)
     offset = first
@@ -159,6 +176,12 @@ def published(
         last_append=time if segments else head.last_append,
     )  # fmt: skip
     return _paged(head)
+
+
+class LiveMoved(StreamError):
+    """The open segment changed while a bulk step fenced it: fence the one that is open now and ask again."""
+
+    retryable = True
 
 
 def _recorded(
@@ -289,7 +312,7 @@ def check_step(name: str, before: Head, after: Head) -> None:
 
 
 __all__ = [
-    "MAX_BULK_SEGMENTS", "NO_TXID", "Step", "check_epoch", "check_head", "check_properties", "check_step",
+    "MAX_BULK_SEGMENTS", "NO_TXID", "LiveMoved", "Step", "check_epoch", "check_head", "check_properties", "check_step",
     "check_usable", "claimed", "configured", "deleted", "is_dead", "published", "released", "rolled", "sealed",
     "swept", "trimmed", "truncated",
 ]  # fmt: skip

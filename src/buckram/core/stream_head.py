@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import replace as replace
 from typing import Any, NamedTuple
 
 from buckram.core.record_format import NO_TXID
@@ -23,7 +22,7 @@ LEDGER = "ledger"
 
 
 class Summary(NamedTuple):
-    """What a sealed segment holds. Times in microseconds UTC. `last_entry`: of the ledger; bytes: payload of entries."""
+    """What a sealed segment holds. Times in microseconds UTC; `last_entry` of the ledger; `bytes` of entry payloads."""
 
     records: int
     last_entry: EntryId

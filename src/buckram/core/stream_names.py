@@ -67,7 +67,7 @@ def check_producer(producer: str) -> str:
 
 
 def owner_mark(name: StreamName, uid: str, purpose: str) -> dict[str, bytes]:
-    """Custom metadata that names the stream as owner of a ledger. `purpose`: "segment" or "bulk APPLICATION VERSION"."""
+    """Custom metadata that names a ledger's owner. `purpose`: "segment" or "bulk APPLICATION VERSION"."""
     return {OWNER: str(name).encode(), OWNER_UID: uid.encode(), OWNER_PURPOSE: purpose.encode()}
 
 

@@ -1,0 +1,74 @@
+"""Deleting a stream: first nobody can use it any more, then everything that belongs to it goes, the head last.
+
+May be stopped anywhere; asking again (or the janitor) goes on. Every ledger is recovered and deleted, so that a writer
+that does not know it yet is fenced.
+"""
+
+from __future__ import annotations
+
+from buckram.client.client import Client
+from buckram.core.stream_changes import deleted
+from buckram.core.stream_errors import NoSuchStream
+from buckram.core.stream_head import PAGE_SEGMENTS, Head
+from buckram.core.stream_names import StreamName
+from buckram.errors import KeyNotEmpty, NoSuchKey, VersionConflict
+from buckram.seams import KeyStore
+from buckram.streams.ledgers import discard, drop_ledger, intents
+from buckram.streams.metadata import StreamStore
+
+_PAGE = 1000
+
+
+async def delete_stream(client: Client, streams: StreamStore, name: StreamName, *, uid: str | None = None) -> None:
+    """NoSuchStream if there is none. `uid`: only this incarnation of the name."""
+    head = await streams.change(name, deleted, uid=uid)
+    await _drop_ledgers(client, streams, head)
+    await _drop_keys(streams, head)
+    while True:
+        try:
+            at = await streams.read(name)
+        except NoSuchStream:
+            return
+        if at.head.uid != head.uid:
+            return
+        try:
+            await streams.remove(name, at.version)
+            return
+        except (NoSuchKey, VersionConflict):
+            continue
+
+
+async def _drop_ledgers(client: Client, streams: StreamStore, head: Head) -> None:
+    async for row in streams.segments(head):
+        await drop_ledger(client, row.ledger)
+    for ledger in head.garbage:
+        await drop_ledger(client, ledger)
+    while found := await intents(streams, head.uid, limit=_PAGE):
+        for intent in found:
+            await discard(client, streams, head.uid, intent)
+
+
+async def _drop_keys(streams: StreamStore, head: Head) -> None:
+    keys, layout = streams.keys, streams.layout
+    for number in range(head.first // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS):
+        await _drop(keys, layout.page(head.uid, number))
+    for parent in (layout.cursors(head.uid), layout.intents(head.uid), f"{layout.data(head.uid)}/pages"):
+        while names := await keys.children(parent, limit=_PAGE):
+            for child in names:
+                await _drop(keys, f"{parent}/{child}")
+        await _drop(keys, parent)
+    await _drop(keys, layout.lease(head.uid))
+    await _drop(keys, layout.data(head.uid))
+
+
+async def _drop(keys: KeyStore, key: str) -> None:
+    """Whatever its version; a key that somebody just put something under stays for the janitor."""
+    while True:
+        try:
+            found = await keys.get(key)
+            await keys.delete(key, found.version)
+            return
+        except VersionConflict:
+            continue
+        except (NoSuchKey, KeyNotEmpty):
+            return

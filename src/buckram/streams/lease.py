@@ -1,0 +1,119 @@
+"""The lease: at most one writer at a time is polite enough to write. What makes it certain is the epoch and the fence.
+
+An ephemeral key of the writer's metadata session. Its value names the holder, for the error that others get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from buckram.core.stream_errors import WriterExists
+from buckram.errors import KeyExists, MetadataError, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.net.tasks import TaskScope
+from buckram.seams import Create, Delete, KeyStore
+from buckram.streams.metadata import Patience
+
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    name: str
+    nonce: str
+    since: int
+
+    def encode(self) -> bytes:
+        return json.dumps({"name": self.name, "nonce": self.nonce, "since": self.since}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Holder:
+        """Anything unreadable is a holder without a name: the lease is only for politeness."""
+        try:
+            raw = json.loads(data)
+            return cls(str(raw["name"]), str(raw["nonce"]), int(raw["since"]))
+        except (ValueError, KeyError, TypeError):
+            return cls("unknown", "", 0)
+
+
+class Lease:
+    """`lost(reason)` is called once, on the loop, when somebody else holds it. `acquire` before, `close` after use."""
+
+    def __init__(self, keys: KeyStore, stream: str, key: str, me: Holder, lost: Callable[[str], None]) -> None:
+        self._keys, self._stream, self._key, self._me, self._lost = keys, stream, key, me, lost
+        self._scope = TaskScope(f"lease of {stream}")
+        self._stale = asyncio.Event()
+        self._closed = False
+
+    async def acquire(self, *, takeover: bool = False, wait: bool = False) -> None:
+        """Hold the lease. Held by another: WriterExists, or wait for its end, or replace it (takeover)."""
+        patience = Patience()
+        while True:
+            freed = asyncio.Event()
+            try:
+                await self._keys.create(self._key, self._me.encode(), ephemeral=True)
+                break
+            except KeyExists:
+                pass
+            except MetadataUnavailable as error:
+                await patience.wait(error)
+                # It may be there: look, and if it is ours it has the session of now.
+            try:
+                found = await self._keys.get(self._key, freed.set if wait and not takeover else None)
+                holder = Holder.decode(found.value)
+                if holder.nonce == self._me.nonce:
+                    break
+                if takeover:
+                    await self._keys.multi([
+                        Delete(self._key, found.version), Create(self._key, self._me.encode(), ephemeral=True),
+                    ])  # fmt: skip
+                    break
+                if not wait:
+                    raise WriterExists(self._stream, holder.name, holder.since)
+                await freed.wait()
+                patience = Patience()
+            except (NoSuchKey, KeyExists, VersionConflict):
+                continue  # it changed under our eyes
+            except MetadataUnavailable as error:
+                await patience.wait(error)
+        self._stale.set()
+        self._scope.spawn(self._watch(), "watch")
+
+    async def close(self) -> None:
+        """Give it up if it is ours. Idempotent; when the store is away it goes with the session."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._scope.close()
+        try:
+            found = await self._keys.get(self._key)
+            if Holder.decode(found.value).nonce == self._me.nonce:
+                await self._keys.delete(self._key, found.version)
+        except MetadataError:
+            return
+
+    async def _watch(self) -> None:
+        """After every change of the key: is it still ours? One that went with our session is created again."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            try:
+                found = await self._keys.get(self._key, self._stale.set)
+                holder = Holder.decode(found.value)
+                if holder.nonce != self._me.nonce:
+                    self._lost(f"writer {holder.name!r} took the lease")
+                    return
+            except NoSuchKey:
+                await self._again()
+            except MetadataError:
+                self._stale.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _again(self) -> None:
+        try:
+            await self._keys.create(self._key, self._me.encode(), ephemeral=True)
+        except MetadataError:  # somebody was faster, or the store is away: look again
+            await asyncio.sleep(_RETRY_S)
+        self._stale.set()

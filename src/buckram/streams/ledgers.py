@@ -1,0 +1,125 @@
+"""Ledgers that are made for a stream: each has an intent and an owner mark before its first entry, so none gets lost.
+
+To discard one that is not listed: claim its intent (from then on no multi can list it), delete the ledger, delete the
+intent. That is safe at any time; whether it is polite is the caller's business.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from buckram.client.delete import delete_ledger
+from buckram.core.stream_names import StreamName, owner_mark
+from buckram.core.stream_policy import Policy
+from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.seams import Delete
+from buckram.streams.metadata import Patience, StreamStore
+from buckram.types import LedgerId
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.client.writer import Writer
+
+SEGMENT = "segment"
+_MADE, _DISCARD = "made", "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """`epoch`: of the writer that made it. `purpose`: "segment", or "bulk APPLICATION VERSION"."""
+
+    ledger: LedgerId
+    epoch: int
+    purpose: str
+    time: int
+    discard: bool
+    version: int
+
+
+async def make_ledger(
+    client: Client, streams: StreamStore, name: StreamName, uid: str, policy: Policy, *, epoch: int,
+    purpose: str = SEGMENT,
+) -> tuple[Writer, Intent]:  # fmt: skip
+    """A new ledger of the stream, in no list. Errors: NotEnoughBookies, MetadataUnavailable; nothing is left behind
+    that a janitor does not find."""
+    store, now = client.services.store, client.services.runtime.clock.wall_us()
+    ledger = await store.allocate_ledger_id()
+    intent = Intent(ledger, epoch, purpose, now, False, 0)
+    await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
+    try:
+        writer = await client.create(
+            ensemble=policy.ensemble, digest=policy.digest, ledger_id=ledger,
+            custom_metadata=dict(owner_mark(name, uid, purpose)),
+        )  # fmt: skip
+    except BuckramError:
+        with suppress(BuckramError):  # else it is the janitor's work; the reason of the failure is worth more
+            await discard(client, streams, uid, intent)
+        raise
+    return writer, intent
+
+
+def listing(streams: StreamStore, uid: str, intent: Intent) -> Delete:
+    """To be part of the multi that lists the ledger: refuses when the intent was claimed meanwhile."""
+    return Delete(streams.layout.intent(uid, intent.ledger), intent.version)
+
+
+async def intents(streams: StreamStore, uid: str, *, after: LedgerId = -1, limit: int = 1000) -> list[Intent]:
+    """In order of ledger ids; empty at the end."""
+    parent = streams.layout.intents(uid)
+    names = await streams.keys.children(parent, after=f"{after:019d}" if after >= 0 else "", limit=limit)
+    found: list[Intent] = []
+    for child in names:
+        intent = await read_intent(streams, uid, int(child))
+        if intent is not None:
+            found.append(intent)
+    return found
+
+
+async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Intent | None:
+    try:
+        kept = await streams.keys.get(streams.layout.intent(uid, ledger))
+    except NoSuchKey:
+        return None
+    raw = json.loads(kept.value)
+    return Intent(ledger, raw["epoch"], raw["purpose"], raw["time"], raw["state"] == _DISCARD, kept.version)
+
+
+async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent) -> bool:
+    """Delete a ledger that is in no list. False: its intent is gone or changed, so it was listed or discarded."""
+    key, patience = streams.layout.intent(uid, intent.ledger), Patience()
+    while True:
+        try:
+            if not intent.discard:
+                version = await streams.keys.set(key, _encode(intent, _DISCARD), intent.version)
+                intent = Intent(intent.ledger, intent.epoch, intent.purpose, intent.time, True, version)
+            await drop_ledger(client, intent.ledger)
+            await streams.keys.delete(key, intent.version)
+            return True
+        except NoSuchKey:
+            return False
+        except VersionConflict:
+            seen = await read_intent(streams, uid, intent.ledger)
+            if seen is None or not seen.discard:
+                return False
+            intent = seen  # claimed: by a lost request of ours or by somebody who may have died since
+        except MetadataUnavailable as error:
+            await patience.wait(error)
+
+
+async def drop_ledger(client: Client, ledger: LedgerId) -> None:
+    """Delete a ledger of a stream; one that is gone is fine. Also when it cannot be recovered any more."""
+    try:
+        await delete_ledger(client.services, ledger, force=True)
+    except NoSuchLedger:
+        return
+
+
+def _encode(intent: Intent, state: str = _MADE) -> bytes:
+    fields = {"epoch": intent.epoch, "purpose": intent.purpose, "time": intent.time, "state": state}
+    return json.dumps(fields, ensure_ascii=False).encode()
+
+
+__all__ = ["SEGMENT", "Intent", "discard", "drop_ledger", "intents", "listing", "make_ledger", "read_intent"]

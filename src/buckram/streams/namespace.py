@@ -1,0 +1,261 @@
+"""Namespace: what `client.namespace(name)` gives. Each operation on streams begins here; the work is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.client.client import Client
+from buckram.client.opening import Opening
+from buckram.core.stream_batch import Record
+from buckram.core.stream_changes import check_properties, check_usable, configured
+from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, OffsetOutOfRange, StreamExists
+from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
+from buckram.core.stream_names import StreamName, check_name, stream_name
+from buckram.core.stream_policy import Policy, check_overrides, merged
+from buckram.errors import InvalidArgument, VersionConflict
+from buckram.streams.bulk import Bulk
+from buckram.streams.cursors import Cursor
+from buckram.streams.delete import delete_stream
+from buckram.streams.locate import known_end, offset_at_time
+from buckram.streams.metadata import HeadAt, StreamStore, new_uid
+from buckram.streams.opening import open_writer
+from buckram.streams.reader import Range, StreamReader, Time, Truncated, microseconds
+from buckram.streams.spaces import Namespaces, changed_policy, list_names
+from buckram.streams.truncate import offset_keeping, trim, truncate
+from buckram.streams.writer import StreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream at one moment. `end`: the offset after the last readable record. Times in microseconds UTC."""
+
+    name: str
+    uid: str
+    created: int
+    earliest: int
+    end: int
+    ended: bool
+    writer: WriterInfo | None
+    policy: Policy
+    overrides: Mapping[str, Any]
+    properties: Mapping[str, str]
+    last_append: int
+    transactions: Mapping[str, Transaction]
+    segments: int
+    """How many are listed, dead ones that wait for deletion included."""
+
+
+class Namespace:
+    """A namespace of streams. Stream names may be given bare or as NAMESPACE/STREAM of this namespace."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self.name = client, stream_name("x", name).namespace
+        self._streams = StreamStore(client.services.store)
+        self._spaces = Namespaces(self._streams)
+
+    @property
+    def store(self) -> StreamStore:
+        """For rooms that work on metadata directly (retention, janitor)."""
+        return self._streams
+
+    # -- streams ------------------------------------------------------------------------------------------
+
+    async def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
+        """Make a stream. `policy`: what differs from the namespace's (core/stream_policy.Policy). StreamExists."""
+        name = self._name(stream)
+        overrides = check_overrides(policy)
+        check_properties(properties or {})
+        runtime = self._client.services.runtime
+        head = Head(
+            new_uid(runtime.rng.getrandbits(64)), runtime.clock.wall_us(), policy=overrides,
+            properties=dict(properties or {}),
+        )  # fmt: skip
+        while True:
+            space = await self._spaces.get(self.name)
+            if space.deleting:
+                raise NoSuchNamespace(self.name)
+            merged(space.policy, overrides)
+            try:
+                await self._streams.create(name, head, space.version)
+                break
+            except VersionConflict:
+                continue
+        return await self._info(name, HeadAt(head, 0))
+
+    async def exists(self, stream: str) -> bool:
+        try:
+            check_usable(stream, (await self._streams.read(self._name(stream))).head)
+        except NoSuchStream:
+            return False
+        return True
+
+    async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """Bare names in order, those greater than `after`; empty at the end."""
+        await self._spaces.get(self.name)
+        return await list_names(self._streams, self._streams.layout.heads(self.name), prefix, after, limit)
+
+    async def info(self, stream: str) -> StreamInfo:
+        """What is known of a stream now. NoSuchStream."""
+        name = self._name(stream)
+        return await self._info(name, await self._streams.read(name))
+
+    async def delete(self, stream: str) -> None:
+        """Delete a stream and all that belongs to it; its writer is fenced. NoSuchStream."""
+        self._client.services.guard()
+        await delete_stream(self._client, self._streams, self._name(stream))
+
+    async def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
+        """Change settings of one stream; None takes a setting back to the namespace's. Writers see it when reopened."""
+        name = self._name(stream)
+        await self._streams.change(
+            name, lambda head: configured(str(name), head, changed_policy(head.policy, policy), None)
+        )
+        return await self.info(stream)
+
+    async def set_properties(self, stream: str, properties: Mapping[str, str | None]) -> StreamInfo:
+        """Set properties; None removes one."""
+        name = self._name(stream)
+
+        def merge(head: Head) -> dict[str, str]:
+            both = {**head.properties, **properties}
+            return {key: value for key, value in both.items() if value is not None}
+
+        await self._streams.change(name, lambda head: configured(str(name), head, None, merge(head)))
+        return await self.info(stream)
+
+    async def segments(self, stream: str) -> AsyncIterator[Segment]:
+        """The segment list, oldest first; for planning of parallel reads."""
+        head = (await self._streams.read(self._name(stream))).head
+        async for segment in self._streams.segments(head):
+            yield segment
+
+    # -- writing and reading ------------------------------------------------------------------------------
+
+    def writer(
+        self, stream: str, *, create: bool = True, takeover: bool = False, wait: bool = False, name: str = "",
+        linger_ms: float = 2.0,
+    ) -> Opening[StreamWriter]:  # fmt: skip
+        """The stream's writer: `async with ns.writer("orders") as w` or `await ns.writer(...)`.
+
+        `create`: makes a stream that is not there. Held by another writer: WriterExists, unless `wait` (until it goes:
+        leader election) or `takeover` (it is fenced). `name` is what others are told of this writer. `linger_ms`:
+        how long a record may wait for company while earlier ones are on their way; 0 never. Errors: StreamEnded,
+        NotEnoughBookies, RecoveryFailed (retryable).
+        """
+        full = self._name(stream)
+        if not 0 <= linger_ms <= 10_000:
+            raise InvalidArgument(f"linger_ms = {linger_ms!r}: needs 0 to 10000")
+        if wait and takeover:
+            raise InvalidArgument("wait=True and takeover=True exclude each other")
+
+        async def start() -> StreamWriter:
+            self._client.services.guard()
+            if create and not await self.exists(full.stream):
+                with suppress(StreamExists):
+                    await self.create(full.stream)
+            space = await self._spaces.get(self.name)
+            writer = await open_writer(
+                self._client, self._streams, full, lambda head: merged(space.policy, head.policy), writer_name=name,
+                takeover=takeover, wait=wait, linger_ms=linger_ms, on_closed=self._client.forget,
+            )  # fmt: skip
+            self._client.adopt(writer, writer.abandon)
+            return writer
+
+        return Opening(start)
+
+    def read(
+        self, stream: str, *, start: int | str = "earliest", stop: int | str | None = None,
+        start_time: Time | None = None, stop_time: Time | None = None, start_txid: int | None = None,
+        follow: bool = False, on_truncated: Truncated = "error", cursor: str | None = None,
+    ) -> StreamReader:  # fmt: skip
+        """A reader: `async for record in ns.read("orders")`. Opens at first use; NoSuchStream then.
+
+        From `start` (an offset, "earliest", "latest"), the first record appended at or after `start_time`, or the first
+        with at least `start_txid`; before `stop` (an offset, or "latest") and `stop_time` (append time). Without
+        `follow` it ends at what is readable now, with it only where the stream was ended. `on_truncated="skip"`: goes
+        on at the earliest instead of OffsetTruncated. `cursor`: begins at this durable cursor where it exists;
+        `reader.commit()` moves it.
+        """
+        name = self._name(stream)
+        place: Callable[[str], Cursor] | None = None
+        if cursor is not None:
+            kept = check_name("cursor", cursor)
+            place = lambda uid: Cursor(self._client, self._streams, name, uid, kept)  # noqa: E731
+        return StreamReader(
+            self._client, self._streams, name,
+            Range(start, stop, start_time, stop_time, start_txid, follow, on_truncated), place,
+            on_open=lambda reader: self._client.adopt(reader, reader.close), on_closed=self._client.forget,
+        )  # fmt: skip
+
+    async def get(self, stream: str, offset: int) -> Record:
+        """One record. OffsetOutOfRange (says earliest and latest), OffsetTruncated."""
+        name = self._name(stream)
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument(f"offset {offset!r}: needs an int from 0 on")
+        reader = self.read(stream, start=offset, stop=offset + 1)
+        try:
+            batch = await reader.next_batch()
+        finally:
+            await reader.close()
+        if batch is None:
+            head = (await self._streams.read(name)).head
+            raise OffsetOutOfRange(str(name), offset, head.earliest, await known_end(self._client, name, head))
+        return batch.records()[0]
+
+    async def truncate(
+        self, stream: str, *, before: int | None = None, before_time: Time | None = None, keep_bytes: int | None = None,
+        trim_now: bool = True,
+    ) -> int:  # fmt: skip
+        """Drop the oldest records: below an offset, appended before a time, or beyond so many bytes (whole segments).
+
+        The new earliest offset, at once and exact to the record; space follows by whole segments, now (`trim_now`) or
+        by the janitor. OffsetOutOfRange.
+        """
+        name = self._name(stream)
+        if sum(choice is not None for choice in (before, before_time, keep_bytes)) != 1:
+            raise InvalidArgument("truncate needs exactly one of before, before_time and keep_bytes")
+        head = (await self._streams.read(name)).head
+        check_usable(str(name), head)
+        if before is not None:
+            offset = before
+        elif before_time is not None:
+            offset = await offset_at_time(self._client, self._streams, name, head, microseconds(before_time))
+        else:
+            offset = await offset_keeping(self._streams, head, keep_bytes or 0)
+        head = await truncate(self._client, self._streams, name, offset)
+        if trim_now:
+            await trim(self._client, self._streams, name)
+        return head.earliest
+
+    async def bulk(self, stream: str, *, application: str, version: int) -> Bulk:
+        """A bulk step (streams/bulk): ledgers that become segments in one compare-and-set, once per (application,
+        version). NoSuchStream."""
+        name = self._name(stream)
+        head = (await self._streams.read(name)).head
+        check_usable(str(name), head)
+        space = await self._spaces.get(self.name)
+        return Bulk(
+            self._client, self._streams, name, head, merged(space.policy, head.policy), application, version
+        )
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _name(self, stream: str) -> StreamName:
+        return stream_name(stream, self.name)
+
+    async def _info(self, name: StreamName, at: HeadAt) -> StreamInfo:
+        head = at.head
+        check_usable(str(name), head)
+        space = await self._spaces.get(self.name)
+        count = head.tail[-1].number + 1 - head.first if head.tail else head.paged - min(head.first, head.paged)
+        return StreamInfo(
+            str(name), head.uid, head.created, head.earliest, await known_end(self._client, name, head), head.ended,
+            head.writer, merged(space.policy, head.policy), head.policy, head.properties, head.last_append,
+            head.transactions, count,
+        )  # fmt: skip
+
+
+__all__ = ["Namespace", "StreamInfo"]

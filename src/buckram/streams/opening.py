@@ -1,0 +1,118 @@
+"""Becoming the writer of a stream: lease, claim, fence, seal; then the first segment is prepared.
+
+The order is that of docs/streams-design.md (Lease, epoch, fence). A crash after any step leaves what the next opening
+repairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from buckram.client.client import Client
+from buckram.core.stream_changes import claimed, sealed, swept
+from buckram.core.stream_errors import StreamEnded, WriterLost
+from buckram.core.stream_head import Head, WriterInfo
+from buckram.core.stream_names import StreamName
+from buckram.core.stream_policy import Policy
+from buckram.errors import BuckramError, InvariantViolation, RecoveryFailed
+from buckram.streams.lease import Holder, Lease
+from buckram.streams.ledgers import SEGMENT, discard, drop_ledger, intents
+from buckram.streams.metadata import StreamStore
+from buckram.streams.recovery import load_producers, recover_segment
+from buckram.streams.roll import Claim
+from buckram.streams.writer import StreamWriter
+
+_RECOVERY_PATIENCE_S = 30.0
+_RECOVERY_PAUSE_S = 0.5
+_SWEPT_AT_ONCE = 64
+
+
+async def open_writer(
+    client: Client, streams: StreamStore, name: StreamName, policy_of: Callable[[Head], Policy], *, writer_name: str,
+    takeover: bool, wait: bool, linger_ms: float, on_closed: Callable[[StreamWriter], None],
+) -> StreamWriter:  # fmt: skip
+    """WriterExists, StreamEnded, NoSuchStream, NotEnoughBookies, RecoveryFailed (the last two: try again later)."""
+    runtime = client.services.runtime
+    head = (await streams.read(name)).head
+    nonce = f"{runtime.rng.getrandbits(64):016x}"
+    me = Holder(writer_name or f"writer-{nonce[:6]}", nonce, runtime.clock.wall_us())
+    writer: list[StreamWriter] = []
+    lost: list[str] = []
+
+    def lease_lost(reason: str) -> None:
+        lost.append(reason)
+        for present in writer:
+            present.lease_lost(reason)
+
+    if head.ended:
+        raise StreamEnded(str(name), head.end)
+    lease = Lease(streams.keys, str(name), streams.layout.lease(head.uid), me, lease_lost)
+    try:
+        await lease.acquire(takeover=takeover, wait=wait)
+        claim, head = await _claim(client, streams, name, head.uid, me)
+        head = await _seal(claim, head)
+        table = await load_producers(client, streams, name, head)
+        opened = StreamWriter(
+            claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=on_closed
+        )
+        first = await opened.prepare()
+    except BaseException:
+        await lease.close()
+        raise
+    writer.append(opened)
+    opened.start(lease, first)
+    if lost:
+        await opened.abandon()
+        raise WriterLost(str(name), f"{lost[0]} while this writer opened")
+    opened.run(_sweep(claim, head), "sweep")
+    return opened
+
+
+async def _claim(
+    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder
+) -> tuple[Claim, Head]:
+    """From here on no older writer changes the head: the head is read after the lease is held."""
+    info = WriterInfo(me.name, me.nonce, me.since)
+    head = await streams.change(name, lambda head: claimed(str(name), head, info), uid=uid)
+    if head.writer is None or head.writer.nonce != me.nonce:
+        raise WriterLost(str(name), "another writer took it over while this one opened")
+    return Claim(client, streams, name, uid, head.epoch, me.nonce), head
+
+
+async def _seal(claim: Claim, head: Head) -> Head:
+    """Fence and seal the segment that the writer before left open."""
+    segment = head.open_segment
+    if segment is None:
+        return head
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _RECOVERY_PATIENCE_S
+    while True:
+        try:
+            summary = await recover_segment(claim.client, claim.name, segment.ledger)
+            break
+        except RecoveryFailed:
+            if loop.time() + _RECOVERY_PAUSE_S >= deadline:
+                raise
+        await asyncio.sleep(_RECOVERY_PAUSE_S)
+    name, ledger = str(claim.name), segment.ledger
+    return await claim.streams.change(
+        claim.name, lambda head: sealed(name, head, claim.epoch, ledger, summary), uid=claim.uid
+    )
+
+
+async def _sweep(claim: Claim, head: Head) -> None:
+    """Delete what writers before left behind. Best effort: the janitor does the rest."""
+    try:
+        if head.garbage:
+            done = head.garbage[:_SWEPT_AT_ONCE]
+            for ledger in done:
+                await drop_ledger(claim.client, ledger)
+            await claim.streams.change(claim.name, lambda head: swept(head, done), uid=claim.uid)
+        for intent in await intents(claim.streams, claim.uid, limit=_SWEPT_AT_ONCE):
+            if intent.purpose == SEGMENT and intent.epoch < claim.epoch:
+                await discard(claim.client, claim.streams, claim.uid, intent)
+    except InvariantViolation:
+        raise
+    except BuckramError:
+        return

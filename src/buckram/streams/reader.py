@@ -1,0 +1,293 @@
+"""StreamReader: reading a stream record by record or in batches, as its user sees it; source and locate do the work.
+
+It opens at first use, so that `async for record in ns.read(name)` is all one needs; `async with` or close() ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from buckram.client.client import Client
+from buckram.core.record_format import NO_TXID
+from buckram.core.stream_batch import Batch, Record
+from buckram.core.stream_changes import check_usable
+from buckram.core.stream_errors import OffsetOutOfRange, OffsetTruncated
+from buckram.core.stream_names import StreamName
+from buckram.errors import HandleClosed, InvalidArgument
+from buckram.streams.locate import known_end, offset_at_time, offset_of_txid
+from buckram.streams.metadata import HeadAt, StreamStore
+from buckram.streams.source import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Time = int | datetime
+Truncated = Literal["error", "skip"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CursorHandle(Protocol):
+    """What a reader needs of a durable cursor (streams/cursors)."""
+
+    async def load(self) -> int | None:
+        """Its offset; None where there is none."""
+        ...
+
+    async def move(self, offset: int) -> None:
+        """Up only; CursorMoved, MetadataUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to read; see Namespace.read."""
+
+    start: int | str = "earliest"
+    stop: int | str | None = None
+    start_time: Time | None = None
+    stop_time: Time | None = None
+    start_txid: int | None = None
+    follow: bool = False
+    on_truncated: Truncated = "error"
+
+
+class StreamReader:
+    """`async for record in reader`, or batches with `async for batch in reader.batches()`; one consumer at a time.
+
+    Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; on_truncated="skip" goes on at
+    the earliest), CorruptEntry, ReadFailed (retryable), HandleClosed. After an error the next call goes on where it
+    was.
+    """
+
+    def __init__(
+        self, client: Client, streams: StreamStore, name: StreamName, span: Range,
+        cursor: Callable[[str], CursorHandle] | None = None, *, on_open: Callable[[StreamReader], None],
+        on_closed: Callable[[StreamReader], None],
+    ) -> None:  # fmt: skip
+        _check(span)
+        self.stream = str(name)
+        self._client, self._streams, self._name, self._span = client, streams, name, span
+        self._cursor_of = cursor
+        self._cursor: CursorHandle | None = None
+        self._on_open, self._on_closed = on_open, on_closed
+        self._source: Source | None = None
+        self._records: list[Record] = []
+        self._at = 0
+        self._not_before = NO_TXID
+        self._txid_not_before = NO_TXID
+        self._stop_time: int | None = None
+        self._delivered: int | None = None
+        self._closed = False
+
+    @property
+    def position(self) -> int | None:
+        """The offset after the last record handed out; None before the first use."""
+        return self._delivered
+
+    async def open(self) -> int:
+        """Resolve the start now, without reading a record; the position. Done by itself at first use."""
+        if self._source is None:
+            self._client.services.guard()
+            if self._closed:
+                raise HandleClosed(f"the reader of stream {self.stream} is closed; read again")
+            self._source = await self._begin()
+            self._on_open(self)
+        assert self._delivered is not None
+        return self._delivered
+
+    async def next_batch(self) -> Batch | None:
+        """The next records, zero-copy views of one entry; None at the end (of what was asked for, or of the stream)."""
+        await self.open()
+        source = self._source
+        assert source is not None
+        if self._at < len(self._records):
+            # Records of a batch were handed out one by one: the rest of it.
+            await source.seek(self._records[self._at].offset)
+        self._records, self._at = [], 0
+        while True:
+            batch = await source.next()
+            if batch is None:
+                return None
+            if self._stop_time is not None and batch.append_time >= self._stop_time:
+                await source.seek(batch.first_offset)
+                source.stop = batch.first_offset
+                return None
+            found = self._wanted(batch)
+            if found is not None:
+                self._delivered = found.next_offset
+                return found
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """All batches: `async for batch in reader.batches()`."""
+        return self._batches()
+
+    async def arrow_batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """All batches as Arrow record batches (streams/arrow.schema)."""
+        from buckram.streams.arrow import to_arrow
+
+        async for batch in self._batches():
+            yield to_arrow(batch)
+
+    async def commit(self) -> int:
+        """Move the cursor past the last record handed out: what came after is delivered again. The cursor's offset."""
+        if self._cursor_of is None:
+            raise InvalidArgument(f"stream {self.stream}: this reader has no cursor; read with cursor=NAME")
+        position = await self.open()
+        assert self._cursor is not None
+        await self._cursor.move(position)
+        return position
+
+    async def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        position = await self.open()
+        source = self._source
+        assert source is not None
+        if type(offset) is not int or offset < 0:
+            raise OffsetOutOfRange(self.stream, offset, source.follower.head.earliest, position)
+        await source.seek(offset)
+        self._records, self._at, self._delivered = [], 0, offset
+
+    async def close(self) -> None:
+        """Idempotent; the stream is untouched."""
+        self._closed = True
+        source, self._source = self._source, None
+        if source is not None:
+            await source.close()
+        self._on_closed(self)
+
+    def __aiter__(self) -> StreamReader:
+        return self
+
+    async def __anext__(self) -> Record:
+        at = self._at
+        if at < len(self._records):
+            self._at = at + 1
+            record = self._records[at]
+            self._delivered = record.offset + 1
+            return record
+        batch = await self.next_batch()
+        if batch is None:
+            await self.close()
+            raise StopAsyncIteration
+        self._records, self._at = batch.records(), 1
+        self._delivered = batch.first_offset + 1
+        return self._records[0]
+
+    async def __aenter__(self) -> StreamReader:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    async def _batches(self) -> AsyncIterator[Batch]:
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    def _wanted(self, batch: Batch) -> Batch | None:
+        """A start in the future keeps out what comes before it."""
+        if batch.append_time < self._not_before:
+            return None
+        if self._txid_not_before != NO_TXID:
+            wanted = self._txid_not_before
+            rows = enumerate(batch.txids(), batch.first_offset)
+            first = next((offset for offset, txid in rows if txid is not None and txid >= wanted), None)
+            if first is None:
+                return None
+            self._txid_not_before = NO_TXID
+            return batch.between(first)
+        return batch
+
+    async def _begin(self) -> Source:
+        span, name = self._span, self._name
+        at = await self._streams.read(name)
+        check_usable(self.stream, at.head)
+        self._cursor = self._cursor_of(at.head.uid) if self._cursor_of is not None else None
+        end: int | None = None
+        if not span.follow:
+            end = await known_end(self._client, name, at.head)
+        start = await self._start(at)
+        stop = end
+        if isinstance(span.stop, int):
+            stop = span.stop if end is None else min(span.stop, end)
+        elif span.stop == "latest":
+            stop = end if end is not None else await known_end(self._client, name, at.head)
+        if span.stop_time is not None:
+            self._stop_time = microseconds(span.stop_time)
+        self._delivered = start
+        return Source(
+            self._client, self._streams, name, at, start, stop, follow=span.follow,
+            skip_truncated=span.on_truncated == "skip",
+        )  # fmt: skip
+
+    async def _start(self, at: HeadAt) -> int:
+        span, head = self._span, at.head
+        if self._cursor is not None and (kept := await self._cursor.load()) is not None:
+            return self._checked(kept, head.earliest)
+        if span.start_time is not None:
+            self._not_before = microseconds(span.start_time)
+            found = await offset_at_time(self._client, self._streams, self._name, head, self._not_before)
+            return max(found, head.earliest)
+        if span.start_txid is not None:
+            self._txid_not_before = span.start_txid
+            found = await offset_of_txid(self._client, self._streams, self._name, head, span.start_txid)
+            return max(found, head.earliest)
+        if span.start == "earliest":
+            return head.earliest
+        if span.start == "latest":
+            return max(await known_end(self._client, self._name, head), head.earliest)
+        assert isinstance(span.start, int)
+        if span.start > head.end:
+            end = await known_end(self._client, self._name, head)
+            if span.start > end and not span.follow:
+                raise OffsetOutOfRange(self.stream, span.start, head.earliest, end)
+        return self._checked(span.start, head.earliest)
+
+    def _checked(self, offset: int, earliest: int) -> int:
+        if offset >= earliest:
+            return offset
+        if self._span.on_truncated == "skip":
+            return earliest
+        raise OffsetTruncated(self.stream, offset, earliest)
+
+
+def microseconds(time: Time) -> int:
+    """A moment as microseconds UTC; a datetime needs a time zone."""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InvalidArgument(f"time {time}: has no time zone; use datetime.now(timezone.utc) or the like")
+        return (time - _EPOCH) // timedelta(microseconds=1)
+    if type(time) is not int:
+        raise InvalidArgument(f"time {time!r}: needs microseconds since 1970 (UTC) as int, or a datetime")
+    return time
+
+
+def _check(span: Range) -> None:
+    starts = [span.start != "earliest", span.start_time is not None, span.start_txid is not None]
+    if sum(starts) > 1:
+        raise InvalidArgument("give one of start, start_time and start_txid")
+    if isinstance(span.start, str) and span.start not in ("earliest", "latest"):
+        raise InvalidArgument(f'start {span.start!r}: needs an offset, "earliest" or "latest"')
+    if isinstance(span.stop, str) and span.stop != "latest":
+        raise InvalidArgument(f'stop {span.stop!r}: needs an offset or "latest"')
+    for what, offset in (("start", span.start), ("stop", span.stop)):
+        if isinstance(offset, bool) or (isinstance(offset, int) and offset < 0):
+            raise InvalidArgument(f"{what} {offset!r}: offsets begin at 0")
+    if span.on_truncated not in ("error", "skip"):
+        raise InvalidArgument(f'on_truncated {span.on_truncated!r}: choose "error" or "skip"')
+    if span.start_txid is not None and (type(span.start_txid) is not int or span.start_txid < 0):
+        raise InvalidArgument(f"start_txid {span.start_txid!r}: needs an int from 0 on")
+    for time in (span.start_time, span.stop_time):
+        if time is not None:
+            microseconds(time)
+
+
+__all__ = ["CursorHandle", "Range", "StreamReader", "Time", "microseconds"]

@@ -1,0 +1,300 @@
+"""When a segment ends and how the next one takes over, without making appends wait.
+
+Before the switch a ledger is prepared that is in no list. At the switch records go into it at once; none of them is
+released before the old segment is complete, closed, and one compare-and-set has sealed it and listed the new one (M9).
+A ledger that cannot be prepared puts the roll off; records go on into the old segment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from buckram.client.client import Client
+from buckram.core.stream_changes import check_epoch, rolled
+from buckram.core.stream_errors import NoSuchStream, WriterFailed, WriterLost
+from buckram.core.stream_head import Summary
+from buckram.core.stream_names import StreamName
+from buckram.core.stream_policy import Policy
+from buckram.errors import (
+    BuckramError,
+    InvariantViolation,
+    LedgerFenced,
+    MetadataUnavailable,
+    NoSuchKey,
+    VersionConflict,
+)
+from buckram.net.tasks import TaskScope
+from buckram.streams.ledgers import discard, listing, make_ledger
+from buckram.streams.metadata import Patience, StreamStore
+from buckram.streams.segment import SegmentWriter
+
+_PREPARE_AT = 0.75
+_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 5.0
+_PATIENCE_S = 60.0
+"""How long a roll that has begun waits for the metadata store; nothing is acknowledged meanwhile."""
+_CHECK_S = 1.0
+_STOP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the writer holds: the stream, and the epoch under which it may change it."""
+
+    client: Client
+    streams: StreamStore
+    name: StreamName
+    uid: str
+    epoch: int
+    nonce: str
+
+    def now(self) -> int:
+        return self.client.services.runtime.clock.wall_us()
+
+
+class Host:
+    """What the roller needs of the writer, as functions."""
+
+    def __init__(
+        self,
+        switch: Callable[[SegmentWriter], SegmentWriter | None],
+        listed: Callable[[SegmentWriter], None],
+        failed: Callable[[BuckramError], None],
+        acked: Callable[[SegmentWriter, int], None],
+        broken: Callable[[SegmentWriter, BuckramError], None],
+    ) -> None:
+        self.switch, self.listed, self.failed, self.acked, self.broken = switch, listed, failed, acked, broken
+
+
+class Roller:
+    """`sent` after each entry; `begin` once at the start. `failed` of the host ends the writer."""
+
+    def __init__(self, claim: Claim, policy: Policy, scope: TaskScope, host: Host) -> None:
+        self._claim, self._policy, self._scope, self._host = claim, policy, scope, host
+        self._loop = asyncio.get_running_loop()
+        self._prepared: SegmentWriter | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._rolling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[bool]] = []
+        self._delay = _RETRY_MIN_S
+        self._current: SegmentWriter | None = None
+        self.last_trouble = ""
+        """Why the last roll was put off; empty when none is."""
+        self.closed = False
+
+    @property
+    def busy(self) -> bool:
+        """A roll has begun and not ended: the new segment is not listed."""
+        return self._rolling is not None
+
+    async def prepare(self) -> SegmentWriter:
+        """A ledger in no list. Errors: NotEnoughBookies, MetadataUnavailable."""
+        claim = self._claim
+        ledger, intent = await make_ledger(
+            claim.client, claim.streams, claim.name, claim.uid, self._policy, epoch=claim.epoch
+        )
+        return SegmentWriter(ledger, intent, self._scope, self._host.acked, self._host.broken)
+
+    def begin(self, current: SegmentWriter) -> None:
+        """The writer's first segment: unlisted until it gets its first entry."""
+        self._current = current
+
+    def sent(self) -> None:
+        """Another entry went to the current segment: look whether something is due."""
+        current = self._current
+        if current is None or self.closed:
+            return
+        if not current.progress.listed and self._rolling is None:
+            self._rolling = self._scope.spawn(self._list(None, current), "list")
+        if self._timer is None:
+            self._arm()
+        if current.bytes >= _PREPARE_AT * self._policy.roll_bytes:
+            self._due(current.bytes >= self._policy.roll_bytes)
+
+    def roll(self) -> asyncio.Future[bool]:
+        """End the segment now. The future: False when it has no records, so nothing was done."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        if self._current is None or not self._current.records:
+            future.set_result(False)
+        else:
+            self._waiters.append(future)
+            self._due(True)
+        return future
+
+    def fail(self, error: BuckramError) -> None:
+        """The writer ended."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+
+    async def stop(self) -> None:
+        """No roll begins any more; one that has begun is waited for. What was prepared is discarded."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._preparing is not None:
+            # Half-made ledgers are the janitor's work, so it gets a moment to become whole.
+            await asyncio.wait([self._preparing], timeout=_STOP_S)
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait([self._preparing])
+        if self._rolling is not None:
+            await asyncio.wait([self._rolling])
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            await self.discard(prepared)
+
+    async def discard(self, segment: SegmentWriter) -> None:
+        """Delete a ledger that was never listed; else a janitor or the next writer does."""
+        claim = self._claim
+        await segment.ledger.abandon()
+        try:
+            await discard(claim.client, claim.streams, claim.uid, segment.intent)
+        except InvariantViolation:
+            raise
+        except BuckramError as error:
+            self.last_trouble = str(error)
+
+    # -- time ---------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        current = self._current
+        if current is None or not current.begun:
+            return
+        age = self._loop.time() - current.opened_at
+        left = (_PREPARE_AT if self._prepared is None else 1.0) * self._policy.roll_s - age
+        self._timer = self._loop.call_later(max(left, _RETRY_MIN_S), self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        current = self._current
+        if self.closed or current is None:
+            return
+        if current.records:
+            self._due(self._loop.time() - current.opened_at >= self._policy.roll_s)
+        self._arm()
+
+    def _due(self, now: bool) -> None:
+        """Prepare; `now`: and switch as soon as that is done."""
+        if self.closed or self._preparing is not None or self._rolling is not None:
+            return
+        if self._prepared is None or now:
+            self._preparing = self._scope.spawn(self._advance(now), "prepare")
+
+    async def _advance(self, now: bool) -> None:
+        """Prepare a ledger if there is none, then roll if it is due."""
+        try:
+            if self._prepared is None:
+                self._prepared = await self.prepare()
+            if now or self._waiters:
+                # A look at the store before the point of no return: a roll must not begin while it is away.
+                at = await self._claim.streams.read(self._claim.name, patience_s=_CHECK_S)
+                check_epoch(str(self._claim.name), at.head, self._claim.epoch)
+                self._switch()
+            self._delay, self.last_trouble = _RETRY_MIN_S, ""
+        except (WriterLost, NoSuchStream) as error:
+            self._host.failed(error)
+        except InvariantViolation:
+            raise
+        except BuckramError as error:
+            self.last_trouble = str(error)
+            await asyncio.sleep(self._delay)
+            self._delay = min(2 * self._delay, _RETRY_MAX_S)
+        finally:
+            self._preparing = None
+        if self._waiters and not self.closed:
+            self._due(True)
+
+    # -- the roll -----------------------------------------------------------------------------------------
+
+    def _switch(self) -> None:
+        """The point of no return, one step: records go into the prepared ledger from now on."""
+        fresh = self._prepared
+        if fresh is None or self._rolling is not None or self.closed:
+            return
+        self._prepared = None
+        old = self._host.switch(fresh)
+        self._current = fresh
+        self._rolling = self._scope.spawn(self._list(old, fresh), "roll")
+
+    async def _list(self, old: SegmentWriter | None, fresh: SegmentWriter) -> None:
+        """Complete and close the old segment, then seal it and list the new one."""
+        claim = self._claim
+        try:
+            sealed = None
+            if old is not None:
+                sealed = (old.ledger.ledger_id, await finish(old))
+            await list_segment(claim, sealed, fresh)
+        except BuckramError as error:
+            self._rolling = None
+            if isinstance(error, InvariantViolation):
+                raise
+            self._host.failed(ended(str(claim.name), error))
+            return
+        self._rolling = None
+        waiters, self._waiters = (self._waiters, []) if old is not None else ([], self._waiters)
+        self._host.listed(fresh)
+        for future in waiters:
+            if not future.done():
+                future.set_result(True)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.closed:
+            self.sent()
+            if self._waiters:
+                self._due(True)
+
+
+async def finish(segment: SegmentWriter) -> Summary:
+    """Let everything be acknowledged and readable, then close the ledger."""
+    segment.mark()
+    await segment.flush()
+    # The mark before stands behind all records; this one carries the LAC over both, so tailing readers see the end
+    # of the segment now and not when they hear of the closed ledger.
+    segment.mark()
+    await segment.flush()
+    patience = Patience(_PATIENCE_S)
+    while True:
+        try:
+            return await segment.close()
+        except MetadataUnavailable as error:
+            await patience.wait(error)
+
+
+async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: SegmentWriter) -> None:
+    """One compare-and-set: `old` sealed, the new ledger listed, its intent gone. WriterLost."""
+    name, ledger, base = str(claim.name), fresh.ledger.ledger_id, fresh.progress.base
+    try:
+        await claim.streams.change(
+            claim.name, lambda head: rolled(name, head, claim.epoch, old, ledger, base, claim.now()), uid=claim.uid,
+            extra=lambda _: [listing(claim.streams, claim.uid, fresh.intent)], patience_s=_PATIENCE_S,
+        )  # fmt: skip
+    except (VersionConflict, NoSuchKey) as error:
+        raise WriterFailed(
+            name, f"its prepared ledger {ledger} was discarded by a janitor, which took this writer for dead ({error})"
+        ) from error
+
+
+def ended(stream: str, error: BuckramError) -> BuckramError:
+    """What a writer's end is told as."""
+    if isinstance(error, WriterLost | WriterFailed):
+        return error
+    if isinstance(error, LedgerFenced):
+        lost: BuckramError = WriterLost(stream, f"fenced: another writer or a bulk step took it over ({error})")
+    elif isinstance(error, NoSuchStream):
+        lost = WriterLost(stream, f"it was deleted ({error})")
+    elif isinstance(error, MetadataUnavailable):
+        lost = WriterFailed(stream, f"the metadata store was away for too long during a roll: {error}")
+    else:
+        lost = WriterFailed(stream, str(error))
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,169 @@
+"""One segment as its writer sees it: entries into its ledger, in order, and what they add up to.
+
+Which offsets may be told to callers is core/stream_window, when a segment ends is roll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from buckram.client.writer import Writer
+from buckram.core.record_format import (
+    MARK,
+    NO_MAX,
+    NO_MIN,
+    NO_SNAPSHOT,
+    NO_TXID,
+    SNAPSHOT,
+    Columns,
+    encode,
+    encode_plain,
+)
+from buckram.core.stream_head import Summary
+from buckram.core.stream_producers import ProducerTable
+from buckram.core.stream_window import SegmentProgress
+from buckram.errors import BuckramError, BufferFull
+from buckram.net.tasks import TaskScope
+from buckram.streams.ledgers import Intent
+
+_SNAPSHOT_EVERY = 16 * 1024 * 1024
+_SNAPSHOT_SHARE = 32
+"""Snapshots cost at most one byte in so many."""
+
+
+class SegmentWriter:
+    """`acked(self, next_offset)` and `failed(self, error)` are called for entries, in order, on the loop."""
+
+    def __init__(
+        self,
+        ledger: Writer,
+        intent: Intent,
+        scope: TaskScope,
+        acked: Callable[[SegmentWriter, int], None],
+        failed: Callable[[SegmentWriter, BuckramError], None],
+    ) -> None:
+        self.ledger, self.intent = ledger, intent
+        self.progress: SegmentProgress
+        """From `begin` on."""
+        self.begun = False
+        self.bytes = self.records = 0
+        self.opened_at = 0.0
+        """Loop time of `begin`."""
+        self.in_flight = 0
+        """Entries that are not acknowledged."""
+        self._scope, self._acked, self._failed = scope, acked, failed
+        self._entries = 0
+        self._first_append = self._last_append = 0
+        self._lowest, self._highest, self._last_txid = NO_MIN, NO_MAX, NO_TXID
+        self._snapshot, self._since_snapshot = NO_SNAPSHOT, 0
+        self._snapshot_size = 0
+        self._queue: deque[tuple[bytes, int]] = deque()
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def begin(self, progress: SegmentProgress, append_time: int, last_txid: int, table: ProducerTable) -> None:
+        """Records go here from now on. The producers' snapshot comes first, if there is anything to keep."""
+        self.progress, self.begun = progress, True
+        self.opened_at = asyncio.get_running_loop().time()
+        self._first_append = self._last_append = append_time
+        self._last_txid = last_txid
+        if table:
+            self.snapshot(table)
+
+    def send(self, columns: Columns, append_time: int, last_txid: int, compression: int) -> None:
+        """One entry with these records, whose offsets were taken from the window."""
+        if columns.producers is not None and self._snapshot == NO_SNAPSHOT:
+            # Nobody was known at `begin`, and a recovery would not look for producers without a snapshot.
+            self.snapshot(ProducerTable())
+        self._last_append, self._last_txid = append_time, last_txid
+        payload, header = encode(
+            columns, first=self.records, append_time=append_time, last_txid=last_txid, lowest=self._lowest,
+            highest=self._highest, snapshot=self._snapshot, compression=compression,
+        )  # fmt: skip
+        self._lowest, self._highest = header.min_timestamp, header.max_timestamp
+        self.records += header.records
+        self._submit(payload)
+
+    def wants_snapshot(self) -> bool:
+        """It is time for another one, so that a recovery has little to read."""
+        return self._snapshot != NO_SNAPSHOT and self._since_snapshot > max(
+            _SNAPSHOT_EVERY, _SNAPSHOT_SHARE * self._snapshot_size
+        )
+
+    def snapshot(self, table: ProducerTable) -> None:
+        """`table` must not hold anything that was not sent before: it would be taken for stored after a crash."""
+        body = table.encode()
+        self._snapshot, self._since_snapshot, self._snapshot_size = self._entries, 0, len(body)
+        self._plain(SNAPSHOT, body)
+
+    def mark(self) -> None:
+        """An entry without records: carries the LAC over what was acknowledged, and tells tails of a coming end."""
+        self._plain(MARK, b"")
+
+    async def flush(self) -> None:
+        """Until the ledger acknowledged everything so far; raises what it failed with."""
+        await self._drained.wait()
+        await self.ledger.flush()
+
+    async def close(self) -> Summary:
+        """Seal the ledger, after `flush`; what it holds. Errors as Writer.close."""
+        await self.ledger.close()
+        return Summary(
+            self.records, self._entries - 1, self.bytes, self._first_append, self._last_append, self._lowest,
+            self._highest, self._last_txid, self._snapshot,
+        )  # fmt: skip
+
+    def _plain(self, kind: int, body: bytes) -> None:
+        self._submit(encode_plain(
+            kind, body, first=self.records, append_time=self._last_append, last_txid=self._last_txid,
+            lowest=self._lowest, highest=self._highest, snapshot=self._snapshot,
+        ))  # fmt: skip
+
+    def _submit(self, payload: bytes) -> None:
+        self._entries += 1
+        self.bytes += len(payload)
+        self._since_snapshot += len(payload)
+        self.in_flight += 1
+        next_offset = self.progress.base + self.records
+        if self._queue or not self._drained.is_set():
+            self._queue.append((payload, next_offset))
+            return
+        try:
+            self._watch(self.ledger.append_nowait(payload), next_offset)
+        except BufferFull:
+            # A bookie is slow to take bytes: append() waits for room, and those behind it wait with it.
+            self._queue.append((payload, next_offset))
+            self._drained.clear()
+            self._scope.spawn(self._drain(), f"drain ledger {self.ledger.ledger_id}")
+        except BuckramError as error:
+            self._failed(self, error)
+
+    async def _drain(self) -> None:
+        """Bounded by the writer's limit of pending bytes."""
+        try:
+            while self._queue:
+                payload, next_offset = self._queue.popleft()
+                await self.ledger.append(payload)
+                self.in_flight -= 1
+                self._acked(self, next_offset)
+        except BuckramError as error:
+            self._queue.clear()
+            self._failed(self, error)
+        finally:
+            self._drained.set()
+
+    def _watch(self, future: asyncio.Future[int], next_offset: int) -> None:
+        future.add_done_callback(partial(self._done, next_offset))
+
+    def _done(self, next_offset: int, future: asyncio.Future[int]) -> None:
+        self.in_flight -= 1
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._acked(self, next_offset)
+        elif isinstance(error, BuckramError):
+            self._failed(self, error)
