@@ -55,6 +55,7 @@ __all__ = [
     "WriteFailed",
     "WrongCluster",
     "WrongCookie",
+    "WrongLedgerManager",
     "check",
     "invariant_failed",
 ]
@@ -362,6 +363,10 @@ class ClusterNotInitialised(MetadataError):
 
 class WrongCluster(MetadataError):
     """The metadata store holds another cluster than before, or something that is not a cluster of ours alone."""
+
+
+class WrongLedgerManager(ConfigError, MetadataError):
+    """The metadata URI asks for another ledger manager than the cluster has."""
 
 
 class LedgerIdsExhausted(MetadataError):

@@ -101,6 +101,15 @@ async def test_the_end_is_looked_at_again() -> None:
     assert await store.list_ledgers(after=1) == [2]
 
 
+async def test_no_listing_goes_on_with_what_another_read_before_it_began() -> None:
+    """Collection takes its own ledgers first: one that was made since must not be missing in the listing after that."""
+    zk = cluster(HIERARCHICAL, [1, 2, 8])
+    store = zk.store()
+    assert await store.list_ledgers(limit=2) == [1, 2]  # somebody else's, who pauses here
+    zk.put("/ledgers/00/0000/L0003", serialise(ledger()))
+    assert await pages(store, limit=2) == [1, 2, 3, 8]
+
+
 class Between:
     """Does something to the tree when the store has asked for a folder, before the answer."""
 

@@ -76,14 +76,14 @@ async def _open(uri: str) -> TreeStore:
 
 
 async def _init(uri: str) -> tuple[str, str, bool]:
-    from buckram.errors import ClusterNotInitialised
+    from buckram.errors import ClusterNotInitialised, WrongLedgerManager
 
     store = await _open(uri)
     try:
         try:
             before: str | None = await store.instance_id()
-        except ClusterNotInitialised:
-            before = None
+        except (ClusterNotInitialised, WrongLedgerManager):
+            before = None  # a cluster without LAYOUT and ledgers can still get the manager
         instance = await store.initialise()
         return instance, await store.ledgers.manager_name(), before is None
     finally:

@@ -47,22 +47,24 @@ class Checkup:
 
 async def examine(store: TreeStore) -> Checkup:
     """Read the cluster. ClusterNotInitialised where there is none, MetadataUnavailable when the store goes away."""
-    checkup = Checkup(store.uri, await store.instance_id())
+    checkup = Checkup(store.uri)
+    try:
+        checkup.manager = await store.ledgers.manager_name()
+        checkup.instance_id = await store.instance_id()
+    except MalformedRecord as error:
+        node, _, found = str(error).partition(": ")
+        _add(checkup, node, found, "until then no ledger can be read, and none was looked at")
+        checkup.instance_id = (await _value(store, checkup, store.layout.instance_id) or b"").decode("utf-8", "replace")
     if not checkup.instance_id:
         found = "missing: the cluster's cookies carry no instance id"
         _add(checkup, store.layout.instance_id, found, "nothing, if the cluster was made by software older than 4.3")
     await _examine_cookies(store, checkup)
     for readonly in (False, True):
         await _examine_registrations(store, checkup, readonly=readonly)
-    try:
-        checkup.manager = await store.ledgers.manager_name()
-    except MalformedRecord as error:
-        node, _, found = str(error).partition(": ")
-        _add(checkup, node, found, "until then no ledger can be read, and none was looked at")
-        return checkup
-    await _examine_ledgers(store, checkup)
-    for node in await store.ledgers.strays():
-        _add(checkup, node, "a foreign node", "see whose it is and remove it: it is no part of a BookKeeper cluster")
+    if checkup.manager:
+        await _examine_ledgers(store, checkup)
+        for node in await store.ledgers.strays():
+            _add(checkup, node, "a foreign node", "see whose it is and remove it: no part of a cluster")
     return checkup
 
 

@@ -103,7 +103,7 @@ async def _value(session: ZkSession, path: str) -> bytes | None:
 
 
 async def make_cluster(session: ZkSession, root: str, wanted: Manager | None, rng: Random) -> Made:
-    """Make a cluster, or find the one that is there. ConfigError if that one uses another manager than `wanted`.
+    """Make a cluster, or find the one that is there. WrongLedgerManager if that one uses another manager than `wanted`.
 
     All nodes appear at once; a half-made cluster of Apache's tool (no LAYOUT, no ledgers) is completed.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.errors import ConfigError, MalformedRecord
+from buckram.errors import MalformedRecord, WrongLedgerManager
 from buckram.metadata.zookeeper.paths import FLAT, HIERARCHICAL, MANAGERS, Manager
 
 FORMAT, OLDEST_FORMAT = 2, 1
@@ -83,7 +83,7 @@ def choose_manager(node: str, record: bytes | None, wanted: Manager | None) -> M
     if wanted is None or wanted.name == found.name:
         return found
     says = "is missing, which means hierarchical" if record is None else f"says {found.name}"
-    raise ConfigError(
+    raise WrongLedgerManager(
         f"{node} {says}, but the metadata URI asks for the {wanted.name} ledger manager: use zk://..., which takes "
         f"what is there; {_KEPT}"
     )

@@ -48,11 +48,11 @@ class ApacheTree:
         if self._manager is not None:
             return self._manager
         record = await self._layout_record()
+        if record is None and await self._session.exists(f"{self._root}/INSTANCEID") is None:
+            raise ClusterNotInitialised(self._uri)
         manager = choose_manager(self._layout_node, record, self._wanted)
         if record is not None:
             self._manager = manager  # what is missing may still be made, by a peer and with another manager
-        elif await self._session.exists(f"{self._root}/INSTANCEID") is None:
-            raise ClusterNotInitialised(self._uri)
         return manager
 
     async def instance_id(self) -> str:
@@ -173,6 +173,8 @@ class ApacheTree:
         """A page; the next one goes on with the folders that were read for this one, if it is asked for soon."""
         walk = self._resumed(after)
         if walk is None:
+            # This one must never go on with what another read before it began: collection relies on that.
+            self._walks.clear()
             # Folders that are not there are empty, so an empty ZooKeeper would look like a cluster without ledgers.
             await self.instance_id()
             walk = Walk(await self.manager(), after)

@@ -15,6 +15,8 @@ from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.ledgers import ApacheTree
 from buckram.metadata.zookeeper.paths import ApacheLayout, Manager, root_problem
 from buckram.metadata.zookeeper.session import ZkSession
+from buckram.seams import Notify
+from buckram.types import BookieId, BookieSet
 
 
 class ZooKeeperStore(TreeStore):
@@ -58,8 +60,21 @@ class ZooKeeperStore(TreeStore):
     async def initialise(self) -> str:
         """Make the cluster, or find the one that is there: its instance id, "" for one that has none."""
         await make_cluster(self.session, self.root, self._wanted, self._rng)
-        await self.tree.manager()
         return await self.instance_id()
 
     async def instance_id(self) -> str:
+        """Also finds out whether LAYOUT is one that can be used, so that nobody starts who could not go on."""
+        await self.tree.manager()
         return await self.tree.instance_id()
+
+    async def bookies(self, watch: Notify | None = None) -> BookieSet:
+        found = await super().bookies(watch)
+        if not found.writable and not found.readonly:
+            await self.tree.manager()  # ClusterNotInitialised says more than "no bookies"
+        return found
+
+    async def known_bookies(self) -> list[BookieId]:
+        found = await super().known_bookies()
+        if not found:
+            await self.tree.manager()
+        return found
