@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from buckram.errors import BuckramError
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
+SLICE_SECONDS = 0.2
 
 
 class ChildFailed(BuckramError):
@@ -96,15 +97,25 @@ class BookieProcess:
             )
         self.ready = None
 
-    def wait_ready(self, deadline_s: float = READY_SECONDS) -> ReadyLine:
-        """The ready line; ChildFailed when the process ends before or takes longer than the deadline."""
+    def wait_ready(
+        self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False
+    ) -> ReadyLine:
+        """The ready line; ChildFailed when the process ends before or takes longer than the deadline.
+
+        `cancelled` is asked now and then and ends the wait.
+        """
         assert self._process is not None
         assert self._process.stdout is not None
         limit, line = time.monotonic() + deadline_s, b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, limit - time.monotonic())):
+                if cancelled():
+                    raise ChildFailed(f"{self.directory}: the bookie was told to stop before it was ready")
+                left = limit - time.monotonic()
+                if not selector.select(max(0.0, min(left, SLICE_SECONDS))):
+                    if left > 0:
+                        continue
                     raise ChildFailed(f"{self.directory}: no ready line after {deadline_s:g} s; see {self.log}")
                 piece = os.read(self._process.stdout.fileno(), 4096)
                 if not piece:

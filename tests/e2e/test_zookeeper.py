@@ -198,6 +198,21 @@ def test_up_with_zookeeper_is_the_same_cluster_again(tmp_path: Path) -> None:
     assert "was made with --zookeeper" in again.said
 
 
+def test_told_to_stop_while_it_starts(tmp_path: Path) -> None:
+    """At whatever moment: nothing is left running, and the same directory starts afterwards."""
+    command = [sys.executable, "-m", "buckram", "up", "--zookeeper", "--bookies", "1", "--data", str(tmp_path / "data")]
+    stages = [tmp_path / "data" / name for name in ("up.lock", "zookeeper/zoo.cfg", "cluster.json", "bookie-1.log")]
+    for reached in stages:
+        for stage in stages:
+            stage.unlink(missing_ok=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(None))
+        wait_until(reached.exists, str(reached))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, b"Traceback" in err) == (0, False), err.decode()
+    Up(tmp_path / "data").stop()
+
+
 def test_up_does_not_mix_the_kinds(tmp_path: Path) -> None:
     Up(tmp_path / "data", "--bookies", 1).stop()
     done = buckram("up", "--data", tmp_path / "data", "--zookeeper")

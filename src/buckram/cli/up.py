@@ -6,20 +6,19 @@ import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from buckram.cli.cluster_directory import ClusterDirectory, only_one
+from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
-from buckram.errors import BuckramError, ConfigError, InvalidArgument
+from buckram.errors import ConfigError, InvalidArgument
 from buckram.processes import BookieProcess, ChildFailed, ReadyLine, stop_all
-
-if TYPE_CHECKING:
-    from buckram.zookeeper_server import ZooKeeperServer
+from buckram.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, start_zookeeper
 
 MAX_BOOKIES = 100
+ZOOKEEPER_SECONDS = 120.0
 
 
 @click.command()
@@ -42,24 +41,34 @@ def up(bookies: int | None, directory: str, zookeeper: bool, as_json: bool) -> N
         signal.signal(number, lambda *_: stop.set())
     root = Path(directory).absolute()
     root.mkdir(parents=True, exist_ok=True)
-    with only_one(root), ExitStack() as cleanup:
-        place = ClusterDirectory.read(root)
-        count = _count(place, bookies)
-        _check_kind(place, zookeeper)
+    try:
+        with only_one(root):
+            _run(ClusterDirectory.read(root), bookies, zookeeper, as_json, stop)
+    except (ChildFailed, ZooKeeperFailed):
+        if not stop.is_set():
+            raise
+
+
+def _run(
+    place: ClusterDirectory, bookies: int | None, zookeeper: bool, as_json: bool, stop: threading.Event
+) -> None:
+    count = _count(place, bookies)
+    _check_kind(place, zookeeper)
+    with ExitStack() as cleanup:
         server = None
         if zookeeper or place.zookeeper:
-            server = cleanup.enter_context(_start_zookeeper(place))
+            server = cleanup.enter_context(_start_zookeeper(place, stop))
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
         place.bookies = count
         place.write()
-        uri = place.metadata or f"sqlite://{root / 'metadata.db'}"
+        uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
         run_async(_prepare(uri))
         children = {
             n: BookieProcess(uri, place.bookie(n), bookie_id=f"bookie-{n}", port=place.free_port(n))
             for n in range(1, count + 1)
         }
         cleanup.callback(stop_all, list(children.values()))
-        _start(children, place)
+        _start(children, place, stop)
         _report(children, uri, server, as_json)
         _watch(children, server, stop)
 
@@ -84,10 +93,8 @@ def _check_kind(place: ClusterDirectory, zookeeper: bool) -> None:
         remark(f"{place.root} was made with --zookeeper: starting its ZooKeeper, too")
 
 
-def _start_zookeeper(place: ClusterDirectory) -> ZooKeeperServer:
-    from buckram.zookeeper_server import start_zookeeper
-
-    server = start_zookeeper(place.root / "zookeeper")
+def _start_zookeeper(place: ClusterDirectory, stop: threading.Event) -> ZooKeeperServer:
+    server = start_zookeeper(place.root / "zookeeper", deadline_s=ZOOKEEPER_SECONDS, cancelled=stop.is_set)
     uri = f"zk://{server.address}/ledgers"
     if place.metadata and place.metadata != uri:
         remark(f"the port of {place.metadata} is in use by another program: this cluster is {uri} from now on")
@@ -105,25 +112,29 @@ async def _prepare(uri: str) -> None:
         await store.close()
 
 
-def _start(children: dict[int, BookieProcess], place: ClusterDirectory) -> None:
+def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: threading.Event) -> None:
     """Start all that can be started; says of each other what can be done. ChildFailed when none is left."""
     problems = []
+    more = f"start again with --bookies {len(children) + 1}, then `buckram ledger repair` each ledger"
     for n, child in children.items():
         if place.lost(n):
             problems.append(
                 f"bookie-{n} is not started: its data in {child.directory} is gone. Put the directory back and start "
-                f"again; or, if it is lost for good, start again with --bookies {len(children) + 1}, "
-                "then `buckram ledger repair` each ledger"
+                f"again; or, if it is lost for good, {more}"
             )
         else:
             child.start()
     for n, child in children.items():
         if child.pid:
             try:
-                place.ports[n] = child.wait_ready().port
-            except BuckramError as error:
+                place.ports[n] = child.wait_ready(cancelled=stop.is_set).port
+            except ChildFailed as error:
+                foreign = child.exit_code == Exit.REFUSED
                 child.kill()
-                problems.append(f"bookie-{n} did not start: {error}")
+                what = f". Put the right directory at {child.directory}; or {more}" if foreign else ""
+                problems.append(f"bookie-{n} did not start: {error}{what}")
+    if stop.is_set():
+        raise ChildFailed(f"{place.root}: told to stop before the cluster was ready")
     place.write()
     if not any(child.alive for child in children.values()):
         raise ChildFailed(f"no bookie of {place.root} can be started: {'; '.join(problems)}")

@@ -12,6 +12,8 @@ from buckram.cli.options import json_option
 from buckram.cli.output import emit
 
 DEFAULT_PORT = 2181
+START_SECONDS = 300.0
+"""Long, because a server reads its whole directory first; Ctrl-C ends it at any time."""
 
 
 @click.group()
@@ -48,7 +50,15 @@ def run(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool
         signal.signal(number, lambda *_: stop.set())
     if port is None:
         port = known_port(Path(directory)) or DEFAULT_PORT
-    with start_zookeeper(directory, port=port, host=host, heap_mb=heap_mb) as server:
+    try:
+        started = start_zookeeper(
+            directory, port=port, host=host, heap_mb=heap_mb, deadline_s=START_SECONDS, cancelled=stop.is_set
+        )
+    except ZooKeeperFailed:
+        if stop.is_set():
+            return
+        raise
+    with started as server:
         uri = f"zk://{server.address}/ledgers"
         if as_json:
             emit({"host": host, "port": server.port, "pid": server.pid, "uri": uri})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ DESCRIPTION = "zookeeper.json"
 LOCK = "lock"
 LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.02
+EXCEPTION = re.compile(r"(Caused by: )?[a-z]+(\.\w+)+(Exception|Error)\b")
 
 
 class ForeignDirectory(WrongCookie):
@@ -38,6 +40,7 @@ class ServerDirectory:
         self.out = self.path / "zookeeper.out"
         self.path.mkdir(parents=True, exist_ok=True)
         self._check_ours()
+        self._log_begin = 0
         self.lock = _lock(self.path / LOCK)
         try:
             self._open(member)
@@ -71,21 +74,29 @@ class ServerDirectory:
         self.known_port = port
         write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": port, "member": self._member})
 
+    def begin_log(self) -> None:
+        """What the log holds now belongs to earlier starts."""
+        self._log_begin = self.log.stat().st_size if self.log.exists() else 0
+
     def last_words(self) -> str:
-        """What the JVM said, else the last line of the log."""
-        for path in (self.out, self.log):
-            try:
-                lines = path.read_text(errors="replace").strip().splitlines()
-            except OSError:
-                continue
-            if lines:
-                return lines[-1].strip()
-        return "it said nothing"
+        """What the JVM said, else the last exception in the log of this start, else the log's last line."""
+        said = _lines(self.out, 0) or _lines(self.log, self._log_begin)
+        told = [line for line in said if EXCEPTION.match(line)]
+        return ([*said, *told] or ["it said nothing"])[-1].strip()
 
     def close(self) -> None:
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
+
+
+def _lines(path: Path, begin: int) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(begin if file.seek(0, os.SEEK_END) >= begin else 0)  # it may have been rolled over
+            return file.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return []
 
 
 def known_port(path: Path) -> int:

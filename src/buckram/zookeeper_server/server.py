@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -48,18 +49,20 @@ def start_zookeeper(
     heap_mb: int = 256,
     tick_ms: int = 1000,
     deadline_s: float = READY_SECONDS,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> ZooKeeperServer:
     """Start a server on `data_dir` and wait until it serves. The directory is made if it is missing; the same directory
     is the same server again.
 
     `port` 0 is the port that the directory had before, else a free one. Sessions time out between 2 and 100 ticks.
-    Blocks. ConfigError without Java or PySpark, ForeignDirectory, PortInUse, ZooKeeperFailed.
+    Blocks; `cancelled` is asked now and then and ends the wait. ConfigError without Java or PySpark, ForeignDirectory,
+    PortInUse, ZooKeeperFailed.
     """
     settings = Settings(host=host, sync=sync, heap_mb=heap_mb, tick_ms=tick_ms)
     server = ZooKeeperServer(Path(data_dir), settings, port=port)
     try:
         server.start()
-        server.wait_ready(deadline_s)
+        server.wait_ready(deadline_s, cancelled)
     except BaseException:
         server.kill()
         server.close()
@@ -129,6 +132,7 @@ class ZooKeeperServer:
         place.config.write_text(zoo_cfg(self.settings, place.data, self.port), encoding="ascii")
         environment = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         environment["LC_ALL"] = "C.UTF-8"  # else Java does not find a directory whose name is not ASCII
+        place.begin_log()
         with place.out.open("wb") as out:
             self._process = subprocess.Popen(
                 self._command,
@@ -148,7 +152,7 @@ class ZooKeeperServer:
             start_new_session=True,
         )
 
-    def wait_ready(self, deadline_s: float = READY_SECONDS) -> None:
+    def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Returns once it answers requests (in an ensemble: once there is a quorum)."""
         limit = time.monotonic() + deadline_s
         attempts = ATTEMPTS
@@ -157,7 +161,7 @@ class ZooKeeperServer:
             if not self.alive:
                 words = self.directory.last_words()
                 attempts -= 1
-                if not _address_in_use(words, self.directory.out):
+                if "Address already in use" not in words:
                     code = self._process.returncode if self._process is not None else None
                     raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper ended with code {code}: {words}")
                 if not self._chosen or not attempts:
@@ -165,6 +169,8 @@ class ZooKeeperServer:
                 self._reap()
                 self.port = free_port(self.settings.host)
                 self._spawn()
+            if cancelled():
+                raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper was told to stop before it served")
             if time.monotonic() > limit:
                 raise ZooKeeperFailed(
                     f"{self.directory.path}: ZooKeeper does not serve after {deadline_s:g} s; see {self.log}: "
@@ -285,7 +291,3 @@ def free_port(host: str, taken: frozenset[int] = frozenset()) -> int:
                 check_port(host, port)
                 return port
     raise ZooKeeperFailed(f"no free port of {host} in {PORTS.start}..{PORTS.stop - 1}; name one with --port")
-
-
-def _address_in_use(words: str, out: Path) -> bool:
-    return "Address already in use" in words or b"Address already in use" in out.read_bytes()
