@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import buckram
 
+from buckram.core.metadata import created
+from buckram.errors import AccessRefused
+from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.zookeeper_server import ZooKeeperServer
 
@@ -93,3 +96,19 @@ def test_an_embedded_cluster_is_checked_and_not_nuked(tmp_path: Path) -> None:
     refused = buckram("cluster", "nuke", "--force", "--yes", uri=uri)
     assert refused.code == 2
     assert f"remove {tmp_path}/m.db" in refused.err
+
+
+async def test_a_cluster_of_those_who_have_its_credentials(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache's zkEnableSecurity."""
+    monkeypatch.setenv(ZOOKEEPER_AUTH, "digest:buckram:secret")
+    store, peer = await open_store(root.uri), await open_store(root.uri)
+    await store.initialise()
+    await store.create_ledger(await store.allocate_ledger_id(), created(1, 1, 1, ["b:1"]))
+    assert await peer.list_ledgers() == [0]
+    monkeypatch.delenv(ZOOKEEPER_AUTH)
+    stranger = await open_store(root.uri)
+    for attempt in (stranger.read_ledger(0), stranger.list_ledgers(), stranger.initialise()):
+        with pytest.raises(AccessRefused, match=f"{root.path}.*credentials"):
+            await attempt
+    for session in (store, peer, stranger):
+        await session.close()
