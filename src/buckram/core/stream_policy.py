@@ -33,9 +33,11 @@ class Policy:
     retention_s: float | None = None
     """Records older than this (append time) are truncated by the janitor, the open segment's too."""
     retention_bytes: int | None = None
-    """The oldest segments are truncated while the stream has more payload than this."""
+    """The oldest segments are truncated as long as those that stay hold at least this much payload."""
     retention_cursors: bool = False
-    """Never truncate beyond the lowest cursor."""
+    """Never truncate beyond the lowest cursor (where there is one)."""
+    retention_consumed: bool = False
+    """Records that every cursor has passed are truncated; nothing while there is no cursor."""
     compression: str = "none"
     max_producers: int = 10_000
     producer_s: float = 7 * 86_400.0
@@ -44,6 +46,11 @@ class Policy:
     @property
     def quorum(self) -> Quorum:
         return Quorum.parse(self.ensemble)
+
+    @property
+    def segment_s(self) -> float:
+        """How long a segment is written at most: one that outlived the retention of its first record keeps space."""
+        return self.roll_s if self.retention_s is None else min(self.roll_s, max(self.retention_s, 1.0))
 
     @property
     def digest_type(self) -> DigestType:
@@ -86,7 +93,7 @@ def _checked(name: str, value: Any) -> Any:
         if value not in known:
             raise InvalidArgument(f"policy setting {name} = {value!r}: choose one of {', '.join(known)}")
         return value
-    if name == "retention_cursors":
+    if name in ("retention_cursors", "retention_consumed"):
         if type(value) is not bool:
             raise InvalidArgument(f"policy setting {name} = {value!r}: needs True or False")
         return value

@@ -259,6 +259,20 @@ class StreamStore:
             if row.number >= start:
                 yield row
 
+    async def segments_backwards(self, head: Head) -> AsyncIterator[Segment]:
+        """All rows from the newest on; whoever stops early has read few pages."""
+        for row in reversed(head.tail):
+            if row.number >= head.first:
+                yield row
+        for number in reversed(range(head.first // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS)):
+            try:
+                page = await self.page(head.uid, number)
+            except NoSuchKey:
+                return  # trimmed meanwhile, and with it all before
+            for row in reversed(page.segments):
+                if row.number >= head.first:
+                    yield row
+
     async def trim_ops(self, before: Head, first: int) -> list[KeyOp]:
         """Deletes of the pages that lie wholly below segment number `first`."""
         ops: list[KeyOp] = []

@@ -170,7 +170,7 @@ class Roller:
         if current is None or not current.begun:
             return
         age = self._loop.time() - current.opened_at
-        left = (_PREPARE_AT if self._prepared is None else 1.0) * self._policy.roll_s - age
+        left = (_PREPARE_AT if self._prepared is None else 1.0) * self._policy.segment_s - age
         self._timer = self._loop.call_later(max(left, _RETRY_MIN_S), self._fired)
 
     def _fired(self) -> None:
@@ -179,7 +179,7 @@ class Roller:
         if self.closed or current is None:
             return
         if current.records:
-            self._due(self._loop.time() - current.opened_at >= self._policy.roll_s)
+            self._due(self._loop.time() - current.opened_at >= self._policy.segment_s)
         self._arm()
 
     def _due(self, now: bool) -> None:

@@ -34,8 +34,7 @@ async def truncate(client: Client, streams: StreamStore, name: StreamName, offse
 async def offset_keeping(streams: StreamStore, head: Head, keep_bytes: int) -> int:
     """The base of the oldest segment such that it and those after it hold at least `keep_bytes`; by whole segments."""
     kept, offset = 0, head.end
-    rows = [row async for row in streams.segments(head)]
-    for row in reversed(rows):
+    async for row in streams.segments_backwards(head):
         if kept >= keep_bytes and row.sealed:
             break
         offset = row.base
