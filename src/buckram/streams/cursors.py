@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 
 from buckram.client.client import Client
 from buckram.core.stream_changes import check_usable
@@ -18,7 +19,7 @@ from buckram.core.stream_names import StreamName, check_name
 from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.seams import CheckVersion, Clock, Create, KeyValue
 from buckram.streams.locate import known_end
-from buckram.streams.metadata import Patience, StreamStore
+from buckram.streams.metadata import Patience, StreamStore, patiently
 
 _PAGE = 1000
 _AT_ONCE = 32
@@ -164,7 +165,7 @@ async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -
     """(name, offset, changed); empty at the end only."""
     parent = streams.layout.cursors(head.uid)
     while True:
-        names = await _names(streams, parent, after, limit)
+        names = await patiently(partial(streams.keys.children, parent, after=after, limit=limit))
         found: list[tuple[str, int, int]] = []
         for begin in range(0, len(names), _AT_ONCE):
             keys = [(cursor, streams.layout.cursor(head.uid, cursor)) for cursor in names[begin : begin + _AT_ONCE]]
@@ -177,24 +178,11 @@ async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -
         after = names[-1]  # all of a page were deleted meanwhile: that is not the end
 
 
-async def _names(streams: StreamStore, parent: str, after: str, limit: int) -> list[str]:
-    patience = Patience()
-    while True:
-        try:
-            return await streams.keys.children(parent, after=after, limit=limit)
-        except MetadataUnavailable as error:
-            await patience.wait(error)
-
-
 async def _get(streams: StreamStore, key: str) -> KeyValue | None:
-    patience = Patience()
-    while True:
-        try:
-            return await streams.keys.get(key)
-        except NoSuchKey:
-            return None
-        except MetadataUnavailable as error:
-            await patience.wait(error)
+    try:
+        return await patiently(lambda: streams.keys.get(key))
+    except NoSuchKey:
+        return None
 
 
 def _decode(key: str, value: bytes) -> tuple[int, int]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from buckram.client.delete import delete_ledger
+from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import StreamName, owner_mark
 from buckram.core.stream_policy import Policy
-from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
 from buckram.seams import Delete
-from buckram.streams.metadata import Patience, StreamStore
+from buckram.streams.metadata import Patience, StreamStore, patiently
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:
@@ -58,6 +59,17 @@ async def make_ledger(
         with suppress(BuckramError):  # else it is the janitor's work; the reason of the failure is worth more
             await discard(client, streams, uid, intent)
         raise
+    try:
+        seen = await patiently(lambda: read_intent(streams, uid, ledger))
+        if seen is None or seen.discard:
+            # Somebody gave us up before the creation arrived, and may have looked for the ledger too early.
+            await drop_ledger(client, ledger)
+            raise StreamError(
+                str(name), f"ledger {ledger} was discarded while it was made: the stream was deleted or taken over"
+            )
+    except BaseException:
+        await writer.abandon()
+        raise
     return writer, intent
 
 
@@ -83,8 +95,11 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
         kept = await streams.keys.get(streams.layout.intent(uid, ledger))
     except NoSuchKey:
         return None
-    raw = json.loads(kept.value)
-    return Intent(ledger, raw["epoch"], raw["purpose"], raw["time"], raw["state"] == _DISCARD, kept.version)
+    try:
+        raw = json.loads(kept.value)
+        return Intent(ledger, raw["epoch"], raw["purpose"], raw["time"], raw["state"] == _DISCARD, kept.version)
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
 
 async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from buckram.core.stream_changes import Step, check_step
 from buckram.core.stream_errors import NoSuchStream, StreamExists
@@ -29,6 +29,7 @@ from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, VersionCon
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, MetadataStore, Notify, SetValue
 from buckram.types import LedgerId
 
+T = TypeVar("T")
 PATIENCE_S = 10.0
 """How long an operation goes on trying while the metadata store is away."""
 _RETRY_MIN_S, _RETRY_MAX_S = 0.01, 1.0
@@ -53,6 +54,7 @@ class Layout:
         own = getattr(getattr(store, "layout", None), "own", "/buckram")
         self.root = f"{own}/streams"
         self.namespaces = f"{self.root}/namespaces"
+        self.all_heads, self.all_data = f"{self.root}/heads", f"{self.root}/data"
 
     def namespace(self, namespace: str) -> str:
         return f"{self.namespaces}/{namespace}"
@@ -99,6 +101,16 @@ class Patience:
             raise error
         await asyncio.sleep(self._delay)
         self._delay = min(2 * self._delay, _RETRY_MAX_S)
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a read, or whatever may be repeated, while the store is away."""
+    patience = Patience()
+    while True:
+        try:
+            return await attempt()
+        except MetadataUnavailable as error:
+            await patience.wait(error)
 
 
 class StreamStore:
@@ -214,35 +226,48 @@ class StreamStore:
         self._pages.pop((uid, number), None)
 
     async def find(self, head: Head, reached: Callable[[Segment], bool]) -> Segment | None:
-        """The first segment for which `reached` holds; it must hold for all after it. NoSuchKey: trimmed meanwhile.
+        """The first segment for which `reached` holds; it must hold for all after it.
 
         Needs no page when the tail decides it, else one page in every halving.
         """
         tail = head.tail
         low, high = head.first // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS
         if low < high and (not tail or reached(tail[0])):
+            found: Segment | None = None
             while low < high:
                 middle = (low + high) // 2
-                page = await self.page(head.uid, middle)
-                if page.segments and reached(page.segments[-1]):
-                    high = middle
+                rows = await self._rows(head, middle)
+                if rows and reached(rows[-1]):
+                    high, found = middle, rows[bisect_left(rows, True, key=reached)]
                 else:
                     low = middle + 1
-            if low * PAGE_SEGMENTS < head.paged:
-                rows = [row for row in (await self.page(head.uid, low)).segments if row.number >= head.first]
-                return rows[bisect_left(rows, True, key=reached)]
+            if found is not None:
+                return found
         place = bisect_left(tail, True, key=reached)
         return tail[place] if place < len(tail) else None
 
+    async def _rows(self, head: Head, page: int) -> list[Segment]:
+        """Of one page those that exist; none if it was trimmed meanwhile: that happens to the oldest only."""
+        try:
+            return [row for row in (await self.page(head.uid, page)).segments if row.number >= head.first]
+        except NoSuchKey:
+            return []
+
     async def segment_of(self, head: Head, offset: int) -> Segment | None:
-        """The segment that holds `offset`: the open one for all from its base on; None beyond the last."""
+        """The segment that holds `offset`: the open one for all from its base on; None beyond the last.
+
+        NoSuchKey: it was trimmed after this head was read.
+        """
         for row in reversed(head.tail[-2:]):  # where tailing readers are
             if row.base <= offset:
                 return row if not row.sealed or offset < row.end else None
         if head.tail and head.tail[0].base <= offset:
             rows = head.tail
             return next((row for row in rows[bisect_left(rows, offset + 1, key=_end):] if row.end > offset), None)
-        return await self.find(head, lambda row: not row.sealed or row.end > offset)
+        found = await self.find(head, lambda row: not row.sealed or row.end > offset)
+        if found is not None and found.base > offset:
+            raise NoSuchKey(self.layout.page(head.uid, head.first // PAGE_SEGMENTS))
+        return found
 
     async def segments(self, head: Head, *, from_number: int = 0) -> AsyncIterator[Segment]:
         """All rows from a number on, in order. A page that was trimmed meanwhile is passed over."""

@@ -11,10 +11,10 @@ from buckram.core.stream_changes import check_usable, truncated
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
-from buckram.errors import MetadataUnavailable, NoSuchKey
+from buckram.errors import NoSuchKey
 from buckram.streams.cursors import lowest_cursor
 from buckram.streams.locate import known_end, offset_at_time
-from buckram.streams.metadata import Patience, StreamStore
+from buckram.streams.metadata import StreamStore, patiently
 from buckram.streams.truncate import offset_keeping
 
 _US = 1_000_000
@@ -69,15 +69,11 @@ async def all_older(client: Client, name: StreamName, head: Head, policy: Policy
 
 async def held(streams: StreamStore, uid: str) -> bool:
     """Somebody holds the stream's lease."""
-    patience = Patience()
-    while True:
-        try:
-            await streams.keys.get(streams.layout.lease(uid))
-            return True
-        except NoSuchKey:
-            return False
-        except MetadataUnavailable as error:
-            await patience.wait(error)
+    try:
+        await patiently(lambda: streams.keys.get(streams.layout.lease(uid)))
+    except NoSuchKey:
+        return False
+    return True
 
 
 async def consumed(streams: StreamStore, name: StreamName) -> int:
