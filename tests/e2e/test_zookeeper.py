@@ -213,6 +213,20 @@ def test_told_to_stop_while_it_starts(tmp_path: Path) -> None:
     Up(tmp_path / "data").stop()
 
 
+def test_up_says_that_its_zookeeper_ended(tmp_path: Path) -> None:
+    running = Up(tmp_path / "data", "--zookeeper", "--bookies", 1)
+    pid = running.process.pid
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    (server,) = [child for child in children if b"QuorumPeerMain" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    os.kill(server, signal.SIGKILL)
+    assert running.process.stderr is not None
+    assert b"ZooKeeper ended with code -9" in running.process.stderr.readline()
+    assert running.process.poll() is None
+    assert not gone(running.pids[0])
+    assert running.stop() == 0
+    assert gone(running.pids[0])
+
+
 def test_up_does_not_mix_the_kinds(tmp_path: Path) -> None:
     Up(tmp_path / "data", "--bookies", 1).stop()
     done = buckram("up", "--data", tmp_path / "data", "--zookeeper")
