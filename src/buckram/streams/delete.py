@@ -38,6 +38,13 @@ async def delete_stream(client: Client, streams: StreamStore, name: StreamName, 
             continue
 
 
+async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None:
+    """What late requests left below a stream that is gone: intents, their ledgers, keys."""
+    head = Head(uid, 0)
+    await _drop_ledgers(client, streams, head)
+    await _drop_keys(streams, head)
+
+
 async def _drop_ledgers(client: Client, streams: StreamStore, head: Head) -> None:
     async for row in streams.segments(head):
         await drop_ledger(client, row.ledger)

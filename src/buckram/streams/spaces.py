@@ -96,6 +96,10 @@ class Namespaces:
             raise NamespaceNotEmpty(name, f"{name}/{rest[0]}")
         await keys.delete(key, version)
 
+    async def restore(self, info: NamespaceInfo) -> None:
+        """Take back a deletion that stopped half-way, if nothing happened since `info`; else VersionConflict."""
+        await self._streams.keys.set(self._key(info.name), _encode(info.policy), info.version)
+
     def _key(self, name: str) -> str:
         return self._streams.layout.namespace(check_name("namespace", name))
 

@@ -1,0 +1,254 @@
+"""The janitor: carries out retention, frees space, and removes what crashes left. It may die at every step.
+
+It deletes what a policy names and what can never be listed again, nothing else; several may run at once. A writer that
+only lost its session for a moment is not robbed: what belongs to nobody now is looked at again after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from buckram.client.client import Client
+from buckram.core.stream_changes import Step, swept
+from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, WriterExists
+from buckram.core.stream_head import Head
+from buckram.core.stream_names import StreamName
+from buckram.core.stream_policy import Policy, merged
+from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, VersionConflict
+from buckram.streams.delete import delete_stream, drop_leftovers
+from buckram.streams.ledgers import SEGMENT, Intent, discard, drop_ledger, intents
+from buckram.streams.metadata import StreamStore, patiently
+from buckram.streams.opening import open_writer
+from buckram.streams.orphans import all_names, children_of, delete_orphan, find_orphans
+from buckram.streams.retention import all_older, apply_retention, held
+from buckram.streams.spaces import NamespaceInfo, Namespaces
+from buckram.streams.truncate import trim
+from buckram.types import LedgerId
+
+_US = 1_000_000
+_INTENTS = 1000
+_GARBAGE_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorSettings:
+    grace_s: float = 3.0
+    """Between the two looks that decide that something belongs to nobody."""
+    bulk_age_s: float = 86_400.0
+    """Ledgers of a bulk step that was neither published nor aborted for so long are discarded."""
+    orphans: bool = True
+    """Read the record of every ledger and delete orphans, too."""
+
+
+@dataclass(slots=True)
+class JanitorReport:
+    """What one pass did."""
+
+    streams: int = 0
+    truncated_records: int = 0
+    deleted_segments: int = 0
+    sealed_segments: int = 0
+    discarded_ledgers: int = 0
+    """Prepared or bulk ledgers that were never listed, and those that left a list empty."""
+    deleted_streams: int = 0
+    """Deletions that somebody began and did not end."""
+    orphans: int = 0
+    problems: list[str] = field(default_factory=list)
+    """What was put off, with the reason; the next pass tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A ledger that belongs to nobody, if that is still so after a while."""
+
+    name: StreamName
+    uid: str
+    epoch: int
+    intent: Intent
+
+
+class Janitor:
+    """`clean` is one pass over all streams of a cluster; `run` repeats it. It owns no task and keeps no state."""
+
+    def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
+        self._client = client
+        self._streams = StreamStore(client.services.store)
+        self._spaces = Namespaces(self._streams)
+        self._settings = settings or JanitorSettings()
+
+    async def run(self, interval_s: float, told: Callable[[JanitorReport], None] = lambda _: None) -> None:
+        """Clean, tell, pause, for ever. Only InvariantViolation and HandleClosed end it."""
+        while True:
+            told(await self.clean())
+            await asyncio.sleep(interval_s)
+
+    async def clean(self) -> JanitorReport:
+        """One pass. What fails for one stream is reported and does not keep others from being cleaned."""
+        self._client.services.guard()
+        report, suspects = JanitorReport(), []
+        # Before the heads: data that belongs to no head afterwards belongs to a stream that is gone.
+        data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
+        uids: dict[str, None] = {}
+        async for name in all_names(self._streams):
+            try:
+                head = (await self._streams.read(name)).head
+            except NoSuchStream:
+                continue
+            except BuckramError as error:
+                _put_off(report, str(name), error)
+                data = []  # whose data there is cannot be told without this head
+                continue
+            uids[head.uid] = None
+            report.streams += 1
+            try:
+                suspects += await self._stream(name, head, report)
+            except (NoSuchStream, NoSuchNamespace):
+                continue  # deleted under our eyes
+            except BuckramError as error:
+                _put_off(report, str(name), error)
+        leftovers = [uid for uid in data if uid not in uids]
+        halves = await self._half_deleted(report)
+        if suspects or leftovers or halves:
+            await asyncio.sleep(self._settings.grace_s)
+            await self._second_look(suspects, leftovers, halves, report)
+        if self._settings.orphans:
+            await self._orphans(report)
+        return report
+
+    # -- one stream ---------------------------------------------------------------------------------------
+
+    async def _stream(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
+        """What may belong to nobody."""
+        streams, client = self._streams, self._client
+        if head.deleting:
+            await delete_stream(client, streams, name, uid=head.uid)
+            report.deleted_streams += 1
+            return []
+        policy = merged((await self._spaces.get(name.namespace)).policy, head.policy)
+        before = head.earliest
+        head = await apply_retention(client, streams, name, head, policy, self._now())
+        report.truncated_records += max(head.earliest - before, 0)
+        if await all_older(client, name, head, policy) and await self._seal(name, head, policy):
+            report.sealed_segments += 1
+        report.deleted_segments += await trim(client, streams, name)
+        report.discarded_ledgers += await self._garbage(name, head)
+        return await self._intents(name, (await streams.read(name)).head, report)
+
+    async def _seal(self, name: StreamName, head: Head, policy: Policy) -> bool:
+        """The writer died with a segment open, all of which is past its age: end it as the next writer would."""
+        if await held(self._streams, head.uid):
+            return False
+        try:
+            writer = await open_writer(
+                self._client, self._streams, name, lambda _: policy, writer_name="janitor", takeover=False, wait=False,
+                linger_ms=0, on_closed=lambda _: None,
+            )  # fmt: skip
+        except WriterExists:
+            return False
+        async with writer:
+            return True
+
+    async def _garbage(self, name: StreamName, head: Head) -> int:
+        done = 0
+        for begin in range(0, len(head.garbage), _GARBAGE_AT_ONCE):
+            part: tuple[LedgerId, ...] = head.garbage[begin : begin + _GARBAGE_AT_ONCE]
+            for ledger in part:
+                await drop_ledger(self._client, ledger)
+            await self._streams.change(name, partial(_swept, ledgers=part), uid=head.uid)
+            done += len(part)
+        return done
+
+    async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
+        suspects: list[_Suspect] = []
+        after = -1
+        while found := await patiently(partial(intents, self._streams, head.uid, after=after, limit=_INTENTS)):
+            after = found[-1].ledger
+            for intent in found:
+                if intent.discard or _dead(intent, head, self._now(), self._settings):
+                    report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
+                elif intent.purpose == SEGMENT and intent.epoch == head.epoch:
+                    suspects.append(_Suspect(name, head.uid, head.epoch, intent))
+        if not suspects or await held(self._streams, head.uid):
+            return []
+        return suspects
+
+    # -- after a while ------------------------------------------------------------------------------------
+
+    async def _second_look(
+        self, suspects: list[_Suspect], leftovers: list[str], halves: list[NamespaceInfo], report: JanitorReport
+    ) -> None:
+        for suspect in suspects:
+            try:
+                head = (await self._streams.read(suspect.name)).head
+                same = head.uid == suspect.uid and head.epoch == suspect.epoch
+                if same and not await held(self._streams, suspect.uid):
+                    done = await discard(self._client, self._streams, suspect.uid, suspect.intent)
+                    report.discarded_ledgers += done
+            except NoSuchStream:
+                continue
+            except BuckramError as error:
+                _put_off(report, str(suspect.name), error)
+        for uid in leftovers:
+            try:
+                await drop_leftovers(self._client, self._streams, uid)
+            except BuckramError as error:
+                _put_off(report, f"data of deleted stream {uid}", error)
+        for space in halves:
+            try:
+                await self._spaces.restore(space)
+            except (NoSuchKey, VersionConflict):
+                continue
+            except BuckramError as error:
+                _put_off(report, f"namespace {space.name}", error)
+
+    async def _half_deleted(self, report: JanitorReport) -> list[NamespaceInfo]:
+        """Namespaces whose deletion began. Should it have stopped, it is taken back: there may be streams in it."""
+        found: list[NamespaceInfo] = []
+        async for space in children_of(self._streams, self._streams.layout.namespaces):
+            try:
+                info = await self._spaces.get(space)
+                if info.deleting:
+                    found.append(info)
+            except NoSuchNamespace:
+                continue
+            except BuckramError as error:
+                _put_off(report, f"namespace {space}", error)
+        return found
+
+    async def _orphans(self, report: JanitorReport) -> None:
+        try:
+            for orphan in await find_orphans(self._client, self._streams):
+                await delete_orphan(self._client, orphan)
+                report.orphans += 1
+        except BuckramError as error:
+            _put_off(report, "orphans", error)
+
+    def _now(self) -> int:
+        return self._client.services.runtime.clock.wall_us()
+
+
+def _dead(intent: Intent, head: Head, now: int, settings: JanitorSettings) -> bool:
+    """It can be discarded at once: whoever made it can never list it, or has had long enough."""
+    if intent.purpose == SEGMENT:
+        return intent.epoch < head.epoch
+    application, _, version = intent.purpose.removeprefix("bulk ").rpartition(" ")
+    done = head.transactions.get(application)
+    if done is not None and version.isdigit() and done.version >= int(version):
+        return True
+    return now - intent.time > settings.bulk_age_s * _US
+
+
+def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> Step | None:
+    return swept(head, ledgers)
+
+
+def _put_off(report: JanitorReport, what: str, error: BuckramError) -> None:
+    if isinstance(error, InvariantViolation):
+        raise error
+    report.problems.append(f"{what}: {error}")
+
+
+__all__ = ["Janitor", "JanitorReport", "JanitorSettings"]
