@@ -333,6 +333,8 @@ async def test_the_first_ledger_of_a_folder_makes_the_folder_too() -> None:
     count = Counted(store)
     await store.create_ledger(20_000, ledger())  # fails, makes 00/0002, and again
     assert (count.reads, count.writes) == (0, 3)
+    await store.create_ledger(12 * 10**8, ledger())  # fails, so does 12/0000, makes 12 and 12/0000, and again
+    assert (count.reads, count.writes) == (0, 3 + 5)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -441,13 +443,15 @@ async def test_managers_with_31_bits_run_out(manager: Manager, folder: str) -> N
     assert "/ledgers/idgen-long" not in zk.nodes()
 
 
-async def test_drawing_does_not_bring_a_removed_root_back() -> None:
+async def test_nothing_brings_a_removed_root_back() -> None:
     zk = Zk()
     store = await zk.ready()
     await store.create_ledger(await store.allocate_ledger_id(), ledger())
     for path in sorted(zk.nodes("/ledgers"), reverse=True):
         zk.tree.delete(path, -1)
     zk.tree.delete("/ledgers", -1)
-    with pytest.raises(ClusterNotInitialised):
-        await store.allocate_ledger_id()
+    attempts = (store.allocate_ledger_id(), store.create_ledger(70_000, ledger()), store.create_ledger(2**40, ledger()))
+    for attempt in attempts:
+        with pytest.raises(ClusterNotInitialised):
+            await attempt
     assert zk.nodes() == {}

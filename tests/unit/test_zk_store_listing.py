@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -108,6 +109,26 @@ async def test_no_listing_goes_on_with_what_another_read_before_it_began() -> No
     assert await store.list_ledgers(limit=2) == [1, 2]  # somebody else's, who pauses here
     zk.put("/ledgers/00/0000/L0003", serialise(ledger()))
     assert await pages(store, limit=2) == [1, 2, 3, 8]
+
+    reading, go_on = asyncio.Event(), asyncio.Event()
+    children = store.session.children
+
+    async def slowly(path: str) -> list[str]:
+        names = await children(path)
+        if path.endswith("/0000") and not reading.is_set():
+            reading.set()
+            await go_on.wait()
+        return names
+
+    store.session.children = slowly  # type: ignore[method-assign,assignment]
+    other = asyncio.create_task(store.list_ledgers(limit=2))
+    await reading.wait()  # that one has read the folder, and pauses only after the next has begun
+    zk.put("/ledgers/00/0000/L0005", serialise(ledger()))
+    assert await store.list_ledgers(limit=1) == [1]
+    go_on.set()
+    assert await other == [1, 2]
+    assert await store.list_ledgers(after=1, limit=1) == [2]
+    assert await pages(store, limit=1, after=2) == [3, 5, 8]
 
 
 class Between:

@@ -15,14 +15,13 @@ from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
 from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, ApacheLayout, Folder, Manager, Walk, own_root
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
-from buckram.seams import Create, Delete, KeyOp, KeyStore
+from buckram.seams import Create, Delete
 from buckram.types import LedgerId
 
 _AT_ONCE = 32
 """Folders that are read at the same time."""
 _MAX_USED = 100
 _TRIES = 64
-_MAX_WALKS = 8
 _WALK_S = 10.0
 """How long a listing may pause between two pages before folders are read anew."""
 
@@ -30,12 +29,13 @@ _WALK_S = 10.0
 class ApacheTree:
     """A LedgerTree. `wanted` is the manager that the URI asks for, None to take what is there."""
 
-    def __init__(self, session: ZkSession, keys: KeyStore, root: str, uri: str, wanted: Manager | None) -> None:
-        self._session, self._keys, self._root, self._uri, self._wanted = session, keys, root, uri, wanted
+    def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None) -> None:
+        self._session, self._root, self._uri, self._wanted = session, root, uri, wanted
         self._manager: Manager | None = None
         self._instance: str | None = None
         self._ids = LedgerIds(session, root, uri)
-        self._walks: dict[LedgerId, tuple[Walk, float]] = {}
+        self._paused: tuple[LedgerId, Walk, float] | None = None
+        self._began = 0
 
     @property
     def layout(self) -> ApacheLayout:
@@ -106,31 +106,46 @@ class ApacheTree:
     async def create(self, ledger_id: LedgerId, record: bytes) -> int:
         """Make the record and, in the same request, delete the node that gave an id: nobody waits for that."""
         key = f"{self._root}/{(await self._pinned()).path(ledger_id)}"
-        self._walks.clear()
+        check_op(Create(key, record))
+        self._forget_walk()
         used = self._ids.take_used()
-        if used is None:
-            return await self._keys.create(key, record)
-        ops: list[KeyOp] = [Create(key, record), Delete(used, ANY_VERSION)]
-        check_op(ops[0])
         for _ in range(_TRIES):
             try:
-                await self._session.multi(ops)
-                return 0
-            except KeyExists:
-                await self._forget(used)
-                raise
-            except MetadataUnavailable:
-                self._ids.give_back(used)
-                raise
+                return await self._create(key, record, used)
             except NoSuchKey as error:
-                if error.key == used:  # it went with the session that made it
-                    return await self._keys.create(key, record)
-                await self._make_folder(error.key)
+                if error.key == used:
+                    used = None  # it went with the session that made it
+                else:
+                    await self._make_folder(error.key)
+            except KeyExists:
+                if used is not None:
+                    await self._forget(used)
+                raise
+            except MetadataError:
+                if used is not None:
+                    self._ids.give_back(used)
+                raise
         raise MetadataUnavailable(f"{key}: its folder vanishes as fast as it is made; try again")
 
+    async def _create(self, key: str, record: bytes, used: str | None) -> int:
+        if used is None:
+            return (await self._session.create(key, record))[1]
+        await self._session.multi([Create(key, record), Delete(used, ANY_VERSION)])
+        return 0
+
     async def _make_folder(self, path: str) -> None:
-        with contextlib.suppress(KeyExists):
-            await self._session.create(path, parents=True)
+        """Make a folder of the tree with those above it. Never the root: it is missing because the cluster is gone."""
+        if not path.startswith(f"{self._root}/"):
+            raise ClusterNotInitialised(self._uri)
+        for _ in range(_TRIES):
+            try:
+                await self._session.create(path)
+            except KeyExists:
+                return
+            except NoSuchKey as error:
+                await self._make_folder(error.key)
+            else:
+                return
 
     async def _forget(self, path: str) -> None:
         try:
@@ -140,11 +155,11 @@ class ApacheTree:
 
     async def removed(self, key: str) -> None:
         """Remove the folders that are empty now, upwards. As far as it goes: whoever needs one makes it again."""
-        self._walks.clear()
-        if not (await self.manager()).removes_parents:
-            return
+        self._forget_walk()
         folder = split(key)[0]
         try:
+            if not (await self.manager()).removes_parents:
+                return
             while folder != self._root:
                 stat = await self._session.exists(folder)
                 if stat is None or stat.children:
@@ -174,26 +189,30 @@ class ApacheTree:
         walk = self._resumed(after)
         if walk is None:
             # This one must never go on with what another read before it began: collection relies on that.
-            self._walks.clear()
+            self._forget_walk()
             # Folders that are not there are empty, so an empty ZooKeeper would look like a cluster without ledgers.
             await self.instance_id()
             walk = Walk(await self.manager(), after)
-        width = 1
+        began, width = self._began, 1
         while walk.ready() < limit and not walk.finished:
             await self._read(walk, width)
             width = min(2 * width, _AT_ONCE)
         page = walk.take(limit)
-        if page and (walk.ready() or not walk.finished):
-            while len(self._walks) >= _MAX_WALKS:
-                del self._walks[next(iter(self._walks))]
-            self._walks[page[-1]] = (walk, asyncio.get_running_loop().time())
+        if page and began == self._began and (walk.ready() or not walk.finished):
+            self._paused = (page[-1], walk, asyncio.get_running_loop().time())
         return page
 
+    def _forget_walk(self) -> None:
+        """The one that pauses, and those that are being read just now when they are to pause."""
+        self._began += 1
+        self._paused = None
+
     def _resumed(self, after: LedgerId) -> Walk | None:
-        paused = self._walks.pop(after, None)
-        if paused is None or asyncio.get_running_loop().time() - paused[1] > _WALK_S:
+        paused = self._paused
+        if paused is None or paused[0] != after or asyncio.get_running_loop().time() - paused[2] > _WALK_S:
             return None
-        return paused[0]
+        self._paused = None
+        return paused[1]
 
     async def _read(self, walk: Walk, width: int) -> None:
         folders = walk.next_folders(width)
