@@ -9,13 +9,15 @@ import static interop.Setting.that;
 import static interop.Setting.verify;
 
 import org.apache.bookkeeper.client.BKException.Code;
+import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.ReadHandle;
 
 /**
- * Batch reads. They are one packet on v2 where every bookie has every entry; elsewhere the client makes single reads of
- * them. Only for clients that know them (4.17 and newer).
+ * Batch reads. They are one packet on v2 where every bookie has every entry; of other ledgers the client makes single
+ * reads. On v3 it does neither where every bookie has every entry: it throws, or never answers (unconfirmed), unless
+ * batch reads are switched off. Only for clients that know them (4.17 and newer).
  */
 final class BatchChecks {
 
@@ -31,7 +33,7 @@ final class BatchChecks {
                 .withRecovery(false).execute());
     }
 
-    @Check(perDigest = true)
+    @Check(wires = "v2", perDigest = true)
     void byCount(Setting s) throws Exception {
         LedgerHandle writer = closedLedger(s, 60);
         try (LedgerHandle reader = s.open(writer.getId())) {
@@ -70,7 +72,8 @@ final class BatchChecks {
     void beyondTheEnd(Setting s) throws Exception {
         LedgerHandle writer = closedLedger(s, 5);
         try (LedgerHandle reader = s.open(writer.getId())) {
-            fails(() -> reader.batchReadEntries(5, 1, 1000), Code.ReadException);
+            fails(() -> reader.batchReadEntries(5, 1, 1000), Code.IncorrectParameterException);
+            fails(() -> await(reader.batchReadAsync(5, 1, 1000)), Code.ReadException);
             fails(() -> reader.batchReadEntries(-1, 1, 1000), Code.IncorrectParameterException);
         }
     }
@@ -85,7 +88,17 @@ final class BatchChecks {
         }
     }
 
-    @Check(perDigest = true)
+    @Check
+    void switchedOff(Setting s) throws Exception {
+        LedgerHandle writer = closedLedger(s, 25);
+        BookKeeper own = s.ownClient(conf -> conf.setBatchReadEnabled(false));
+        try (LedgerHandle reader = own.openLedger(writer.getId(), s.oldDigest(), KEY)) {
+            verify(reader.batchReadEntries(2, 20, 1 << 20), 2, 21);
+            verify(reader.batchReadUnconfirmedEntries(5, 20, 1 << 20), 5, 24);
+        }
+    }
+
+    @Check(wires = "v2", perDigest = true)
     void unconfirmed(Setting s) throws Exception {
         LedgerHandle writer = s.create();
         add(writer, 10);
@@ -95,7 +108,7 @@ final class BatchChecks {
         writer.close();
     }
 
-    @Check
+    @Check(wires = "v2")
     void throughReadHandle(Setting s) throws Exception {
         LedgerHandle writer = closedLedger(s, 30);
         try (ReadHandle reader = reader(s, writer.getId())) {

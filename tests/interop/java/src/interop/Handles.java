@@ -17,14 +17,13 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.client.LedgerHandleAdv;
 import org.apache.bookkeeper.client.api.LastConfirmedAndEntry;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.client.api.ReadHandle;
-import org.apache.bookkeeper.client.api.WriteAdvHandle;
 import org.apache.bookkeeper.client.api.WriteFlag;
-import org.apache.bookkeeper.client.api.WriteHandle;
 
 /**
  * Single steps for tests that a Python client takes part in. Entries are Setting.payload(entry id). A call may take as
@@ -38,13 +37,13 @@ final class Handles {
 
     /** A writer and what was acknowledged of it. */
     private static final class Writing {
-        final WriteHandle handle;
+        final LedgerHandle handle;
         final AtomicLong acknowledged = new AtomicLong(-1);
         final AtomicInteger failed = new AtomicInteger();
         final AtomicBoolean stop = new AtomicBoolean();
         volatile CompletableFuture<Void> running = CompletableFuture.completedFuture(null);
 
-        Writing(WriteHandle handle) {
+        Writing(LedgerHandle handle) {
             this.handle = handle;
         }
 
@@ -98,16 +97,17 @@ final class Handles {
                     field -> custom.put(field.getKey(), field.getValue().asText().getBytes(StandardCharsets.UTF_8)));
             builder = builder.withCustomMetadata(custom);
         }
-        WriteHandle handle;
+        // Either kind is the older API's handle underneath.
+        ReadHandle handle;
         if (args.has("ledger")) {
-            handle = Setting.await(builder.makeAdv().withLedgerId(args.get("ledger").asLong()).execute());
+            handle = builder.makeAdv().withLedgerId(args.get("ledger").asLong()).execute().get();
         } else if (args.path("adv").asBoolean()) {
-            handle = Setting.await(builder.makeAdv().execute());
+            handle = builder.makeAdv().execute().get();
         } else {
             handle = Setting.await(builder.execute());
         }
         long number = NEXT.incrementAndGet();
-        WRITERS.put(number, new Writing(handle));
+        WRITERS.put(number, new Writing((LedgerHandle) handle));
         return Map.of("writer", number, "ledger", handle.getId());
     }
 
@@ -118,10 +118,10 @@ final class Handles {
     /** Add `count` entries, waiting for them. */
     Object add(JsonNode args) throws Exception {
         Writing writing = writer(args);
-        if (writing.handle instanceof WriteAdvHandle) {
+        if (writing.handle instanceof LedgerHandleAdv) {
             long first = args.path("first").asLong(writing.handle.getLastAddPushed() + 1);
             for (long id = first; id < first + args.get("count").asLong(); id++) {
-                writing.acknowledged.set(((WriteAdvHandle) writing.handle).write(id, Setting.payload(id)));
+                writing.acknowledged.set(writing.handle.addEntry(id, Setting.payload(id)));
             }
         } else {
             for (int i = 0; i < args.get("count").asInt(); i++) {
@@ -138,7 +138,7 @@ final class Handles {
         long pauseMicros = args.path("pause_us").asLong(500);
         writing.running = CompletableFuture.runAsync(() -> {
             Semaphore window = new Semaphore(WINDOW);
-            LedgerHandle handle = (LedgerHandle) writing.handle;
+            LedgerHandle handle = writing.handle;
             for (long next = handle.getLastAddPushed() + 1; !writing.stop.get() && writing.failed.get() == 0; next++) {
                 window.acquireUninterruptibly();
                 handle.asyncAddEntry(Setting.payload(next), (rc, lh, entry, ctx) -> {
@@ -225,6 +225,11 @@ final class Handles {
         long next = 0;
         long limit = System.nanoTime() + TimeUnit.SECONDS.toNanos(args.path("seconds").asLong(60));
         try (ReadHandle reader = reader(args)) {
+            // Bookies that have never seen the ledger say so instead of waiting.
+            while (next <= until && reader.tryReadLastAddConfirmed() < 0 && !reader.isClosed()) {
+                Setting.that(System.nanoTime() < limit, "nothing became confirmed");
+                Thread.sleep(5);
+            }
             while (next <= until) {
                 Setting.that(System.nanoTime() < limit, "tailing stands at entry " + (next - 1));
                 long confirmed;

@@ -179,11 +179,10 @@ final class Setting implements AutoCloseable {
     }
 
     static void equal(Object wanted, Object found, String what) {
-        that(Objects.equals(wanted, found), what + ": wanted " + wanted + ", found " + found);
-    }
-
-    static void equal(long wanted, long found, String what) {
-        that(wanted == found, what + ": wanted " + wanted + ", found " + found);
+        boolean numbers = wanted instanceof Number && found instanceof Number;
+        boolean same = numbers ? ((Number) wanted).longValue() == ((Number) found).longValue()
+                : Objects.equals(wanted, found);
+        that(same, what + ": wanted " + wanted + ", found " + found);
     }
 
     /** The action must fail with one of these codes of BKException.Code. */
