@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +13,17 @@ from buckram.core.stream_batch import Record
 from buckram.core.stream_changes import check_properties, check_usable, configured
 from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
-from buckram.core.stream_names import StreamName, check_name, stream_name
+from buckram.core.stream_names import StreamName, stream_name
 from buckram.core.stream_policy import Policy, check_overrides, merged
 from buckram.errors import InvalidArgument, VersionConflict
 from buckram.streams.bulk import Bulk
-from buckram.streams.cursors import Cursor
+from buckram.streams.cursors import Cursor, CursorInfo, list_cursors, place_cursor
 from buckram.streams.delete import delete_stream
 from buckram.streams.locate import known_end, offset_at_time
 from buckram.streams.metadata import HeadAt, StreamStore, new_uid
 from buckram.streams.opening import open_writer
 from buckram.streams.reader import Range, StreamReader, Time, Truncated, microseconds
+from buckram.streams.retention import consumed
 from buckram.streams.spaces import Namespaces, changed_policy, list_names
 from buckram.streams.truncate import offset_keeping, trim, truncate
 from buckram.streams.writer import StreamWriter
@@ -180,10 +181,8 @@ class Namespace:
         `reader.commit()` moves it.
         """
         name = self._name(stream)
-        place: Callable[[str], Cursor] | None = None
-        if cursor is not None:
-            kept = check_name("cursor", cursor)
-            place = lambda uid: Cursor(self._client, self._streams, name, uid, kept)  # noqa: E731
+        clock = self._client.services.runtime.clock
+        place = Cursor(self._streams, name, cursor, clock) if cursor is not None else None
         return StreamReader(
             self._client, self._streams, name,
             Range(start, stop, start_time, stop_time, start_txid, follow, on_truncated), place,
@@ -207,28 +206,47 @@ class Namespace:
 
     async def truncate(
         self, stream: str, *, before: int | None = None, before_time: Time | None = None, keep_bytes: int | None = None,
-        trim_now: bool = True,
+        before_cursors: bool = False, trim_now: bool = True,
     ) -> int:  # fmt: skip
-        """Drop the oldest records: below an offset, appended before a time, or beyond so many bytes (whole segments).
+        """Drop the oldest records: below an offset, appended before a time, beyond so many bytes (whole segments), or
+        what every cursor has passed (nothing where there is no cursor).
 
         The new earliest offset, at once and exact to the record; space follows by whole segments, now (`trim_now`) or
         by the janitor. OffsetOutOfRange.
         """
         name = self._name(stream)
-        if sum(choice is not None for choice in (before, before_time, keep_bytes)) != 1:
-            raise InvalidArgument("truncate needs exactly one of before, before_time and keep_bytes")
+        if sum(choice is not None for choice in (before, before_time, keep_bytes)) + before_cursors != 1:
+            raise InvalidArgument("truncate needs exactly one of before, before_time, keep_bytes and before_cursors")
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
         if before is not None:
             offset = before
         elif before_time is not None:
             offset = await offset_at_time(self._client, self._streams, name, head, microseconds(before_time))
+        elif before_cursors:
+            offset = await consumed(self._streams, name)
         else:
             offset = await offset_keeping(self._streams, head, keep_bytes or 0)
         head = await truncate(self._client, self._streams, name, offset)
         if trim_now:
             await trim(self._client, self._streams, name)
         return head.earliest
+
+    # -- cursors ------------------------------------------------------------------------------------------
+
+    async def cursors(self, stream: str, *, after: str = "", limit: int = 1000) -> Sequence[CursorInfo]:
+        """The stream's cursors in order of their names, those greater than `after`, each with its lag in records."""
+        return await list_cursors(self._client, self._streams, self._name(stream), after=after, limit=limit)
+
+    async def move_cursor(self, stream: str, cursor: str, offset: int) -> None:
+        """Make a cursor, or move it up. CursorMoved if it is further (delete it first), OffsetOutOfRange."""
+        await place_cursor(self._client, self._streams, self._name(stream), cursor, offset)
+
+    async def delete_cursor(self, stream: str, cursor: str) -> None:
+        """NoSuchCursor. A reader that has it fails at its next commit."""
+        await Cursor(self._streams, self._name(stream), cursor, self._client.services.runtime.clock).delete()
+
+    # -- bulk ---------------------------------------------------------------------------------------------
 
     async def bulk(self, stream: str, *, application: str, version: int) -> Bulk:
         """A bulk step (streams/bulk): ledgers that become segments in one compare-and-set, once per (application,
