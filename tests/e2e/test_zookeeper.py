@@ -18,7 +18,7 @@ from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment
 from tests.e2e.zookeeper_kit import need_zookeeper
 
 from buckram.errors import ConfigError, CorruptStore, InvalidArgument
-from buckram.zookeeper_server import ForeignDirectory, PortInUse, start_ensemble, start_zookeeper
+from buckram.zookeeper_server import ForeignDirectory, PortInUse, ZooKeeperFailed, start_ensemble, start_zookeeper
 from buckram.zookeeper_server.server import free_port
 from buckram.zookeeper_server.settings import Settings, zoo_cfg
 
@@ -78,6 +78,8 @@ def test_the_same_directory_is_the_same_server(tmp_path: Path) -> None:
         server.restart()
         assert server.address == first
     assert gone(server.pid)
+    with pytest.raises(ZooKeeperFailed, match="stopped for good"):
+        server.start()
     with start_zookeeper(directory) as again:
         assert again.address == first
 

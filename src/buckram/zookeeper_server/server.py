@@ -113,6 +113,8 @@ class ZooKeeperServer:
         """Spawn it; `wait_ready` tells when it serves. Started again after an end it has the port it had."""
         if self.alive:
             raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper runs already as process {self.pid}")
+        if self.directory.lock < 0:
+            raise ZooKeeperFailed(f"{self.directory.path}: this server was stopped for good; make another object for it")
         self._reap()
         self._choose_port()
         self._spawn()
