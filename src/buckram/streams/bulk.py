@@ -9,6 +9,7 @@ The transaction (application, version) makes `publish` safe when its reply is lo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ from buckram.streams.recovery import recover_segment, summarise
 from buckram.types import Buffer, LedgerId
 
 _BATCH_BYTES = 256 * 1024
+_CHECKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,9 @@ class Bulk:
         done = await self.published()
         if done is None:
             wanted = [ledger for ledger in ledgers if ledger.records]
-            checked = [await self._check(ledger) for ledger in wanted]
+            checked: list[tuple[LedgerId, Summary, Intent]] = []
+            for begin in range(0, len(wanted), _CHECKED_AT_ONCE):
+                checked += await asyncio.gather(*map(self._check, wanted[begin : begin + _CHECKED_AT_ONCE]))
             done = await self._publish(checked, seal_live=seal_live)
         for ledger in ledgers:
             if not ledger.records:

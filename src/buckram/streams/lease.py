@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buckram.core.stream_errors import WriterExists
+from buckram.core.stream_changes import check_usable
+from buckram.core.stream_errors import NoSuchStream, WriterExists
+from buckram.core.stream_names import StreamName
 from buckram.errors import KeyExists, MetadataError, MetadataUnavailable, NoSuchKey, VersionConflict
 from buckram.net.tasks import TaskScope
-from buckram.seams import Create, Delete, KeyStore
-from buckram.streams.metadata import Patience
+from buckram.seams import CheckVersion, Create, Delete
+from buckram.streams.metadata import Patience, StreamStore
 
 _RETRY_S = 0.2
 
@@ -41,9 +43,12 @@ class Holder:
 class Lease:
     """`lost(reason)` is called once, on the loop, when somebody else holds it. `acquire` before, `close` after use."""
 
-    def __init__(self, keys: KeyStore, stream: str, key: str, me: Holder, lost: Callable[[str], None]) -> None:
-        self._keys, self._stream, self._key, self._me, self._lost = keys, stream, key, me, lost
-        self._scope = TaskScope(f"lease of {stream}")
+    def __init__(
+        self, streams: StreamStore, name: StreamName, uid: str, me: Holder, lost: Callable[[str], None]
+    ) -> None:
+        self._streams, self._name, self._uid, self._me, self._lost = streams, name, uid, me, lost
+        self._keys, self._stream, self._key = streams.keys, str(name), streams.layout.lease(uid)
+        self._scope = TaskScope(f"lease of {name}")
         self._stale = asyncio.Event()
         self._closed = False
 
@@ -53,13 +58,12 @@ class Lease:
         while True:
             freed = asyncio.Event()
             try:
-                await self._keys.create(self._key, self._me.encode(), ephemeral=True)
+                await self._create()
                 break
             except KeyExists:
                 pass
-            except MetadataUnavailable as error:
-                await patience.wait(error)
-                # It may be there: look, and if it is ours it has the session of now.
+            except (MetadataUnavailable, VersionConflict) as error:
+                await patience.wait(error)  # it may be there now: look
             try:
                 found = await self._keys.get(self._key, freed.set if wait and not takeover else None)
                 holder = Holder.decode(found.value)
@@ -110,10 +114,24 @@ class Lease:
             except MetadataError:
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
+            except NoSuchStream as error:
+                self._lost(str(error))
+                return
 
     async def _again(self) -> None:
         try:
-            await self._keys.create(self._key, self._me.encode(), ephemeral=True)
+            await self._create()
         except MetadataError:  # somebody was faster, or the store is away: look again
             await asyncio.sleep(_RETRY_S)
         self._stale.set()
+
+    async def _create(self) -> None:
+        """Under the head's version, so that no key appears below a stream that is deleted. NoSuchStream."""
+        at = await self._streams.read(self._name)
+        check_usable(self._stream, at.head)
+        if at.head.uid != self._uid:
+            raise NoSuchStream(self._stream, "was deleted and created anew")
+        await self._keys.multi([
+            CheckVersion(self._streams.layout.head(self._name), at.version),
+            Create(self._key, self._me.encode(), ephemeral=True),
+        ])  # fmt: skip

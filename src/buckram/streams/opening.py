@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from buckram.client.client import Client
-from buckram.core.stream_changes import claimed, sealed, swept
+from buckram.core.stream_changes import claimed, released, sealed, swept
 from buckram.core.stream_errors import StreamEnded, WriterLost
 from buckram.core.stream_head import Head, WriterInfo
 from buckram.core.stream_names import StreamName
@@ -47,16 +48,20 @@ async def open_writer(
 
     if head.ended:
         raise StreamEnded(str(name), head.end)
-    lease = Lease(streams.keys, str(name), streams.layout.lease(head.uid), me, lease_lost)
+    lease = Lease(streams, name, head.uid, me, lease_lost)
     try:
         await lease.acquire(takeover=takeover, wait=wait)
         claim, head = await _claim(client, streams, name, head.uid, me)
-        head = await _seal(claim, head)
-        table = await load_producers(client, streams, name, head)
-        opened = StreamWriter(
-            claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=on_closed
-        )
-        first = await opened.prepare()
+        try:
+            head = await _seal(claim, head)
+            table = await load_producers(client, streams, name, head)
+            opened = StreamWriter(
+                claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=on_closed
+            )
+            first = await opened.prepare()
+        except BuckramError:
+            await _unclaim(claim)
+            raise
     except BaseException:
         await lease.close()
         raise
@@ -78,6 +83,16 @@ async def _claim(
     if head.writer is None or head.writer.nonce != me.nonce:
         raise WriterLost(str(name), "another writer took it over while this one opened")
     return Claim(client, streams, name, uid, head.epoch, me.nonce), head
+
+
+async def _unclaim(claim: Claim) -> None:
+    """It did not become a writer: say so, unless the segment of the one before is still open."""
+    name = str(claim.name)
+    with suppress(BuckramError):
+        await claim.streams.change(
+            claim.name, lambda head: None if head.open_segment else released(name, head, claim.nonce, None),
+            uid=claim.uid, patience_s=1.0,
+        )  # fmt: skip
 
 
 async def _seal(claim: Claim, head: Head) -> Head:

@@ -65,14 +65,13 @@ class StreamReader:
 
     def __init__(
         self, client: Client, streams: StreamStore, name: StreamName, span: Range,
-        cursor: Callable[[str], CursorHandle] | None = None, *, on_open: Callable[[StreamReader], None],
+        cursor: CursorHandle | None = None, *, on_open: Callable[[StreamReader], None],
         on_closed: Callable[[StreamReader], None],
     ) -> None:  # fmt: skip
         _check(span)
         self.stream = str(name)
         self._client, self._streams, self._name, self._span = client, streams, name, span
-        self._cursor_of = cursor
-        self._cursor: CursorHandle | None = None
+        self._cursor = cursor
         self._on_open, self._on_closed = on_open, on_closed
         self._source: Source | None = None
         self._records: list[Record] = []
@@ -134,10 +133,9 @@ class StreamReader:
 
     async def commit(self) -> int:
         """Move the cursor past the last record handed out: what came after is delivered again. The cursor's offset."""
-        if self._cursor_of is None:
+        if self._cursor is None:
             raise InvalidArgument(f"stream {self.stream}: this reader has no cursor; read with cursor=NAME")
         position = await self.open()
-        assert self._cursor is not None
         await self._cursor.move(position)
         return position
 
@@ -210,7 +208,6 @@ class StreamReader:
         span, name = self._span, self._name
         at = await self._streams.read(name)
         check_usable(self.stream, at.head)
-        self._cursor = self._cursor_of(at.head.uid) if self._cursor_of is not None else None
         end: int | None = None
         if not span.follow:
             end = await known_end(self._client, name, at.head)

@@ -80,6 +80,7 @@ class Roller:
         self._waiters: list[asyncio.Future[bool]] = []
         self._delay = _RETRY_MIN_S
         self._current: SegmentWriter | None = None
+        self._leaving: SegmentWriter | None = None
         self.last_trouble = ""
         """Why the last roll was put off; empty when none is."""
         self.closed = False
@@ -152,6 +153,12 @@ class Roller:
         if prepared is not None:
             await self.discard(prepared)
 
+    async def abandon(self) -> None:
+        """Let go of ledgers that are not in use yet or any more, as they are."""
+        for segment in (self._prepared, self._leaving):
+            if segment is not None:
+                await segment.ledger.abandon()
+
     async def discard(self, segment: SegmentWriter) -> None:
         """Delete a ledger that was never listed; else a janitor or the next writer does."""
         claim = self._claim
@@ -221,7 +228,7 @@ class Roller:
         if fresh is None or self._rolling is not None or self.closed:
             return
         self._prepared = None
-        old = self._host.switch(fresh)
+        self._leaving = old = self._host.switch(fresh)
         self._current = fresh
         self._rolling = self._scope.spawn(self._list(old, fresh), "roll")
 
@@ -239,7 +246,7 @@ class Roller:
                 raise
             self._host.failed(ended(str(claim.name), error))
             return
-        self._rolling = None
+        self._rolling = self._leaving = None
         waiters, self._waiters = (self._waiters, []) if old is not None else ([], self._waiters)
         self._host.listed(fresh)
         for future in waiters:

@@ -68,10 +68,14 @@ class Source:
                     self.position = batch.next_offset
                     return batch
                 continue
-            if self._segment is None and not await self._enter():
-                if not self._follow or self.follower.head.ended:
+            # Taken before the look at the head, so that no change falls between look and wait.
+            changed = self.follower.changes()
+            if self._segment is None:
+                entered = await self._enter()
+                if entered is False and (not self._follow or self.follower.head.ended):
                     return None
-                await self._wait()
+                if entered is False:
+                    await self._wait(changed)
                 continue
             try:
                 await self._fill()
@@ -98,23 +102,22 @@ class Source:
         self.position = earliest
         return True
 
-    async def _enter(self) -> bool:
-        """Open the segment of the position; False when there is none yet."""
-        head = self.follower.head
+    async def _enter(self) -> bool | None:
+        """Open the segment of the position; False when there is none yet, None to look again."""
+        segment: Segment | None = None
         try:
-            segment = await self._streams.segment_of(head, self.position)
-        except NoSuchKey:  # a page was trimmed under our eyes
-            await self.follower.refresh()
-            return await self._enter()
-        if segment is None:
-            return False
-        try:
+            segment = await self._streams.segment_of(self.follower.head, self.position)
+            if segment is None:
+                return False
             reader = await self._open.enter_async_context(self._client.open(segment.ledger))
             await self._begin(segment, reader)
+        except NoSuchKey:  # a page was trimmed under our eyes
+            await self.follower.refresh()
+            return None
         except _PASSING as error:
             self._segment = segment
             await self._moved(error)
-            return await self._enter()
+            return None
         return True
 
     async def _begin(self, segment: Segment, reader: Reader) -> None:
@@ -168,8 +171,12 @@ class Source:
         if not self._follow:
             self.stop = self.position
             return
-        while (row := await self._row()) is not None and not row.sealed and row.ledger == segment.ledger:
-            await self._wait()
+        while True:
+            changed = self.follower.changes()
+            row = await self._row()
+            if row is None or row.sealed or row.ledger != segment.ledger:
+                return
+            await self._wait(changed)
 
     async def _row(self) -> Segment | None:
         self._check_truncation()
@@ -192,9 +199,8 @@ class Source:
             pause = min(pause * 1.5, _LOOK_MAX_S)
         return False
 
-    async def _wait(self) -> None:
+    async def _wait(self, changed: asyncio.Event) -> None:
         """Until the head changed, or for a while."""
-        changed = self.follower.changes()
         try:
             async with asyncio.timeout(_IDLE_LOOK_S):
                 await changed.wait()

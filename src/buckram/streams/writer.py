@@ -282,6 +282,7 @@ class StreamWriter:
             await self._lease.close()
         if self._appender.segment is not None:
             await self._appender.segment.ledger.abandon()
+        await self._roller.abandon()
         await self._scope.close()
         self._on_closed(self)
 
