@@ -114,7 +114,7 @@ class ZooKeeperServer:
         if self.alive:
             raise ZooKeeperFailed(f"{self.directory.path}: ZooKeeper runs already as process {self.pid}")
         if self.directory.lock < 0:
-            raise ZooKeeperFailed(f"{self.directory.path}: this server was stopped for good; make another object for it")
+            raise ZooKeeperFailed(f"{self.directory.path}: this server was stopped for good; make another for it")
         self._reap()
         self._choose_port()
         self._spawn()
