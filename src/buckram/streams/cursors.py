@@ -62,8 +62,7 @@ class Cursor:
 
         NoSuchCursor: it was there and somebody deleted it. After MetadataUnavailable it may or may not have moved.
         """
-        if type(offset) is not int or offset < 0:
-            raise InvalidArgument(f"cursor {self.name!r} of stream {self.stream}: offset {offset!r} is no offset")
+        _check(self.stream, self.name, offset)
         key, patience = await self._key(), Patience()
         while True:
             try:
@@ -128,6 +127,7 @@ class Cursor:
 
 async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: int) -> None:
     """Make the cursor, or move it up, by hand. OffsetOutOfRange: it is not readable yet. CursorMoved: only up."""
+    _check(str(name), check_name("cursor", cursor), offset)
     head = (await streams.read(name)).head
     check_usable(str(name), head)
     if offset > head.end:
@@ -183,6 +183,11 @@ async def _get(streams: StreamStore, key: str) -> KeyValue | None:
         return await patiently(lambda: streams.keys.get(key))
     except NoSuchKey:
         return None
+
+
+def _check(stream: str, cursor: str, offset: int) -> None:
+    if type(offset) is not int or offset < 0:
+        raise InvalidArgument(f"cursor {cursor!r} of stream {stream}: offset {offset!r}: needs an int from 0 on")
 
 
 def _decode(key: str, value: bytes) -> tuple[int, int]:

@@ -135,7 +135,8 @@ class StreamReader:
         """Move the cursor past the last record handed out: what came after is delivered again. The cursor's offset."""
         if self._cursor is None:
             raise InvalidArgument(f"stream {self.stream}: this reader has no cursor; read with cursor=NAME")
-        position = await self.open()
+        # Also after the end, where iteration closed this reader.
+        position = self._delivered if self._delivered is not None else await self.open()
         await self._cursor.move(position)
         return position
 
