@@ -206,7 +206,10 @@ class Client:
         digest: str | DigestType | None = None,
         force: bool = False,
     ) -> None:
-        """Delete a ledger, after recovering it if it is not closed. `force`: also if it cannot be recovered."""
+        """Delete a ledger, after recovering it if it is not closed. `force`: also if it cannot be recovered.
+
+        LedgerOfStream for one that was made for a stream: truncating or deleting the stream deletes it.
+        """
         kind = None if digest is None else digest_type(digest)
         await delete_ledger(
             self.services, ledger_id, password=password_bytes(password), digest=kind, force=force

@@ -7,6 +7,8 @@ import asyncio
 from buckram.client.open import check_ledger_id, check_password
 from buckram.client.recover import recover_ledger
 from buckram.client.services import Services
+from buckram.core.stream_errors import LedgerOfStream
+from buckram.core.stream_names import owner_of
 from buckram.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, VersionConflict
 from buckram.types import DigestType, LedgerId
 
@@ -21,17 +23,22 @@ async def delete_ledger(
     password: bytes = b"",
     digest: DigestType | None = None,
     force: bool = False,
+    of_stream: bool = False,
 ) -> None:
     """Delete the ledger. Its bookies drop the data when they next compare their store with the listing.
 
     A live writer is fenced. `force` deletes also a ledger that cannot be recovered because its bookies are gone; then
     a writer that still reaches them is stopped only by their collection. Errors: NoSuchLedger, Unauthorized,
-    RecoveryFailed, MetadataUnavailable (it may or may not be deleted).
+    RecoveryFailed, MetadataUnavailable (it may or may not be deleted); LedgerOfStream unless `of_stream`, which only
+    those may say who know that no stream lists it.
     """
     services.guard()
     store = services.store
     versioned = await store.read_ledger(check_ledger_id(ledger_id))
     check_password(ledger_id, versioned.metadata, password)
+    owner = owner_of(versioned.metadata.custom_metadata)
+    if owner is not None and not of_stream:
+        raise LedgerOfStream(ledger_id, owner[0])
     attempted = False
     for left in reversed(range(_TRIES)):
         try:

@@ -5,7 +5,7 @@ They are children of errors.BuckramError and belong to the public interface; `re
 
 from __future__ import annotations
 
-from buckram.errors import BuckramError, InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument, LedgerError
 
 
 class StreamError(BuckramError):
@@ -177,6 +177,18 @@ class InvalidSegment(StreamError, InvalidArgument):
     def __init__(self, stream: str, ledger_id: int, message: str) -> None:
         StreamError.__init__(self, stream, f"ledger {ledger_id}: {message}")
         self.ledger_id = ledger_id
+
+
+class LedgerOfStream(LedgerError):
+    """The ledger was made for a stream and may hold records of it. Nothing was deleted."""
+
+    def __init__(self, ledger_id: int, stream: str) -> None:
+        super().__init__(
+            ledger_id,
+            f"belongs to stream {stream}: `buckram stream truncate` or `buckram stream delete` deletes what the stream "
+            "no longer needs, `buckram stream orphans` says whether it still has a place there",
+        )
+        self.stream = stream
 
 
 class NoSuchCursor(StreamError):

@@ -127,7 +127,7 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
 async def drop_ledger(client: Client, ledger: LedgerId) -> None:
     """Delete a ledger of a stream; one that is gone is fine. Also when it cannot be recovered any more."""
     try:
-        await delete_ledger(client.services, ledger, force=True)
+        await delete_ledger(client.services, ledger, force=True, of_stream=True)
     except NoSuchLedger:
         return
 
