@@ -104,26 +104,27 @@ class Lease:
             await self._stale.wait()
             self._stale.clear()
             try:
-                found = await self._keys.get(self._key, self._stale.set)
-                holder = Holder.decode(found.value)
-                if holder.nonce != self._me.nonce:
-                    self._lost(f"writer {holder.name!r} took the lease")
-                    return
-            except NoSuchKey:
-                await self._again()
-            except MetadataError:
+                reason = await self._look()
+            except NoSuchStream as error:
+                reason = str(error)
+            except MetadataError:  # somebody was faster, or the store is away
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
-            except NoSuchStream as error:
-                self._lost(str(error))
+                continue
+            if reason:
+                self._lost(reason)
                 return
 
-    async def _again(self) -> None:
+    async def _look(self) -> str:
+        """Why it is lost; empty while it is ours."""
         try:
+            found = await self._keys.get(self._key, self._stale.set)
+        except NoSuchKey:
             await self._create()
-        except MetadataError:  # somebody was faster, or the store is away: look again
-            await asyncio.sleep(_RETRY_S)
-        self._stale.set()
+            self._stale.set()  # for a watch on the new one
+            return ""
+        holder = Holder.decode(found.value)
+        return "" if holder.nonce == self._me.nonce else f"writer {holder.name!r} took the lease"
 
     async def _create(self) -> None:
         """Under the head's version, so that no key appears below a stream that is deleted. NoSuchStream."""

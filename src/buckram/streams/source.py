@@ -60,6 +60,8 @@ class Source:
         while True:
             if self.stop is not None and self.position >= self.stop:
                 return None
+            if self.follower.gone or self.follower.head.deleting:
+                await self.follower.refresh()  # raises NoSuchStream
             if self._check_truncation():
                 await self._leave()
             if self._ready:
@@ -209,8 +211,6 @@ class Source:
                 await self.follower.refresh()
             except MetadataUnavailable:
                 return
-        if self.follower.gone or self.follower.head.deleting:
-            await self.follower.refresh()
 
     async def _moved(self, error: BuckramError) -> None:
         """The ledger cannot be read: has the list changed meanwhile? What stays so is raised, what may pass after a

@@ -1,0 +1,36 @@
+"""Small helpers of the stream tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from buckram.core.stream_batch import Record
+from buckram.streams.reader import StreamReader
+from buckram.streams.writer import StreamWriter
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Until it holds; TimeoutError after a while."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.005)
+
+
+async def append_on(writer: StreamWriter) -> None:
+    """Append until it fails."""
+    async with asyncio.timeout(10):
+        while True:
+            await writer.append(b"y")
+
+
+async def read_on(reader: StreamReader, value: bytes | None = None) -> list[Record]:
+    """Read until it fails or ends; each record must have this value, if one is given."""
+    found: list[Record] = []
+    async with asyncio.timeout(10):
+        async for record in reader:
+            assert value is None or record.value == value
+            found.append(record)
+    return found
