@@ -272,8 +272,7 @@ class SimZkSession:
             return
         before, self._session = self._session, session
         self._connected, self._silent = True, False
-        if before:
-            self.operations.syncs += 1
+        self.operations.syncs += 1
         if before and before != session:
             for notify in list(self._lost):
                 notify()

@@ -82,6 +82,8 @@ class _BlockSocket:
         self._at = 0
         self._ended = False
         self._out = bytearray()
+        self.asked_at: float | None = None
+        """When something was sent and nothing has been heard since (time.monotonic)."""
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -119,8 +121,11 @@ class _BlockSocket:
             block = self._sock.recv(_BLOCK)
             self._ended = not block
             self._in, self._at = block, 0
+            self.asked_at = None
 
     def send(self, data: bytes) -> int:
+        if self.asked_at is None:
+            self.asked_at = time.monotonic()
         self._out += data
         if len(self._out) >= _WRITE_BLOCK:
             self.flush()
@@ -178,14 +183,20 @@ class _Wakes:
 
 
 class OneThreadHandler:
-    """A kazoo handler (IHandler): the connection's thread is the only one, callbacks run in it and must not block."""
+    """A kazoo handler (IHandler): the connection's thread is the only one, callbacks run in it and must not block.
+
+    A server gets `connect_s` to take a connection, and is left when it has said nothing for `silence_s` after it was
+    asked something: kazoo itself stays with a silent one as long as there are requests. `on_end` is called in the
+    thread, as its last deed.
+    """
 
     name = "buckram"
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self) -> None:
+    def __init__(self, connect_s: float, silence_s: float, on_end: Callable[[], None]) -> None:
         self.running = False
+        self._connect_s, self._silence_s, self._on_end = connect_s, silence_s, on_end
         self._sends = 0
 
     def start(self) -> None:
@@ -213,6 +224,8 @@ class OneThreadHandler:
             except Exception as error:
                 # kazoo ends so on an answer that it does not understand; the session starts it anew.
                 _log.error("the connection to ZooKeeper ended: %s: %s", type(error).__name__, error)
+            finally:
+                self._on_end()
 
         thread = threading.Thread(target=run, name="zookeeper", daemon=True)
         thread.start()
@@ -224,7 +237,7 @@ class OneThreadHandler:
     def create_connection(
         self, address: tuple[str, int], timeout: float | None = None, **others: Any
     ) -> _BlockSocket:
-        sock = socket.create_connection(address, timeout)
+        sock = socket.create_connection(address, self._connect_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _BlockSocket(sock)
 
@@ -255,10 +268,11 @@ class OneThreadHandler:
         return True
 
     def _look(self, readers: list[Any], timeout: float | None) -> list[Any]:
-        """Send what is left, then wait until something can be read."""
+        """Send what is left, then wait until something can be read. KazooTimeoutError when the server is silent."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             unsent: _BlockSocket | None = None
+            limits = [] if deadline is None else [deadline]
             for reader in readers:
                 if isinstance(reader, _Wakes):
                     reader.settle()
@@ -268,13 +282,17 @@ class OneThreadHandler:
                     reader.fill()
                 if reader.unsent:
                     unsent = reader
+                if not reader.readable and reader.asked_at is not None:
+                    limits.append(reader.asked_at + self._silence_s)
+                    if limits[-1] <= time.monotonic():
+                        raise KazooTimeoutError(f"nothing heard for {self._silence_s:g} s")
             ready = [reader for reader in readers if reader.readable]
             if ready:
                 return ready
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            now = time.monotonic()
+            if deadline is not None and deadline <= now:
                 return []
-            self._wait(readers, unsent, left)
+            self._wait(readers, unsent, max(0.0, min(limits) - now) if limits else None)
 
     def _wait(self, readers: list[Any], writer: _BlockSocket | None, timeout: float | None) -> None:
         poll = select.poll()

@@ -46,7 +46,7 @@ class KazooLink:
         self._on_state, self._on_change = on_state, on_change
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[Callable[[], None]] = deque()
-        self._woken = self._closed = False
+        self._woken = self._closed = self._refused = False
         self.client = self._start()
 
     def follow(self, result: Result, done: Callable[[Result], None]) -> None:
@@ -64,10 +64,17 @@ class KazooLink:
         await asyncio.wait([asyncio.ensure_future(asyncio.to_thread(_stop, self.client))], timeout=wait_s)
 
     def _start(self) -> Any:
+        hosts = self._hosts.replace(";", ",")
+        # As Apache's client has it: after silence there is time left to try every server before the session ends.
+        handler = OneThreadHandler(
+            self._session_timeout_s / (hosts.count(",") + 1),
+            self._session_timeout_s * 2 / 3,
+            on_end=lambda: self._arrive(partial(self._ended, client)),
+        )
         client = KazooClient(
-            hosts=self._hosts.replace(";", ","),
+            hosts=hosts,
             timeout=self._session_timeout_s,
-            handler=OneThreadHandler(),
+            handler=handler,
             auth_data=list(self._auth),
             connection_retry=dict(_RECONNECT),
             logger=_kazoo_log,
@@ -77,20 +84,30 @@ class KazooLink:
         return client
 
     def _restart(self) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self.client = self._start()
+        except (OSError, RuntimeError) as error:  # no file descriptors, no threads: perhaps later
+            _log.error("the connection to ZooKeeper cannot be made anew: %s", error)
+            self._loop.call_later(_RESTART_S, self._restart)
 
     def _state(self, client: Any, _: str) -> None:
         session = client.client_id[0] if client.client_id else 0
         self._arrive(partial(self._state_changed, client, str(client.client_state), session))
 
     def _state_changed(self, client: Any, state: str, session: int) -> None:
-        if client is not self.client:
-            return
-        if state == "CLOSED":  # kazoo's thread gave up, which it does on answers that it does not understand
+        if client is self.client:
+            self._refused = state == "AUTH_FAILED" or (self._refused and state == "CLOSED")
+            self._on_state(state, session)
+
+    def _ended(self, client: Any) -> None:
+        """kazoo's thread gave up, which it does on answers that it does not understand, and on refused credentials."""
+        if client is self.client:
+            self._on_state("CLOSED", 0)
             _stop(client)
-            self._loop.call_later(_RESTART_S, self._restart)
-        self._on_state(state, session)
+            if not self._refused:
+                self._loop.call_later(_RESTART_S, self._restart)
 
     def _arrive(self, item: Callable[[], None]) -> None:
         """From any thread."""
@@ -105,10 +122,18 @@ class KazooLink:
         for _ in range(_BATCH):
             if self._closed or not self._arrived:
                 return
-            self._arrived.popleft()()
+            tell(self._loop, self._arrived.popleft())
         if self._arrived and not self._woken:
             self._woken = True
             self._loop.call_soon(self._drain)
+
+
+def tell(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> None:
+    """Call it; what it raises is the loop's matter, as with any callback, and keeps nobody else from being told."""
+    try:
+        notify()
+    except Exception as error:
+        loop.call_exception_handler({"message": "a ZooKeeper session's callback failed", "exception": error})
 
 
 def _stop(client: Any) -> None:

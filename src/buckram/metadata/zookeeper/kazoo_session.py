@@ -21,7 +21,14 @@ from buckram.errors import (
     InvalidArgument,
     MetadataUnavailable,
 )
-from buckram.metadata.zookeeper.session import READS, OperationCount, ZkStat, check_size, create_with_parents
+from buckram.metadata.zookeeper.session import (
+    READS,
+    OperationCount,
+    ZkStat,
+    check_size,
+    check_version,
+    create_with_parents,
+)
 from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, Notify, SetValue
 
@@ -38,7 +45,7 @@ Start = Callable[[Any], Any]
 class _Request:
     """One operation on its way. `result` is kazoo's, `key` and `version` are for the error's words."""
 
-    __slots__ = ("deadline", "future", "key", "kind", "result", "settled", "start", "version", "watch")
+    __slots__ = ("connection", "deadline", "future", "key", "kind", "result", "settled", "start", "version", "watch")
 
     def __init__(
         self,
@@ -54,6 +61,7 @@ class _Request:
         self.future, self.deadline = future, deadline
         self.result: Any = None
         self.settled = False
+        self.connection = 0
 
 
 class KazooSession:
@@ -78,13 +86,13 @@ class KazooSession:
         from kazoo import security  # not before somebody has metadata on ZooKeeper
 
         from buckram.metadata.zookeeper import kazoo_errors
-        from buckram.metadata.zookeeper.kazoo_link import KazooLink
+        from buckram.metadata.zookeeper.kazoo_link import KazooLink, tell
 
         self.hosts = hosts
         self.operations = OperationCount()
         self._session_timeout_s, self._timeout_s = session_timeout_s, operation_timeout_s
         self._translate, self._first_failure = kazoo_errors.translate, kazoo_errors.first_failure
-        self._unanswered_error = kazoo_errors.unanswered
+        self._unanswered_error, self._tell = kazoo_errors.unanswered, tell
         self._connection_errors = kazoo_errors.CONNECTION_ERRORS
         self._open_acl = security.OPEN_ACL_UNSAFE
         self._acl = security.CREATOR_ALL_ACL if acl == "creator" else security.OPEN_ACL_UNSAFE
@@ -100,6 +108,7 @@ class KazooSession:
         self._sweeper: asyncio.TimerHandle | None = None
         self._session = 0
         self._connected = False
+        self._connections = 0
         self._away_since = self._loop.time()
         self._refused = ""
         self._closing: asyncio.Future[None] | None = None
@@ -148,11 +157,13 @@ class KazooSession:
 
     async def set(self, path: str, value: bytes, version: int) -> int:
         check_size([SetValue(path, value, version)])
+        check_version(path, version)
         stat = await self._ask("set", path, lambda client: client.set_async(path, value, version), version=version)
         made: int = stat.version
         return made
 
     async def delete(self, path: str, version: int) -> None:
+        check_version(path, version)
         await self._ask("delete", path, lambda client: client.delete_async(path, version), version=version)
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
@@ -167,6 +178,9 @@ class KazooSession:
 
     async def multi(self, ops: Sequence[KeyOp]) -> None:
         check_size(ops)
+        for op in ops:
+            if not isinstance(op, Create):
+                check_version(op.key, op.version)
 
         def start(client: Any) -> Any:
             transaction = client.transaction()
@@ -243,7 +257,8 @@ class KazooSession:
     def _flush(self) -> None:
         self._flushing = None
         for _ in range(_BATCH):
-            if not self._waiting or not self._connected:
+            # kazoo's thread knows first that the connection is lost; what it took now would be sent at some later time.
+            if not self._waiting or not self._connected or not self._link.client.connected:
                 return
             self._send(self._waiting.popleft())
         self._flush_soon()
@@ -258,6 +273,7 @@ class KazooSession:
             self.operations.reads += 1
         else:
             self.operations.writes += 1
+        request.connection = self._connections
         try:
             request.result = request.start(self._link.client)
         except (TypeError, ValueError) as error:
@@ -282,7 +298,10 @@ class KazooSession:
             return
         if error is None:
             if request.watch is not None:
-                self._watches.add(request.key, request.watch, children=request.kind == "children")
+                if request.connection == self._connections:
+                    self._watches.add(request.key, request.watch, children=request.kind == "children")
+                else:  # the answer comes late to the loop: the server that kept the watch is not asked any more
+                    self._loop.call_soon(request.watch)
             self._settled(request)
             if not request.future.done():
                 request.future.set_result(result.value)
@@ -335,24 +354,24 @@ class KazooSession:
     def _reconnected(self, session: int) -> None:
         before, self._session = self._session, session
         self._connected, self._refused = True, ""
-        if before:
-            # What was sent before may still be on its way to the leader by another server. After a sync what is read
-            # tells for good whether it happened.
-            self.operations.syncs += 1
-            self._link.client.sync_async("/")
+        self._connections += 1
+        # A server may lag behind, and what was sent before may still be on its way to the leader by another one. After
+        # a sync what is read is not older than this connection, and tells for good whether those happened.
+        self.operations.syncs += 1
+        self._link.client.sync_async("/")
         self._waiting.extendleft(reversed(self._again))
         self._again.clear()
         self._flush_soon()
         if before and before != session:
             _log.warning("session with ZooKeeper at %s was lost; a new one serves", self.hosts)
             for notify in list(self._lost):
-                notify()
+                self._tell(self._loop, notify)
         for notify in self._watches.take_all():  # kazoo does not set them again on the new connection
-            notify()
+            self._tell(self._loop, notify)
 
     def _node_changed(self, path: str, change: Change) -> None:
         for notify in self._watches.take(path, change):
-            notify()
+            self._tell(self._loop, notify)
 
 
 def _stat(stat: Any) -> ZkStat:

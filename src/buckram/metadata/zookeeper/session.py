@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, ValueTooLarge
+from buckram.errors import InvalidArgument, KeyExists, MetadataUnavailable, NoSuchKey, ValueTooLarge
 from buckram.metadata.keys import split
 from buckram.seams import Create, KeyOp, Notify, SetValue
 
@@ -21,6 +21,7 @@ MAX_REQUEST_BYTES = 1_000_000
 READS = ("get", "exists", "children", "sync")
 _OP_BYTES = 64
 _CREATE_TRIES = 64
+_MAX_VERSION = 2**31 - 1
 
 
 class ZkStat(NamedTuple):
@@ -51,7 +52,7 @@ class ZkSession(Protocol):
 
     Operations started one after another are carried out in that order, also without waiting for the earlier ones.
     What a session reads after a MetadataUnavailable tells for good whether that mutation happened: it cannot happen
-    any more if it is not seen.
+    any more if it is not seen. Nothing that a session reads is older than the session.
 
     Watches are ZooKeeper's: they fire once, on the loop, after a change or when the session is lost, possibly without
     a change. The same function set twice on one node fires once. A failed read sets none, with one exception:
@@ -139,6 +140,12 @@ async def create_with_parents(path: str, create_one: Callable[[str], Awaitable[s
         if not wanted:
             return made
     raise MetadataUnavailable(f"{path}: its parents vanish as fast as they are made; try again")
+
+
+def check_version(path: str, version: int) -> None:
+    """InvalidArgument for one that the protocol has no room for."""
+    if not ANY_VERSION <= version <= _MAX_VERSION:
+        raise InvalidArgument(f"{path}: version {version}: a node's version is between 0 and {_MAX_VERSION}")
 
 
 def check_size(ops: Sequence[KeyOp]) -> None:

@@ -1,0 +1,220 @@
+"""KazooSession among several servers: one that is silent, off or out of reach never keeps a session from the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from buckram.errors import InvalidArgument, MetadataUnavailable
+from buckram.zookeeper_server import ZooKeeperServer
+
+from .zk_kit import folder, proxied, session, until
+
+
+@contextlib.contextmanager
+def blackhole() -> Iterator[str]:
+    """An address that neither takes nor refuses connections: its machine is off."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # its queue is full then
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                filler.connect(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_a_silent_server_is_left_although_requests_go_on(zookeeper_server: ZooKeeperServer) -> None:
+    """Requests count as signs of life of the client only; kazoo alone would stay for as long as there are some."""
+    async with (
+        proxied(zookeeper_server.address) as first, proxied(zookeeper_server.address) as second,
+        session(f"{first.address},{second.address}", session_timeout_s=3.0, operation_timeout_s=1.0) as zk,
+    ):  # fmt: skip
+        await zk.exists("/")
+        before = zk.session_id
+        silent = first if first.requests else second
+        silent.silent = True
+        began, answers = time.monotonic(), list[bool]()
+
+        async def ask() -> None:
+            with contextlib.suppress(MetadataUnavailable):
+                await zk.exists("/zookeeper")
+                answers.append(True)
+
+        asking: list[asyncio.Task[None]] = []
+        while not answers and time.monotonic() < began + 8:
+            asking.append(asyncio.create_task(ask()))
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*asking)
+        assert answers, "it never left the silent server"
+        assert time.monotonic() - began < 5
+        assert zk.session_id == before, "it came in time"
+
+
+async def test_a_server_that_is_off_does_not_use_up_the_time_for_the_others(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.shuffle", lambda hosts: hosts.sort(key=lambda host: host[2] == zookeeper_server.port))
+    with blackhole() as off:
+        began = time.monotonic()
+        async with session(f"{zookeeper_server.address},{off}", session_timeout_s=6.0) as zk:
+            await zk.exists("/")
+            assert time.monotonic() - began < 4.5
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EMFILE, "Too many open files"), UnicodeError("label too long")])
+async def test_a_thread_that_ends_before_the_first_connection_is_replaced(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    real, failed = socket.getaddrinfo, list[str]()
+
+    def once(host: Any, *others: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(str(host))
+            raise failure
+        return real(host, *others, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", once)
+    async with session(zookeeper_server.address, operation_timeout_s=5.0) as zk:
+        assert await zk.exists("/") is not None
+        assert failed
+
+
+async def test_no_file_descriptors_when_the_connection_is_made_anew(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with proxied(zookeeper_server.address) as proxy, session(proxy.address, operation_timeout_s=5.0) as zk:
+        await zk.exists("/")
+        real, failed = socket.socketpair, list[int]()
+
+        def twice() -> Any:
+            if len(failed) < 2:
+                failed.append(1)
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real()
+
+        monkeypatch.setattr(socket, "socketpair", twice)
+        proxy.rewrite = lambda packet: packet[:12] + (-199).to_bytes(4, "big", signed=True) + packet[16:]
+        with pytest.raises(MetadataUnavailable):
+            await zk.set("/zookeeper", b"", 99)
+        assert await zk.exists("/") is not None
+        assert len(failed) == 2
+
+
+async def test_what_a_watcher_raises_stops_nothing(zookeeper_server: ZooKeeperServer) -> None:
+    """Neither the answers that came together with the change nor the other watchers wait for ever."""
+    top = await folder(zookeeper_server.address)
+    told, said = list[str](), list[str]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(str(context["exception"])))
+
+    def bad() -> None:
+        told.append("bad")
+        raise RuntimeError("a watcher's own mistake")
+
+    async with proxied(zookeeper_server.address) as proxy, session(proxy.address, operation_timeout_s=3.0) as zk:
+        zk.on_session_lost(bad)
+        for watch in (bad, lambda: told.append("good")):
+            await zk.exists(f"{top}/a", watch)
+        await zk.create(f"{top}/a")
+        await zk.exists(top)
+        assert told == ["bad", "good"]
+        for watch in (bad, lambda: told.append("again")):
+            await zk.get(f"{top}/a", watch)
+        proxy.rewrite = lambda packet: packet[:12] + (-199).to_bytes(4, "big", signed=True) + packet[16:]
+        with pytest.raises(MetadataUnavailable):
+            await zk.set(f"{top}/a", b"", 99)
+        assert await zk.exists(top) is not None
+        await until(lambda: told == ["bad", "good", "bad", "bad", "again"])
+    assert set(said) == {"a watcher's own mistake"}
+
+
+async def test_a_version_that_no_node_can_have_is_refused_here(
+    zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kazoo's thread would end on it, and the session with its ephemeral nodes."""
+    top = await folder(zookeeper_server.address)
+    async with session(zookeeper_server.address) as zk:
+        await zk.create(f"{top}/e", ephemeral=True)
+        before = zk.session_id
+        for attempt in (zk.set(top, b"", 2**31), zk.delete(top, 2**31), zk.delete(top, -2)):
+            with pytest.raises(InvalidArgument, match=f"{top}.*version"):
+                await attempt
+        assert await zk.exists(f"{top}/e") is not None
+        assert zk.session_id == before
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_session_begins_with_a_sync(zookeeper_server: ZooKeeperServer) -> None:
+    """A server may lag behind: what somebody wrote before this process began must be there for it."""
+    async with session(zookeeper_server.address) as zk:
+        await zk.exists("/")
+        assert zk.operations.syncs == 1
+
+
+async def test_closing_while_no_server_is_there_says_nothing(
+    zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxied(zookeeper_server.address) as proxy:
+        nobody = proxy.address
+    async with session(nobody, operation_timeout_s=0.5) as zk:
+        with pytest.raises(MetadataUnavailable):
+            await zk.exists("/")
+        await asyncio.sleep(0.5)
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_watch_whose_answer_reaches_the_loop_after_the_next_connection(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    """The server that kept it is not asked any more, so nothing would ever fire it."""
+    top = await folder(zookeeper_server.address)
+    async with proxied(zookeeper_server.address) as proxy, session(proxy.address) as zk:
+        await zk.exists("/")
+        follow, held, fired = zk._link.follow, list[Any](), list[str]()
+        zk._link.follow = lambda *late: held.append(late)  # the loop is behind
+        reading = asyncio.create_task(zk.exists(f"{top}/a", lambda: fired.append("a")))
+        await until(lambda: bool(held) and held[0][0].ready())
+        zk._link.follow = follow
+        connections = zk._connections
+        proxy.cut()
+        await until(lambda: zk._connections > connections)
+        follow(*held[0])
+        assert await reading is None
+        await zk.create(f"{top}/a")
+        await until(lambda: fired == ["a"])
+
+
+async def test_what_the_loop_sends_while_it_does_not_know_that_the_connection_is_gone(
+    zookeeper_server: ZooKeeperServer,
+) -> None:
+    """It would wait in kazoo, and happen after its caller was told that it failed."""
+    top = await folder(zookeeper_server.address)
+    async with proxied(zookeeper_server.address) as proxy, session(proxy.address, operation_timeout_s=0.4) as zk:
+        await zk.exists("/")
+        assert proxy._listener is not None
+        proxy._listener.close()
+        client = zk._link.client
+
+        def meanwhile() -> None:
+            client._connection._socket._sock.shutdown(socket.SHUT_RDWR)
+            limit = time.monotonic() + 5
+            while client.connected and time.monotonic() < limit:
+                time.sleep(0.01)
+
+        asyncio.get_running_loop().call_soon(meanwhile)
+        with pytest.raises(MetadataUnavailable):
+            await zk.create(f"{top}/never")
+        await proxy.stop()
+        await proxy.listen()
+        await until(lambda: zk._connected)
+        assert await zk.children(top) == []
