@@ -11,6 +11,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from buckram.config import ClientConfig, NetConfig
+from buckram.core.stream_errors import (
+    CorruptEntry,
+    CursorMoved,
+    InvalidSegment,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchCursor,
+    NoSuchNamespace,
+    NoSuchStream,
+    OffsetMismatch,
+    OffsetOutOfRange,
+    OffsetTruncated,
+    OpenSegment,
+    ProducerForgotten,
+    RecordTooLarge,
+    StaleTransaction,
+    StreamEnded,
+    StreamError,
+    StreamExists,
+    TxidOutOfOrder,
+    WriterExists,
+    WriterFailed,
+    WriterLost,
+)
 from buckram.errors import (
     BookieError,
     BookieUnavailable,
@@ -47,24 +71,41 @@ if TYPE_CHECKING:
     from buckram.client.repair import RepairReport
     from buckram.client.tail import Tail
     from buckram.client.writer import Writer
+    from buckram.core.stream_batch import Batch, Record
+    from buckram.streams.namespace import Namespace, StreamInfo
+    from buckram.streams.reader import StreamReader
+    from buckram.streams.spaces import Namespaces
+    from buckram.streams.writer import StreamWriter
 
 # Imported when first used: a bookie imports this package, too, and needs no client.
 _LAZY = {
+    "Batch": "buckram.core.stream_batch",
     "Client": "buckram.client.client",
+    "Namespace": "buckram.streams.namespace",
+    "Namespaces": "buckram.streams.spaces",
     "Reader": "buckram.client.reader",
+    "Record": "buckram.core.stream_batch",
     "RepairReport": "buckram.client.repair",
+    "StreamInfo": "buckram.streams.namespace",
+    "StreamReader": "buckram.streams.reader",
+    "StreamWriter": "buckram.streams.writer",
     "Tail": "buckram.client.tail",
     "Writer": "buckram.client.writer",
     "connect": "buckram.client.client",
 }
 
 __all__ = [
-    "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "Client", "ClientConfig",
-    "ConfigError", "DigestMismatch", "DigestType", "DuplicateEntry", "Entry", "EntryTooLarge", "ForkedClient",
-    "Fragment", "HandleClosed", "InvalidArgument", "LedgerClosed", "LedgerError", "LedgerExists", "LedgerFenced",
-    "LedgerMetadata", "LedgerState", "MetadataError", "MetadataUnavailable", "NetConfig", "NoSuchEntry",
-    "NoSuchLedger", "NotEnoughBookies", "ReadFailed", "Reader", "RecoveryFailed", "RepairReport", "RequestTimeout",
-    "Tail", "Unauthorized", "VersionConflict", "WriteFailed", "Writer", "connect",
+    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "Client",
+    "ClientConfig", "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType", "DuplicateEntry",
+    "Entry", "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument", "InvalidSegment",
+    "LedgerClosed", "LedgerError", "LedgerExists", "LedgerFenced", "LedgerMetadata", "LedgerState",
+    "MetadataError", "MetadataUnavailable", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces",
+    "NetConfig", "NoSuchCursor", "NoSuchEntry", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream",
+    "NotEnoughBookies", "OffsetMismatch", "OffsetOutOfRange", "OffsetTruncated", "OpenSegment",
+    "ProducerForgotten", "ReadFailed", "Reader", "Record", "RecordTooLarge", "RecoveryFailed", "RepairReport",
+    "RequestTimeout", "StaleTransaction", "StreamEnded", "StreamError", "StreamExists", "StreamInfo",
+    "StreamReader", "StreamWriter", "Tail", "TxidOutOfOrder", "Unauthorized", "VersionConflict", "WriteFailed",
+    "Writer", "WriterExists", "WriterFailed", "WriterLost", "connect",
 ]  # fmt: skip
 
 

@@ -90,7 +90,7 @@ class Client:
         self._owned = owned
         self._process = os.getpid()
         self._closed = False
-        self._handles: dict[int, Callable[[], Awaitable[None]]] = {}
+        self._handles = self.services.handles
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -255,14 +255,6 @@ class Client:
 
         return Namespaces(StreamStore(self.services.store))
 
-    def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:
-        """`stop` is called when this client is closed, unless `forget(handle)` comes first."""
-        self._guard()
-        self._handles[id(handle)] = stop
-
-    def forget(self, handle: object) -> None:
-        self._forget(handle)
-
     # -- the end ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -285,7 +277,7 @@ class Client:
         await self.close()
 
     def _forget(self, handle: object) -> None:
-        self._handles.pop(id(handle), None)
+        self.services.forget(handle)
 
     def _guard(self) -> None:
         if os.getpid() != self._process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from buckram.client.bookies import BookieWatcher
@@ -25,8 +25,18 @@ class Services:
     pool: BookiePool
     guard: Callable[[], None]
     turn: TurnEnd = field(default_factory=TurnEnd)
+    handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    """How to stop what is open: done when the client is closed."""
     no_batch: dict[BookieId, int] = field(default_factory=dict)
     """How often in a row a bookie hung up on a batch read: peers that do not know it."""
+
+    def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:
+        """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""
+        self.guard()
+        self.handles[id(handle)] = stop
+
+    def forget(self, handle: object) -> None:
+        self.handles.pop(id(handle), None)
 
     @property
     def hedge_s(self) -> float | None:

@@ -36,6 +36,7 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
 """No bookie can wait for the first entry of a ledger that it has not seen: so long it is asked so often."""
 _POLLS_AT_ONCE = 2
+_PEEKED = 4
 _GIVE_UP_S = 60.0
 
 Stream = Callable[[EntryId, EntryId], AsyncGenerator[list[Entry], None]]
@@ -70,6 +71,8 @@ class Tail:
         self._lac = last_confirmed
         self._chunks: AsyncGenerator[list[Entry], None] | None = None
         self._fetched: deque[Entry] = deque()
+        self._peeked: dict[EntryId, Entry] = {}
+        """Verified entries from the cursor on that came with answers to polls, before they were confirmed."""
         self._failing_since: float | None = None
         self._pause_s = _PAUSE_MIN_S
         self._unseen_until = asyncio.get_running_loop().time() + _UNSEEN_S
@@ -115,7 +118,7 @@ class Tail:
             metadata = follower.metadata
             end = readable_until(metadata, self._lac)
             if self._cursor <= end:
-                chunk = await self._read(end, changed)
+                chunk = self._take_peeked(end) or await self._read(end, changed)
                 if chunk:
                     return chunk
             elif metadata.closed:
@@ -125,6 +128,22 @@ class Tail:
             else:
                 await self._wait(changed)
         return []
+
+    def _take_peeked(self, end: EntryId) -> list[Entry]:
+        """What is confirmed by now of what polls brought along: saves a tail that keeps up a round trip per entry."""
+        found: list[Entry] = []
+        if self._chunks is None:
+            while self._cursor <= end and (entry := self._peeked.pop(self._cursor, None)) is not None:
+                found.append(entry)
+                self._cursor += 1
+        return found
+
+    def _keep(self, entry: Entry) -> None:
+        """Whatever becomes of the ledger, an entry of this id can have no other payload."""
+        if entry.entry_id >= self._cursor:
+            self._peeked[entry.entry_id] = entry
+        while len(self._peeked) > _PEEKED or (self._peeked and next(iter(self._peeked)) < self._cursor):
+            del self._peeked[next(iter(self._peeked))]
 
     async def _read(self, end: EntryId, changed: asyncio.Event) -> list[Entry]:
         """The next chunk up to `end`; empty if it should be looked at again."""
@@ -224,7 +243,10 @@ class Tail:
         try:
             reply = await ask(services.pool, bookie, request)
             opened = reads.opened(bookie, None, reply)
-            proven = opened.value.last_add_confirmed if isinstance(opened, Positive) else NO_ENTRY
+            proven = NO_ENTRY
+            if isinstance(opened, Positive):
+                proven = opened.value.last_add_confirmed
+                self._keep(opened.value)
             if proven >= self._cursor:
                 return Positive(proven)
             claims = isinstance(reply, ReadReply) and reply.max_lac is not None and reply.max_lac >= self._cursor

@@ -19,6 +19,7 @@ from buckram.seams import CheckVersion, Create, Delete
 from buckram.streams.metadata import Patience, StreamStore
 
 _RETRY_S = 0.2
+_CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,20 @@ class Lease:
             return
         self._closed = True
         await self._scope.close()
-        try:
-            found = await self._keys.get(self._key)
-            if Holder.decode(found.value).nonce == self._me.nonce:
-                await self._keys.delete(self._key, found.version)
-        except MetadataError:
-            return
+        patience = Patience(_CLOSE_S)
+        while True:
+            try:
+                found = await self._keys.get(self._key)
+                if Holder.decode(found.value).nonce == self._me.nonce:
+                    await self._keys.delete(self._key, found.version)
+                return
+            except NoSuchKey:
+                return
+            except MetadataError as error:
+                try:
+                    await patience.wait(error)
+                except MetadataError:
+                    return
 
     async def _watch(self) -> None:
         """After every change of the key: is it still ours? One that went with our session is created again."""

@@ -15,7 +15,7 @@ from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, OffsetOutO
 from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
 from buckram.core.stream_names import StreamName, stream_name
 from buckram.core.stream_policy import Policy, check_overrides, merged
-from buckram.errors import InvalidArgument, VersionConflict
+from buckram.errors import BuckramError, InvalidArgument, VersionConflict
 from buckram.streams.bulk import Bulk
 from buckram.streams.cursors import Cursor, CursorInfo, list_cursors, place_cursor
 from buckram.streams.delete import delete_stream
@@ -137,14 +137,14 @@ class Namespace:
 
     def writer(
         self, stream: str, *, create: bool = True, takeover: bool = False, wait: bool = False, name: str = "",
-        linger_ms: float = 2.0,
+        linger_ms: float = 10.0,
     ) -> Opening[StreamWriter]:  # fmt: skip
         """The stream's writer: `async with ns.writer("orders") as w` or `await ns.writer(...)`.
 
         `create`: makes a stream that is not there. Held by another writer: WriterExists, unless `wait` (until it goes:
         leader election) or `takeover` (it is fenced). `name` is what others are told of this writer. `linger_ms`:
-        how long a record may wait for company while earlier ones are on their way; 0 never. Errors: StreamEnded,
-        NotEnoughBookies, RecoveryFailed (retryable).
+        how long a record waits at most for earlier ones that are on their way, so that more travel together; 0 never.
+        Errors: StreamEnded, NotEnoughBookies, RecoveryFailed (retryable).
         """
         full = self._name(stream)
         if not 0 <= linger_ms <= 10_000:
@@ -160,9 +160,13 @@ class Namespace:
             space = await self._spaces.get(self.name)
             writer = await open_writer(
                 self._client, self._streams, full, lambda head: merged(space.policy, head.policy), writer_name=name,
-                takeover=takeover, wait=wait, linger_ms=linger_ms, on_closed=self._client.forget,
+                takeover=takeover, wait=wait, linger_ms=linger_ms, on_closed=self._client.services.forget,
             )  # fmt: skip
-            self._client.adopt(writer, writer.abandon)
+            try:
+                self._client.services.adopt(writer, writer.abandon)
+            except BuckramError:
+                await writer.abandon()
+                raise
             return writer
 
         return Opening(start)
@@ -181,12 +185,13 @@ class Namespace:
         `reader.commit()` moves it.
         """
         name = self._name(stream)
-        clock = self._client.services.runtime.clock
+        services = self._client.services
+        clock = services.runtime.clock
         place = Cursor(self._streams, name, cursor, clock) if cursor is not None else None
         return StreamReader(
             self._client, self._streams, name,
             Range(start, stop, start_time, stop_time, start_txid, follow, on_truncated), place,
-            on_open=lambda reader: self._client.adopt(reader, reader.close), on_closed=self._client.forget,
+            on_open=lambda reader: services.adopt(reader, reader.close), on_closed=services.forget,
         )  # fmt: skip
 
     async def get(self, stream: str, offset: int) -> Record:

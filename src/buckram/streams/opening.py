@@ -11,17 +11,17 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from buckram.client.client import Client
-from buckram.core.stream_changes import claimed, released, sealed, swept
+from buckram.core.stream_changes import claimed, released, sealed
 from buckram.core.stream_errors import StreamEnded, WriterLost
 from buckram.core.stream_head import Head, WriterInfo
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, RecoveryFailed
 from buckram.streams.lease import Holder, Lease
-from buckram.streams.ledgers import SEGMENT, discard, drop_ledger, intents
+from buckram.streams.ledgers import SEGMENT, discard, intents
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import load_producers, recover_segment
-from buckram.streams.roll import Claim
+from buckram.streams.roll import Claim, sweep_garbage
 from buckram.streams.writer import StreamWriter
 
 _RECOVERY_PATIENCE_S = 30.0
@@ -120,10 +120,7 @@ async def _sweep(claim: Claim, head: Head) -> None:
     """Delete what writers before left behind. Best effort: the janitor does the rest."""
     try:
         if head.garbage:
-            done = head.garbage[:_SWEPT_AT_ONCE]
-            for ledger in done:
-                await drop_ledger(claim.client, ledger)
-            await claim.streams.change(claim.name, lambda head: swept(head, done), uid=claim.uid)
+            await sweep_garbage(claim, head)
         for intent in await intents(claim.streams, claim.uid, limit=_SWEPT_AT_ONCE):
             if intent.purpose == SEGMENT and intent.epoch < claim.epoch:
                 await discard(claim.client, claim.streams, claim.uid, intent)

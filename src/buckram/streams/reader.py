@@ -131,12 +131,19 @@ class StreamReader:
         async for batch in self._batches():
             yield to_arrow(batch)
 
-    async def commit(self) -> int:
-        """Move the cursor past the last record handed out: what came after is delivered again. The cursor's offset."""
+    async def commit(self, offset: int | None = None) -> int:
+        """Move the cursor past the last record handed out: what comes after is delivered again. The cursor's offset.
+
+        `offset`: to there, where less than that was dealt with. CursorMoved, NoSuchCursor.
+        """
         if self._cursor is None:
             raise InvalidArgument(f"stream {self.stream}: this reader has no cursor; read with cursor=NAME")
         # Also after the end, where iteration closed this reader.
         position = self._delivered if self._delivered is not None else await self.open()
+        if offset is not None:
+            if offset > position:
+                raise InvalidArgument(f"stream {self.stream}: commit({offset}): read up to {position} only")
+            position = offset
         await self._cursor.move(position)
         return position
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.client.client import Client
-from buckram.core.stream_changes import check_epoch, rolled
+from buckram.core.stream_changes import check_epoch, rolled, swept
 from buckram.core.stream_errors import NoSuchStream, WriterFailed, WriterLost
-from buckram.core.stream_head import Summary
+from buckram.core.stream_head import Head, Summary
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
 from buckram.errors import (
@@ -23,10 +24,11 @@ from buckram.errors import (
     LedgerFenced,
     MetadataUnavailable,
     NoSuchKey,
+    RecoveryFailed,
     VersionConflict,
 )
 from buckram.net.tasks import TaskScope
-from buckram.streams.ledgers import discard, listing, make_ledger
+from buckram.streams.ledgers import discard, drop_ledger, listing, make_ledger
 from buckram.streams.metadata import Patience, StreamStore
 from buckram.streams.segment import SegmentWriter
 
@@ -36,6 +38,7 @@ _PATIENCE_S = 60.0
 """How long a roll that has begun waits for the metadata store; nothing is acknowledged meanwhile."""
 _CHECK_S = 1.0
 _STOP_S = 2.0
+_SWEPT_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +292,15 @@ async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: Seg
         raise WriterFailed(
             name, f"its prepared ledger {ledger} was discarded by a janitor, which took this writer for dead ({error})"
         ) from error
+
+
+async def sweep_garbage(claim: Claim, head: Head) -> None:
+    """Delete what left the list without records. Best effort: the next writer or the janitor does the rest."""
+    done = head.garbage[:_SWEPT_AT_ONCE]
+    with suppress(MetadataUnavailable, RecoveryFailed):
+        for ledger in done:
+            await drop_ledger(claim.client, ledger)
+        await claim.streams.change(claim.name, lambda head: swept(head, done), uid=claim.uid)
 
 
 def ended(stream: str, error: BuckramError) -> BuckramError:

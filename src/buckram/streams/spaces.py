@@ -40,13 +40,17 @@ class Namespaces:
     async def create(self, name: str, **policy: Any) -> NamespaceInfo:
         """NamespaceExists. `policy`: settings of core/stream_policy.Policy."""
         key, value = self._key(name), _encode(check_overrides(policy))
-        patience = Patience()
+        patience, doubt = Patience(), False
         while True:
             try:
                 return NamespaceInfo(name, policy, await self._streams.keys.create(key, value))
             except KeyExists:
+                present = await self.get(name)
+                if doubt and present.version == 0 and present.policy == policy:
+                    return present  # our own, whose answer was lost
                 raise NamespaceExists(name) from None
             except MetadataUnavailable as error:
+                doubt = True
                 await patience.wait(error)
 
     async def get(self, name: str) -> NamespaceInfo:

@@ -23,7 +23,7 @@ from buckram.streams import records
 from buckram.streams.appender import Appender
 from buckram.streams.intake import Ask
 from buckram.streams.lease import Lease
-from buckram.streams.roll import Claim, Host, Roller, ended, finish
+from buckram.streams.roll import Claim, Host, Roller, ended, finish, sweep_garbage
 from buckram.streams.segment import SegmentWriter
 from buckram.types import Buffer
 
@@ -94,6 +94,11 @@ class StreamWriter:
     def pending_bytes(self) -> int:
         """Bytes of values, keys and headers that are not acknowledged."""
         return self._appender.pending_bytes
+
+    @property
+    def max_record_bytes(self) -> int:
+        """Value, key and headers of one record; RecordTooLarge above."""
+        return self._appender.record_limit
 
     @property
     def closed(self) -> bool:
@@ -272,9 +277,11 @@ class StreamWriter:
             sealed = (segment.ledger.ledger_id, await finish(segment))
         elif segment is not None:
             await self._roller.discard(segment)
-        await claim.streams.change(
+        head = await claim.streams.change(
             claim.name, lambda head: released(self.stream, head, claim.nonce, sealed, end=end), uid=claim.uid
         )
+        if sealed is not None and sealed[0] in head.garbage:
+            await sweep_garbage(claim, head)
 
     async def _dispose(self) -> None:
         self.fail(HandleClosed(f"stream {self.stream}: the writer was given up before this was acknowledged"))
