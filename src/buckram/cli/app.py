@@ -17,6 +17,8 @@ NOUNS = {
     "up": "buckram.cli.up:up",
     "bookie": "buckram.cli.bookie:bookie",
     "ledger": "buckram.cli.ledger:ledger",
+    "stream": "buckram.cli.stream:stream",
+    "namespace": "buckram.cli.namespace:namespace",
     "metadata": "buckram.cli.metadata:metadata",
     "cluster": "buckram.cli.cluster:cluster",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
@@ -49,11 +51,11 @@ def app() -> None:
     \b
     Begin with
       buckram up                                      three bookies in ./buckram-data
-      seq 5 | buckram ledger write --close            five lines become five entries
-      buckram ledger read 0
+      seq 5 | buckram stream write numbers            five lines become five records
+      buckram stream tail -f numbers
 
-    Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, entry or bookie; 4 it may
-    succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 130 interrupted.
+    Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, stream, entry, offset or
+    bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 130 interrupted.
     """
 
 

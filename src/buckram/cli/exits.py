@@ -6,6 +6,7 @@ import enum
 import sqlite3
 
 from buckram import errors
+from buckram.core import stream_errors
 
 
 class Exit(enum.IntEnum):
@@ -22,12 +23,18 @@ class Exit(enum.IntEnum):
     PIPE = 141
 
 
-_NOT_FOUND = (errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchBookie, errors.NoSuchKey)
+_NOT_FOUND = (
+    errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchBookie, errors.NoSuchKey, stream_errors.NoSuchStream,
+    stream_errors.NoSuchNamespace, stream_errors.NoSuchCursor, stream_errors.OffsetOutOfRange,
+    stream_errors.OffsetTruncated,
+)  # fmt: skip
 _USAGE = (errors.InvalidArgument, errors.ConfigError)
 _REFUSED = (
     errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
     errors.CorruptStore, errors.KeyExists, errors.DuplicateEntry, errors.EntryTooLarge, errors.ValueTooLarge,
-    errors.WrongCluster,
+    errors.WrongCluster, stream_errors.StreamExists, stream_errors.NamespaceExists, stream_errors.NamespaceNotEmpty,
+    stream_errors.StreamEnded, stream_errors.WriterLost, stream_errors.LedgerOfStream, stream_errors.RecordTooLarge,
+    stream_errors.CursorMoved, stream_errors.TxidOutOfOrder, stream_errors.ProducerForgotten,
 )  # fmt: skip
 
 

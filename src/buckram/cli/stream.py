@@ -1,0 +1,342 @@
+"""`buckram stream`: create, list, show, set, truncate, delete, end, seal. Records: stream_write.py and stream_read.py;
+cursors, janitor and orphans: stream_care.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli import values
+from buckram.cli.namespace import policy_option
+from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.output import confirm, emit, table
+from buckram.cli.stream_care import cursor, cursor_json, janitor, orphans
+from buckram.cli.stream_read import read, tail
+from buckram.cli.stream_write import write
+from buckram.core.stream_names import stream_name
+from buckram.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.core.stream_head import Segment
+    from buckram.streams.cursors import CursorInfo
+    from buckram.streams.namespace import Namespace, StreamInfo
+
+OFFSET = click.IntRange(min=0)
+_PAGE = 1000
+
+
+@click.group()
+def stream() -> None:
+    """Create, write, read and manage streams. A stream's name is NAMESPACE/STREAM; without a slash it is in default."""
+
+
+for command in (write, read, tail, cursor, janitor, orphans):
+    stream.add_command(command)
+
+
+@stream.command("create")
+@click.argument("name")
+@policy_option
+@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Free text; repeatable.")
+@metadata_option
+@json_option
+def create(
+    name: str, settings: tuple[str, ...], properties: tuple[str, ...], uri: str | None, as_json: bool
+) -> None:
+    """Create an empty stream. `stream write` does so by itself.
+
+    \b
+    Example:
+      buckram stream create shop/orders --set retention_s=30d --property owner=billing
+    """
+    full, chosen, words = stream_name(name), values.policy(settings), values.pairs("--property", properties)
+
+    async def main() -> StreamInfo:
+        async with connected(uri) as client:
+            return await client.namespace(full.namespace).create(full.stream, properties=words, **chosen)
+
+    _show(run_async(main()), [], [], as_json)
+
+
+@stream.command("list")
+@click.argument("namespace", required=False)
+@click.option("--prefix", default="", help="Only streams whose bare name begins so.")
+@click.option("--long", "with_state", is_flag=True, help="With offsets, segments and writer of each.")
+@metadata_option
+@json_option
+def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str | None, as_json: bool) -> None:
+    """The streams of a namespace, or of all, by their full names.
+
+    \b
+    Example:
+      buckram stream list shop --long
+    """
+
+    async def main() -> tuple[list[str], list[StreamInfo]]:
+        async with connected(uri) as client:
+            names = await _names(client, namespace, prefix)
+            return names, [await _info(client, full) for full in names] if with_state else []
+
+    names, infos = run_async(main())
+    if as_json:
+        emit({"streams": [_info_json(info) for info in infos] if with_state else names})
+    elif with_state:
+        head = ("STREAM", "EARLIEST", "END", "SEGMENTS", "LAST APPEND", "WRITER")
+        table(head, [
+            (info.name, info.earliest, info.end, info.segments, _time(info.last_append), _writer(info))
+            for info in infos
+        ])  # fmt: skip
+    else:
+        print("\n".join(names), end="\n" if names else "")
+
+
+def _time(time_us: int) -> str:
+    return values.iso(time_us) if time_us else ""
+
+
+def _writer(info: StreamInfo) -> str:
+    return "ended" if info.ended else info.writer.name if info.writer is not None else ""
+
+
+async def _names(client: Client, namespace: str | None, prefix: str) -> list[str]:
+    spaces = [namespace] if namespace is not None else []
+    while namespace is None and (page := await client.namespaces.list(after=spaces[-1] if spaces else "", limit=_PAGE)):
+        spaces += page
+    found: list[str] = []
+    for space in spaces:
+        ns, after = client.namespace(space), ""
+        while page := await ns.list(prefix=prefix, after=after, limit=_PAGE):
+            found += [f"{space}/{bare}" for bare in page]
+            after = page[-1]
+    return found
+
+
+async def _info(client: Client, full: str) -> StreamInfo:
+    name = stream_name(full)
+    return await client.namespace(name.namespace).info(name.stream)
+
+
+@stream.command("show")
+@click.argument("name")
+@click.option("--segments", "with_segments", is_flag=True, help="Also every segment.")
+@metadata_option
+@json_option
+def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None:
+    """Offsets, writer, policy, properties and cursors of a stream.
+
+    \b
+    Example:
+      buckram stream show shop/orders --segments
+    """
+    full = stream_name(name)
+
+    async def main() -> tuple[StreamInfo, list[CursorInfo], list[Segment]]:
+        async with connected(uri) as client:
+            ns = client.namespace(full.namespace)
+            info = await ns.info(full.stream)
+            rows = [row async for row in ns.segments(full.stream)] if with_segments else []
+            return info, await _cursors(ns, full.stream), rows
+
+    info, cursors, rows = run_async(main())
+    _show(info, cursors, rows, as_json)
+
+
+async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
+    found: list[CursorInfo] = []
+    while page := await ns.cursors(bare, after=found[-1].name if found else "", limit=_PAGE):
+        found += page
+    return found
+
+
+def _info_json(info: StreamInfo) -> dict[str, Any]:
+    writer = info.writer
+    return {
+        "stream": info.name, "uid": info.uid, "earliest": info.earliest, "end": info.end,
+        "records": info.end - info.earliest, "ended": info.ended, "segments": info.segments,
+        "writer": None if writer is None else {"name": writer.name, "since_us": writer.since},
+        "created_us": info.created, "last_append_time_us": info.last_append or None,
+        "policy": dataclasses.asdict(info.policy), "overrides": dict(info.overrides),
+        "properties": dict(info.properties),
+        "transactions": {
+            app: {"version": done.version, "first_offset": done.first_offset, "next_offset": done.next_offset}
+            for app, done in info.transactions.items()
+        },
+    }  # fmt: skip
+
+
+def _segment_json(row: Segment) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "number": row.number, "ledger": row.ledger, "first_offset": row.base, "created_us": row.created,
+        "state": "sealed" if row.sealed else "open",
+    }  # fmt: skip
+    return shown | (row.summary._asdict() if row.summary is not None else {})
+
+
+def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_json: bool) -> None:
+    if as_json:
+        shown = _info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
+        emit(shown | ({"segment_list": [_segment_json(row) for row in rows]} if rows else {}))
+        return
+    state = "ended" if info.ended else f"writer {info.writer.name}" if info.writer else "no writer"
+    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {info.segments} segments, {state}")
+    if info.last_append:
+        print(f"  last append {values.iso(info.last_append)}")
+    print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
+    for key, value in info.properties.items():
+        print(f"  {key} = {value}")
+    for found in cursors:
+        print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
+    for row in rows:
+        size = f"{row.summary.records} records, {row.summary.bytes} bytes" if row.summary else "open"
+        print(f"  segment {row.number}: ledger {row.ledger}, from offset {row.base}, {size}")
+
+
+@stream.command("set")
+@click.argument("name")
+@policy_option
+@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Set a property; repeatable.")
+@click.option("--remove-property", "removed", multiple=True, metavar="KEY", help="Remove a property; repeatable.")
+@metadata_option
+@json_option
+def set_stream(
+    name: str, settings: tuple[str, ...], properties: tuple[str, ...], removed: tuple[str, ...], uri: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Change the policy or properties of a stream; `none` takes a setting back to the namespace's.
+
+    \b
+    Example:
+      buckram stream set shop/orders --set retention_bytes=10GiB --set retention_cursors=yes
+    """
+    full, chosen = stream_name(name), values.policy(settings)
+    words: dict[str, str | None] = {**values.pairs("--property", properties), **dict.fromkeys(removed)}
+
+    async def main() -> StreamInfo:
+        async with connected(uri) as client:
+            ns = client.namespace(full.namespace)
+            if words:
+                await ns.set_properties(full.stream, words)
+            return await ns.set_policy(full.stream, **chosen)
+
+    _show(run_async(main()), [], [], as_json)
+
+
+@stream.command("truncate")
+@click.argument("name")
+@click.option("--before", type=OFFSET, help="Drop the records below this offset.")
+@click.option("--before-time", metavar="TIME", help="Drop what was appended before: 7d (ago), 2026-11-21T08:00.")
+@click.option("--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep so much.")
+@click.option("--before-cursors", is_flag=True, help="Drop what every cursor has passed.")
+@yes_option
+@metadata_option
+@json_option
+def truncate(
+    name: str, before: int | None, before_time: str | None, keep_bytes: str | None, before_cursors: bool, yes: bool,
+    uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Drop the oldest records, exactly; space follows by whole segments.
+
+    \b
+    Example:
+      buckram stream truncate shop/orders --before 1000000 --yes
+    """
+    full = stream_name(name)
+    if sum(choice is not None for choice in (before, before_time, keep_bytes)) + before_cursors != 1:
+        raise InvalidArgument("give one of --before, --before-time, --keep-bytes and --before-cursors")
+    kept = None if keep_bytes is None else values.size("--keep-bytes", keep_bytes)
+    confirm(f"Drop the oldest records of stream {full}? They cannot be read any more.", yes)
+
+    async def main() -> int:
+        async with connected(uri) as client:
+            now = client.services.runtime.clock.wall_us()
+            time = None if before_time is None else values.moment("--before-time", before_time, now)
+            return await client.namespace(full.namespace).truncate(
+                full.stream, before=before, before_time=time, keep_bytes=kept, before_cursors=before_cursors
+            )
+
+    earliest = run_async(main())
+    if as_json:
+        emit({"stream": str(full), "earliest": earliest})
+    else:
+        print(f"stream {full}: the earliest offset is {earliest}")
+
+
+@stream.command("delete")
+@click.argument("name")
+@yes_option
+@metadata_option
+@json_option
+def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Delete a stream with its records, cursors and ledgers; a live writer is fenced.
+
+    \b
+    Example:
+      buckram stream delete shop/orders --yes
+    """
+    full = stream_name(name)
+    confirm(f"Delete stream {full} and all its records?", yes)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            await client.namespace(full.namespace).delete(full.stream)
+
+    run_async(main())
+    if as_json:
+        emit({"stream": str(full), "deleted": True})
+    else:
+        print(f"stream {full} deleted")
+
+
+def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: bool) -> None:
+    full = stream_name(name)
+
+    async def main() -> int:
+        async with connected(uri) as client:
+            opening = client.namespace(full.namespace).writer(full.stream, create=False, takeover=takeover)
+            async with opening as writer:
+                return await writer.end() if end else writer.next_offset
+
+    offset = run_async(main())
+    if as_json:
+        emit({"stream": str(full), "end": offset, "ended": end})
+    else:
+        print(f"stream {full}: {'ended' if end else 'sealed'} at offset {offset}")
+
+
+@stream.command("end")
+@click.argument("name")
+@click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
+@yes_option
+@metadata_option
+@json_option
+def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Mark the end of a stream: readers that follow it end there, and it takes no more records, ever.
+
+    \b
+    Example:
+      buckram stream end shop/orders --yes
+    """
+    confirm(f"End stream {name}? It can never be written again.", yes)
+    _closing(name, takeover, uri, as_json, end=True)
+
+
+@stream.command("seal")
+@click.argument("name")
+@click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
+@yes_option
+@metadata_option
+@json_option
+def seal(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Seal the segment that a writer left open when it died, as the next writer would.
+
+    \b
+    Example:
+      buckram stream seal shop/orders
+    """
+    if takeover:
+        confirm(f"Take stream {name} over? Its writer is fenced: its next append fails.", yes)
+    _closing(name, takeover, uri, as_json, end=False)

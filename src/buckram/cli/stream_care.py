@@ -1,0 +1,221 @@
+"""`buckram stream cursor`, `janitor` and `orphans`: positions of readers, and what has to be cleaned up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli import values
+from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.output import confirm, emit, remark, table
+from buckram.core.stream_names import stream_name
+
+if TYPE_CHECKING:
+    from buckram.streams.cursors import CursorInfo
+    from buckram.streams.janitor import JanitorReport
+    from buckram.streams.orphans import Orphan
+
+OFFSET = click.IntRange(min=0)
+_PAGE = 1000
+
+
+@click.group()
+def cursor() -> None:
+    """Durable named positions of readers."""
+
+
+@cursor.command("list")
+@click.argument("name")
+@metadata_option
+@json_option
+def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
+    """The cursors of a stream, each with its lag in records.
+
+    \b
+    Example:
+      buckram stream cursor list shop/orders
+    """
+    full = stream_name(name)
+
+    async def main() -> list[CursorInfo]:
+        async with connected(uri) as client:
+            ns = client.namespace(full.namespace)
+            found: list[CursorInfo] = []
+            while page := await ns.cursors(full.stream, after=found[-1].name if found else "", limit=_PAGE):
+                found += page
+            return found
+
+    found = run_async(main())
+    if as_json:
+        emit({"stream": str(full), "cursors": [cursor_json(one) for one in found]})
+    else:
+        rows = [(one.name, one.offset, one.lag, values.iso(one.changed)) for one in found]
+        table(("CURSOR", "OFFSET", "LAG", "CHANGED"), rows)
+
+
+def cursor_json(one: CursorInfo) -> dict[str, Any]:
+    return {"cursor": one.name, "offset": one.offset, "lag": one.lag, "changed_us": one.changed}
+
+
+@cursor.command("set")
+@click.argument("name")
+@click.argument("cursor_name", metavar="CURSOR")
+@click.argument("offset", type=OFFSET)
+@metadata_option
+@json_option
+def set_cursor(name: str, cursor_name: str, offset: int, uri: str | None, as_json: bool) -> None:
+    """Make a cursor, or move it up. To move it down delete it first.
+
+    \b
+    Example:
+      buckram stream cursor set shop/orders billing 1000
+    """
+    full = stream_name(name)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            await client.namespace(full.namespace).move_cursor(full.stream, cursor_name, offset)
+
+    run_async(main())
+    if as_json:
+        emit({"stream": str(full), "cursor": cursor_name, "offset": offset})
+    else:
+        print(f"cursor {cursor_name} of stream {full} is at {offset}")
+
+
+@cursor.command("delete")
+@click.argument("name")
+@click.argument("cursor_name", metavar="CURSOR")
+@yes_option
+@metadata_option
+@json_option
+def delete_cursor(name: str, cursor_name: str, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Forget a position; a reader that uses it fails at its next commit.
+
+    \b
+    Example:
+      buckram stream cursor delete shop/orders billing --yes
+    """
+    full = stream_name(name)
+    confirm(f"Delete cursor {cursor_name} of stream {full}?", yes)
+
+    async def main() -> None:
+        async with connected(uri) as client:
+            await client.namespace(full.namespace).delete_cursor(full.stream, cursor_name)
+
+    run_async(main())
+    if as_json:
+        emit({"stream": str(full), "cursor": cursor_name, "deleted": True})
+    else:
+        print(f"cursor {cursor_name} of stream {full} deleted")
+
+
+@click.command("janitor")
+@click.option("--every", metavar="TIME", help="Clean again and again, such as every 30s, until Ctrl-C; default once.")
+@click.option("--grace", default="3s", show_default=True, help="Between two looks at what seems to be nobody's.")
+@click.option("--orphans/--no-orphans", "with_orphans", default=True, show_default=True, help="Look at every ledger.")
+@metadata_option
+@json_option
+def janitor(every: str | None, grace: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
+    """Carry out retention, free space, and remove what crashes left, in all streams of the cluster.
+
+    Deletes what a policy names and what no stream can ever list, nothing else. May be killed at any time; several may
+    run at once. `buckram up` runs one by itself. Exit code 1 if something was put off.
+
+    \b
+    Example:
+      buckram stream janitor --every 1m
+    """
+    from buckram.cli.exits import Exit
+    from buckram.streams.janitor import Janitor, JanitorSettings
+
+    settings = JanitorSettings(grace_s=values.duration("--grace", grace), orphans=with_orphans)
+    interval = None if every is None else max(values.duration("--every", every), 0.1)
+
+    async def main() -> JanitorReport:
+        async with connected(uri) as client:
+            worker = Janitor(client, settings)
+            if interval is None:
+                return await worker.clean()
+            last: list[JanitorReport] = []
+
+            def told(report: JanitorReport) -> None:
+                last[:] = [report]
+                _tell(report, as_json)
+
+            task = asyncio.ensure_future(worker.run(interval, told))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.result()
+            raise click.exceptions.Exit(Exit.OK)
+
+    report = run_async(main())
+    _tell(report, as_json)
+    if report.problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _tell(report: JanitorReport, as_json: bool) -> None:
+    if as_json:
+        emit(dataclasses.asdict(report))
+        return
+    done = [f"{value} {name.replace('_', ' ')}" for name, value in dataclasses.asdict(report).items()
+            if isinstance(value, int) and value and name != "streams"]  # fmt: skip
+    print(f"{report.streams} streams: {', '.join(done) or 'nothing to do'}", flush=True)
+    for problem in report.problems:
+        remark(f"put off: {problem}")
+
+
+@click.command("orphans")
+@click.option("--delete", "delete", is_flag=True, help="Delete those that are safe to delete.")
+@yes_option
+@metadata_option
+@json_option
+def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
+    """Ledgers that were made for a stream and have no place in it, and which of them are safe to delete.
+
+    Reads the record of every ledger. One that is in progress may still become a segment: the janitor knows when not.
+
+    \b
+    Example:
+      buckram stream orphans --delete --yes
+    """
+    if delete:
+        confirm("Delete all orphans that are safe to delete?", yes)
+    found, deleted = run_async(_orphans(uri, delete))
+    if as_json:
+        emit({"orphans": [_orphan_json(one) for one in found], "deleted": deleted})
+        return
+    rows = [(one.ledger, one.stream, one.reason, "yes" if one.safe else "no", _age(one.age_s)) for one in found]
+    table(("LEDGER", "STREAM", "STATE", "SAFE TO DELETE", "AGE"), rows)
+    if deleted:
+        print(f"{len(deleted)} deleted")
+
+
+async def _orphans(uri: str | None, delete: bool) -> tuple[list[Orphan], list[int]]:
+    from buckram.streams.metadata import StreamStore
+    from buckram.streams.orphans import delete_orphan, find_orphans
+
+    async with connected(uri) as client:
+        found = await find_orphans(client, StreamStore(client.services.store), in_progress=True)
+        safe = [one for one in found if one.safe] if delete else []
+        for one in safe:
+            await delete_orphan(client, one)
+        return found, [one.ledger for one in safe]
+
+
+def _orphan_json(one: Orphan) -> dict[str, Any]:
+    return {
+        "ledger": one.ledger, "stream": one.stream, "uid": one.uid, "reason": one.reason, "safe": one.safe,
+        "age_s": one.age_s,
+    }  # fmt: skip
+
+
+def _age(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f} s"

@@ -1,0 +1,110 @@
+"""Values of stream commands as people type them: times, durations, sizes, policy settings, properties."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from buckram.errors import InvalidArgument
+
+US = 1_000_000
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_BYTES = {
+    "": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1024, "m": 1000**2, "mb": 1000**2, "mib": 1024**2,
+    "g": 1000**3, "gb": 1000**3, "gib": 1024**3, "t": 1000**4, "tb": 1000**4, "tib": 1024**4,
+}  # fmt: skip
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NONE = "none"
+
+
+def duration(what: str, text: str) -> float:
+    """Seconds, from 90, 90s, 10m, 1.5h, 7d, 2w. InvalidArgument."""
+    found = _NUMBER.fullmatch(text.strip())
+    unit = (found[2] or "s").lower() if found else ""
+    if found is None or unit not in _SECONDS:
+        raise InvalidArgument(f"{what} {text!r}: needs a duration such as 90s, 10m, 1.5h or 7d")
+    return float(found[1]) * _SECONDS[unit]
+
+
+def size(what: str, text: str) -> int:
+    """Bytes, from 500, 64KiB, 10MB, 1.5GiB. InvalidArgument."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or found[2].lower() not in _BYTES:
+        raise InvalidArgument(f"{what} {text!r}: needs a size such as 500, 64KiB or 10GiB")
+    return int(float(found[1]) * _BYTES[found[2].lower()])
+
+
+def moment(what: str, text: str, now_us: int) -> int:
+    """Microseconds UTC, from a duration ago (10m), ISO 8601 (UTC where it has no zone) or @SECONDS since 1970."""
+    given = text.strip()
+    if given.startswith("@"):
+        try:
+            return int(float(given[1:]) * US)
+        except (ValueError, OverflowError):
+            raise _no_moment(what, text) from None
+    if _NUMBER.fullmatch(given):
+        return now_us - int(duration(what, given) * US)
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        raise _no_moment(what, text) from None
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _no_moment(what: str, text: str) -> InvalidArgument:
+    return InvalidArgument(f"{what} {text!r}: needs a time such as 10m (ago), 2026-11-21T08:00:00 or @1795161600")
+
+
+def iso(time_us: int) -> str:
+    """As people read it, UTC."""
+    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE, each key once. InvalidArgument."""
+    found: dict[str, str] = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise InvalidArgument(f"{option} {pair!r}: needs KEY=VALUE")
+        if key in found:
+            raise InvalidArgument(f"{option} {pair!r}: {key!r} is there already; give each key once")
+        found[key] = value
+    return found
+
+
+def policy(given: tuple[str, ...]) -> dict[str, Any]:
+    """Settings of core/stream_policy from KEY=VALUE: durations, sizes, numbers, yes or no; `none` for no limit."""
+    from buckram.core.stream_policy import DEFAULTS, FIELDS
+
+    found: dict[str, Any] = {}
+    for key, text in pairs("--set", given).items():
+        if key not in FIELDS:
+            raise InvalidArgument(f"--set {key}: no such setting; known: {', '.join(FIELDS)}")
+        found[key] = _setting(key, text, getattr(DEFAULTS, key))
+    return found
+
+
+def _setting(key: str, text: str, default: object) -> Any:
+    if text.lower() == NONE and not isinstance(default, str):
+        return None
+    if key.endswith("_s"):
+        return duration(f"--set {key}", text)
+    if key.endswith("_bytes"):
+        return size(f"--set {key}", text)
+    if isinstance(default, bool):
+        known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if text.lower() not in known:
+            raise InvalidArgument(f"--set {key}={text}: needs yes or no")
+        return known[text.lower()]
+    if isinstance(default, int):
+        return size(f"--set {key}", text)
+    return text
+
+
+def shown_policy(settings: Mapping[str, Any]) -> str:
+    return "  ".join(f"{key}={NONE if value is None else value}" for key, value in settings.items())
