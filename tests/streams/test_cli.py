@@ -1,0 +1,319 @@
+"""`buckram stream` and `buckram namespace` as scripts use them: output, exit codes, JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import Ended, environment
+from tests.e2e.conftest import buckram as spawned
+
+from buckram.cli.app import run as in_process
+from buckram.cli.exits import Exit
+from buckram.cli.record_lines import JsonLines, PlainLines
+from buckram.testing import ThreadedCluster
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with ThreadedCluster(bookies=3) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture
+def run(uri: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`buckram WORDS` to its end, in this process: starting one takes most of the time of a short command."""
+    monkeypatch.setenv("BUCKRAM_METADATA", uri)
+
+    def run(*words: object, stdin: bytes = b"") -> Ended:
+        kept = os.dup(0)
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            os.dup2(given.fileno(), 0)
+            try:
+                code = in_process([str(word) for word in words])
+            finally:
+                os.dup2(kept, 0)
+                os.close(kept)
+        said = capfd.readouterr()
+        return Ended(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def ok(run: Run) -> Run:
+    def ok(*words: object, stdin: bytes = b"") -> Ended:
+        done = run(*words, stdin=stdin)
+        assert done.code == 0, done.err
+        return done
+
+    return ok
+
+
+def rows(done: Ended) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_lines_come_back(ok: Run, run: Run) -> None:
+    done = ok("stream", "write", "lines", stdin=b"a\n\nb b\nlast without an end")
+    assert done.json == {"stream": "default/lines", "records": 4, "first_offset": 0, "last_offset": 3}
+    assert ok("stream", "read", "default/lines").out == "a\n\nb b\nlast without an end\n"
+    more = ok("stream", "write", "lines", stdin=b"more\n").json
+    assert (more["first_offset"], more["last_offset"]) == (4, 4)
+    assert ok("stream", "write", "lines").json["first_offset"] is None
+
+
+def test_json_lines_go_there_and_back(ok: Run, run: Run) -> None:
+    given = [
+        {"value": "plain"}, {"value": None, "key": "gone"}, {"value_base64": base64.b64encode(b"\xff\x00").decode()},
+        {"value": "", "headers": {"h": "text"}, "headers_base64": {"b": "/w=="}, "timestamp_us": 5, "txid": 7},
+    ]  # fmt: skip
+    text = "\n".join(map(json.dumps, given)).encode() + b"\n\n"
+    assert ok("stream", "write", "js", "--jsonl", stdin=text).json["records"] == 4
+    found = rows(ok("stream", "read", "js", "--json"))
+    assert [row["offset"] for row in found] == [0, 1, 2, 3]
+    assert {"offset", "timestamp_us", "append_time_us", "key_base64", "value_base64"} == set(found[0])
+    assert [row["value_base64"] for row in found] == ["cGxhaW4=", None, "/wA=", ""]
+    assert found[1]["key_base64"] == "Z29uZQ=="
+    assert (found[3]["timestamp_us"], found[3]["txid"]) == (5, 7)
+    assert (found[3]["headers"], found[3]["headers_base64"]) == ({"h": "text"}, {"b": "/w=="})
+    copied = ok("stream", "read", "js", "--json").out.encode()
+    ok("stream", "write", "copy", "--jsonl", stdin=copied)
+    again = rows(ok("stream", "read", "copy", "--json"))
+    stable = [{k: v for k, v in row.items() if k != "append_time_us"} for row in found]
+    assert [{k: v for k, v in row.items() if k != "append_time_us"} for row in again] == stable
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"nonsense", "not JSON"), (b"[]", "not an object"), (b"{}", "neither value"), (b'{"value":1}', "no text"),
+        (b'{"value":"x","foo":1}', "foo"), (b'{"value_base64":"?"}', "value_base64"), (b"[" * 100_000, "not JSON"),
+        (b'{"value":"x","txid":-1}', "txid"), (b'{"value":"x","timestamp_us":"1"}', "timestamp_us"),
+        (b'{"value":"x","headers":[1]}', "headers"), (b'{"value":"x","value_base64":"eA=="}', "one of them"),
+        (b'{"value":"xxx","key":"12345"}', "limit is 7"), (b'{"value":"\\ud800"}', "UTF-8"),
+        (b'{"value":"x","headers_base64":{"a":3}}', "headers_base64"), (b"\xff", "not JSON"),
+    ],
+)  # fmt: skip
+def test_a_bad_json_line_is_named_and_those_before_it_are_kept(line: bytes, says: str) -> None:
+    rows, bad = JsonLines().parse([b'{"value":"good"}', b"", line, b'{"value":"x"}'], 10, 7)
+    assert rows.arguments() == {"values": [b"good"]}
+    assert bad is not None
+    assert bad.line == 12
+    assert "line 12 " in str(bad)
+    assert says in str(bad)
+
+
+def test_plain_lines_at_the_limit() -> None:
+    rows, bad = PlainLines(b"=").parse([b"a=bcd", b"abcde", b"abcdef"], 1, 5)
+    assert rows.arguments() == {"values": [b"bcd", b"abcde"], "keys": [b"a", None]}
+    assert bad is not None
+    assert bad.line == 3
+
+
+def test_what_stands_before_a_bad_line_is_written(uri: str) -> None:
+    done = spawned("stream", "write", "bad", "--jsonl", uri=uri, stdin=b'{"value":"good"}\n[]\n{"value":"x"}\n')
+    assert (done.code, done.json["records"]) == (Exit.USAGE, 1)
+    assert "line 2 " in done.err
+    done = spawned("stream", "write", "bad", uri=uri, stdin=b"a\nb\n" + bytes(9_000_000) + b"\nc\n")
+    assert (done.code, done.json["records"]) == (Exit.USAGE, 2)
+    assert "line 3 " in done.err
+    assert spawned("stream", "read", "bad", uri=uri).out == "good\na\nb\n"
+
+
+def test_keys_times_and_parts(ok: Run, run: Run) -> None:
+    ok("stream", "write", "keys", "--key-separator", "=", stdin=b"a=1\nno key\nb=2=3\n")
+    assert ok("stream", "read", "keys", "--key-separator", ":").out == "a:1\n:no key\nb:2=3\n"
+    assert ok("stream", "read", "keys", "--raw").out == "1no key2=3"
+    timed = ok("stream", "read", "keys", "--times", "-n", 1).out
+    assert timed[4] == "-"
+    assert timed.endswith("Z 1\n")
+    assert ok("stream", "read", "keys", "--start", 1, "--stop", 2).out == "no key\n"
+    assert ok("stream", "read", "keys", "--since", "1h", "-n", 2).out == "1\nno key\n"
+    assert ok("stream", "read", "keys", "--until", "1h").out == ""
+    assert ok("stream", "tail", "keys", "-n", 1).out == "2=3\n"
+    assert ok("stream", "tail", "keys", "--since", "2000-01-01").out == "1\nno key\n2=3\n"
+
+
+def test_a_producer_s_retry_is_stored_once(ok: Run, run: Run) -> None:
+    for _ in range(2):
+        done = ok("stream", "write", "once", "--producer", "p1", stdin=b"a\nb\n")
+    assert done.json["records"] == 0
+    ok("stream", "write", "once", "--producer", "p1", "--sequence", 1, stdin=b"b\nc\n")
+    assert ok("stream", "read", "once").out == "a\nb\nc\n"
+
+
+def test_cursors(ok: Run, run: Run) -> None:
+    ok("stream", "write", "cur", stdin=b"a\nb\nc\n")
+    read = ("stream", "read", "cur", "--cursor", "c1", "--commit")
+    assert ok(*read, "-n", 2).out == "a\nb\n"
+    (found,) = ok("stream", "cursor", "list", "cur", "--json").json["cursors"]
+    assert (found["cursor"], found["offset"], found["lag"]) == ("c1", 2, 1)
+    assert ok(*read).out == "c\n"
+    assert ok(*read).out == ""
+    assert run("stream", "cursor", "set", "cur", "c1", 1).code == Exit.REFUSED
+    assert run("stream", "cursor", "set", "cur", "c2", 9).code == Exit.NOT_FOUND
+    assert "c1" in ok("stream", "cursor", "list", "cur").out
+    ok("stream", "cursor", "delete", "cur", "c1", "--yes")
+    assert run("stream", "cursor", "delete", "cur", "c1", "--yes").code == Exit.NOT_FOUND
+    assert run("stream", "read", "cur", "--commit").code == Exit.USAGE
+
+
+def test_the_life_of_a_stream(ok: Run, run: Run) -> None:
+    ok("namespace", "create", "shop", "--set", "retention_s=7d", "--set", "ensemble=2/2/2")
+    assert run("namespace", "create", "shop").code == Exit.REFUSED
+    made = ok("stream", "create", "shop/orders", "--property", "a=b", "--set", "roll_bytes=1MiB", "--json")
+    assert made.json["policy"]["retention_s"] == 604_800
+    assert made.json["policy"]["ensemble"] == "2/2/2"
+    assert made.json["overrides"] == {"roll_bytes": 1_048_576}
+    assert run("stream", "create", "shop/orders").code == Exit.REFUSED
+    ok("stream", "write", "shop/orders", "--no-create", stdin=b"1\n2\n3\n")
+    assert ok("stream", "list", "shop").out == "shop/orders\n"
+    assert "shop/orders" in ok("stream", "list", "--json").json["streams"]
+    (long,) = ok("stream", "list", "shop", "--long", "--json").json["streams"]
+    assert (long["stream"], long["earliest"], long["end"], long["records"]) == ("shop/orders", 0, 3, 3)
+    change = ("--set", "roll_bytes=none", "--property", "c=d", "--remove-property", "a")
+    ok("stream", "set", "shop/orders", *change)
+    shown = ok("stream", "show", "shop/orders", "--segments", "--json").json
+    assert (shown["properties"], shown["overrides"]) == ({"c": "d"}, {})
+    assert [segment["records"] for segment in shown["segment_list"]] == [3]
+    assert "c = d" in ok("stream", "show", "shop/orders").out
+
+    refused = run("ledger", "delete", shown["segment_list"][0]["ledger"], "--yes")
+    assert (refused.code, "shop/orders" in refused.err) == (Exit.REFUSED, True)
+    assert ok("stream", "truncate", "shop/orders", "--before", 2, "--json").json["earliest"] == 2
+    gone = run("stream", "read", "shop/orders", "--start", 0)
+    assert gone.code == Exit.NOT_FOUND
+    assert "earliest is now 2" in gone.err
+    assert ok("stream", "read", "shop/orders").out == "3\n"
+    beyond = run("stream", "truncate", "shop/orders", "--before", 9)
+    assert beyond.code == Exit.NOT_FOUND
+    assert "2" in beyond.err
+    assert "3" in beyond.err
+
+    ended = ok("stream", "end", "shop/orders", "--yes", "--json").json
+    assert (ended["end"], ended["ended"]) == (3, True)
+    assert run("stream", "write", "shop/orders", stdin=b"x\n").code == Exit.REFUSED
+    assert ok("stream", "read", "shop/orders", "-f").out == "3\n"
+    assert run("namespace", "delete", "shop", "--yes").code == Exit.REFUSED
+    ok("stream", "delete", "shop/orders", "--yes")
+    assert run("stream", "show", "shop/orders").code == Exit.NOT_FOUND
+    ok("namespace", "delete", "shop", "--yes")
+    assert run("namespace", "show", "shop").code == Exit.NOT_FOUND
+
+
+def test_namespaces(ok: Run, run: Run) -> None:
+    ok("namespace", "create", "n1")
+    ok("namespace", "set", "n1", "--set", "retention_bytes=10GiB", "--set", "compression=none")
+    shown = ok("namespace", "show", "n1", "--json").json
+    assert shown["overrides"] == {"retention_bytes": 10 * 1024**3, "compression": "none"}
+    ok("namespace", "set", "n1", "--set", "retention_bytes=none")
+    assert "retention_bytes = none\n" in ok("namespace", "show", "n1").out
+    assert {"default", "n1"} <= set(ok("namespace", "list", "--json").json["namespaces"])
+    assert ok("namespace", "list", "--prefix", "n").out == "n1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("stream", "read", "missing"), Exit.NOT_FOUND),
+        (("stream", "write", "missing", "--no-create"), Exit.NOT_FOUND),
+        (("stream", "create", "nowhere/s"), Exit.NOT_FOUND),
+        (("stream", "create", "a/b/c"), Exit.USAGE),
+        (("stream", "create", "x\ny"), Exit.USAGE),
+        (("stream", "create", "x", "--set", "foo=1"), Exit.USAGE),
+        (("stream", "create", "x", "--set", "roll_s=soon"), Exit.USAGE),
+        (("stream", "create", "x", "--set", "roll_bytes=1"), Exit.USAGE),
+        (("stream", "create", "x", "--property", "nothing"), Exit.USAGE),
+        (("stream", "truncate", "x", "--yes"), Exit.USAGE),
+        (("stream", "truncate", "x", "--before", 1, "--keep-bytes", "1"), Exit.USAGE),
+        (("stream", "truncate", "missing", "--before", 1), Exit.NOT_FOUND),
+        (("stream", "read", "missing", "--start", "soon"), Exit.USAGE),
+        (("stream", "read", "missing", "--since", "yesterday"), Exit.USAGE),
+        (("stream", "write", "x", "--jsonl", "--key-separator", "="), Exit.USAGE),
+        (("stream", "write", "x", "--takeover", "--wait"), Exit.USAGE),
+        (("namespace", "delete", "default", "--yes"), Exit.USAGE),
+    ],
+)
+def test_wrong_arguments(run: Run, words: tuple[object, ...], code: Exit) -> None:
+    done = run(*words)
+    assert (done.code, done.out) == (code, "")
+    assert len(done.err.splitlines()) == 1
+
+
+class Child:
+    """A `buckram` command that goes on."""
+
+    def __init__(self, uri: str, *words: object) -> None:
+        command = [sys.executable, "-m", "buckram", *map(str, words)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(uri)
+        )
+
+    def give(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def end(self, number: int | None = None) -> tuple[int, str, str]:
+        if number is not None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out.decode(), err.decode()
+
+
+def test_a_writer_is_taken_over_and_a_reader_follows(uri: str, ok: Run, run: Run) -> None:
+    first = Child(uri, "stream", "write", "live", "--acks", "--as", "old")
+    first.give(b"a\n")
+    assert first.line() == "0"
+    reader = Child(uri, "stream", "tail", "-f", "live")
+    assert reader.line() == "a"
+    there = run("stream", "write", "live", stdin=b"x\n")
+    assert there.code == Exit.TRY_AGAIN
+    assert "'old'" in there.err
+    assert ok("stream", "write", "live", "--takeover", stdin=b"b\n").json["first_offset"] == 1
+    code, out, err = first.end()
+    assert code == Exit.REFUSED, err
+    assert json.loads(out.splitlines()[-1])["records"] == 1
+    assert reader.line() == "b"
+    last = Child(uri, "stream", "write", "live", "--acks")
+    last.give(b"c\n")
+    assert last.line() == "2"
+    assert reader.line() == "c"
+    code, out, _ = last.end(signal.SIGTERM)
+    assert (code, json.loads(out.splitlines()[-1])["last_offset"]) == (0, 2)
+    assert reader.end(signal.SIGINT)[0] == 0
+
+
+def test_janitor_and_orphans(uri: str, ok: Run) -> None:
+    ok("stream", "create", "old", "--set", "retention_s=0")
+    ok("stream", "write", "old", stdin=b"a\n")
+    dead = Child(uri, "stream", "write", "dead", "--acks")
+    dead.give(b"a\n")
+    assert dead.line() == "0"
+    os.kill(dead.process.pid, signal.SIGKILL)
+    dead.end()
+    report = ok("stream", "janitor", "--grace", "0s", "--json").json
+    assert (report["truncated_records"], report["deleted_segments"], report["problems"]) == (1, 1, [])
+    assert ok("stream", "orphans", "--json").json == {"orphans": [], "deleted": []}
+    assert ok("stream", "seal", "dead", "--json").json["end"] == 1
+    assert ok("stream", "orphans", "--delete", "--yes", "--json").json["deleted"] == []
+    running = Child(uri, "stream", "janitor", "--every", "0.1s", "--grace", "0s", "--json")
+    assert [json.loads(running.line())["problems"] for _ in range(3)] == [[], [], []]
+    assert running.end(signal.SIGTERM)[0] == 0
