@@ -50,6 +50,8 @@ def test_uris_that_are_understood(uri: str, expected: MetadataUri) -> None:
         ("zk:///ledgers", "'' is not a host:port"),
         ("zk://h:99999/ledgers", "'h:99999' is not a host:port"),
         ("zk://h1:1;;h2:2/ledgers", "'' is not a host:port"),
+        ("zk://a..b:2181/ledgers", "'a..b:2181' is not a host:port"),
+        (f"zk://{64 * 'a'}:2181/ledgers", "is not a host:port"),
         ("zk://user@h:1/ledgers", "'user@h:1' is not a host:port"),
         ("zk+legacyhierarchical://h:2181/ledgers", "LAYOUT decides"),
         ("zk+ms://h:2181/ledgers", "not supported"),

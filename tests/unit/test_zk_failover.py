@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from buckram.errors import InvalidArgument, MetadataUnavailable
+from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
 from buckram.zookeeper_server import ZooKeeperServer
 
 from .zk_kit import folder, proxied, session, until
@@ -218,3 +218,20 @@ async def test_what_the_loop_sends_while_it_does_not_know_that_the_connection_is
         await proxy.listen()
         await until(lambda: zk._connected)
         assert await zk.children(top) == []
+
+
+async def test_what_is_bound_to_a_session_is_not_touched_by_the_next_one(zookeeper_server: ZooKeeperServer) -> None:
+    top = await folder(zookeeper_server.address)
+    async with proxied(zookeeper_server.address) as proxy, session(proxy.address) as zk:
+        await zk.create(f"{top}/e", ephemeral=True)
+        mine = zk.session_id
+        assert await zk.set(f"{top}/e", b"1", 0, session=mine) == 1
+        proxy.rewrite = lambda packet: packet[:12] + (-199).to_bytes(4, "big", signed=True) + packet[16:]
+        with pytest.raises(MetadataUnavailable):
+            await zk.set(top, b"", 99)
+        attempts = [zk.delete(f"{top}/e", 1, session=mine), zk.set(f"{top}/e", b"2", 1, session=mine)]
+        for answer in await asyncio.gather(*attempts, return_exceptions=True):
+            assert isinstance(answer, NoSuchKey)
+        assert zk.session_id != mine
+        assert (await zk.get(f"{top}/e"))[0] == b"1", "the old session lives on for a while"
+        await zk.delete(f"{top}/e", 1)

@@ -176,6 +176,7 @@ class TreeStore:
         new, old = (self._layout.registration(info.bookie_id, readonly=side) for side in (readonly, not readonly))
         for key in (new, old):
             await self._wait_until_ours(info.bookie_id, key)
+        await self._check_cluster()
         try:
             await self._keys.create(new, value, ephemeral=True)
         except KeyExists:
@@ -185,6 +186,9 @@ class TreeStore:
             if found.value != value:
                 await self._keys.set(new, value, found.version)
         await self._delete_ours(old)
+
+    async def _check_cluster(self) -> None:
+        """Raise if the cluster is not the one that this process began with. An embedded one cannot be another."""
 
     async def _wait_until_ours(self, bookie_id: BookieId, key: str) -> None:
         """Wait until `key` is absent or ours, for at most takeover_wait_s."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from buckram.errors import BuckramError, MetadataUnavailable
+from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.session import (
     READS,
     OperationCount,
     ZkStat,
     check_size,
+    check_version,
     create_with_parents,
 )
 from buckram.metadata.zookeeper.watches import Change, WatchTable
@@ -56,14 +57,14 @@ class SimZooKeeper(MetadataFaults):
 class _Request:
     """`keys` are the paths that it changes, `path` the one that it is about."""
 
-    __slots__ = ("apply", "future", "keys", "kind", "path", "watch")
+    __slots__ = ("apply", "future", "keys", "kind", "path", "session", "watch")
 
     def __init__(
-        self, kind: str, keys: Sequence[str], apply: Callable[[], Any], watch: Notify | None, path: str,
+        self, kind: str, keys: Sequence[str], apply: Callable[[], Any], watch: Notify | None, path: str, session: int,
         future: asyncio.Future[Any],
     ) -> None:  # fmt: skip
         self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
-        self.future = future
+        self.session, self.future = session, future
 
 
 class SimZkSession:
@@ -131,16 +132,18 @@ class SimZkSession:
         self._known[path] = stat.version
         return value, stat
 
-    async def set(self, path: str, value: bytes, version: int) -> int:
+    async def set(self, path: str, value: bytes, version: int, *, session: int = 0) -> int:
         check_size([SetValue(path, value, version)])
+        check_version(path, version)
         self._check_known(path, version)
-        new: int = await self._ask("set", [path], lambda: self._tree.set(path, value, version))
+        new: int = await self._ask("set", [path], lambda: self._tree.set(path, value, version), session=session)
         self._known[path] = new
         return new
 
-    async def delete(self, path: str, version: int) -> None:
+    async def delete(self, path: str, version: int, *, session: int = 0) -> None:
+        check_version(path, version)
         self._check_known(path, version)
-        await self._ask("delete", [path], lambda: self._tree.delete(path, version))
+        await self._ask("delete", [path], lambda: self._tree.delete(path, version), session=session)
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
         stat: ZkStat | None = await self._ask(
@@ -210,10 +213,12 @@ class SimZkSession:
             for observer in self._server.observers:
                 observer.unread_version(self._line.name, path, version)
 
-    async def _ask(self, kind: str, keys: list[str], apply: Callable[[], Any], watch: Notify | None = None) -> Any:
+    async def _ask(
+        self, kind: str, keys: list[str], apply: Callable[[], Any], watch: Notify | None = None, session: int = 0
+    ) -> Any:
         self._check_usable()
         future = asyncio.get_running_loop().create_future()
-        request = _Request(kind, [] if kind in READS else keys, apply, watch, keys[0] if keys else "", future)
+        request = _Request(kind, [] if kind in READS else keys, apply, watch, keys[0] if keys else "", session, future)
         self._waiting.append(request)
         self._pump()
         timer = self._line.later(self._server.timeout_s, partial(self._time_out, request))
@@ -226,6 +231,9 @@ class SimZkSession:
         while self._connected and self._waiting:
             request = self._waiting.popleft()
             if request.future.done():
+                continue
+            if request.session and request.session != self._session:
+                request.future.set_exception(NoSuchKey(request.path))
                 continue
             if request.kind == "sync":
                 self.operations.syncs += 1

@@ -6,9 +6,17 @@ takes them with `take_used`. Numbers above 31 bits have a high half, the largest
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
-from buckram.errors import ClusterNotInitialised, KeyExists, LedgerIdsExhausted, MetadataError, NoSuchKey
+from buckram.errors import (
+    ClusterNotInitialised,
+    KeyExists,
+    LedgerIdsExhausted,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+)
 from buckram.metadata.zookeeper.paths import ID_PREFIX, SHORT_LIMIT, Manager
 from buckram.metadata.zookeeper.session import ZkSession
 from buckram.types import LedgerId
@@ -16,6 +24,7 @@ from buckram.types import LedgerId
 HIGH_PREFIX = "HOB-"
 _HIGH_KEPT = 3
 _TRIES = 20
+_MAX_TIDIED = 500
 
 
 class LedgerIds:
@@ -26,6 +35,8 @@ class LedgerIds:
         self._long: bool | None = None
         self._high: int | None = None
         self._used: deque[str] = deque()
+        self._unknown: dict[str, None] = {}
+        """Folders in which a node may have been made for us that we know nothing of."""
 
     @property
     def pending(self) -> int:
@@ -47,6 +58,8 @@ class LedgerIds:
 
     async def draw(self, manager: Manager) -> LedgerId:
         """A number that no draw gave before. LedgerIdsExhausted when the manager has none left."""
+        if self._unknown:
+            await self._tidy()
         folder = f"{self._root}/{manager.id_folder}" if manager.id_folder else self._root
         if manager.short_ids:
             low = await self._short(folder)
@@ -127,10 +140,31 @@ class LedgerIds:
 
     async def _sequence(self, folder: str) -> int | None:
         prefix = f"{folder}/{ID_PREFIX}"
-        path, _ = await self._session.create(prefix, ephemeral=True, sequence=True)
+        try:
+            path, _ = await self._session.create(prefix, ephemeral=True, sequence=True)
+        except (MetadataUnavailable, asyncio.CancelledError):
+            self._unknown[folder] = None
+            raise
         self._used.append(path)
         number = path[len(prefix) :]  # eleven characters when the counter has run over: -2147483648
         return int(number) if number.isdigit() and int(number) < self._limit else None
+
+    async def _tidy(self) -> None:
+        """Find the nodes of this session that no draw knows of, to be deleted with the others.
+
+        One that belongs to a draw under way may be among them: its number counts as well without it.
+        """
+        folders, self._unknown = list(self._unknown), {}
+        for folder in folders:
+            try:
+                names = await self._session.children(folder)
+                paths = [f"{folder}/{name}" for name in names if name.startswith(ID_PREFIX)][-_MAX_TIDIED:]
+                stats = await asyncio.gather(*map(self._session.exists, paths))
+            except MetadataError:
+                continue  # they go with the session
+            for path, stat in zip(paths, stats, strict=True):
+                if stat is not None and stat.owner == self._session.session_id and path not in self._used:
+                    self._used.append(path)
 
 
 def _numbers(names: list[str], prefix: str, limit: int) -> list[int]:

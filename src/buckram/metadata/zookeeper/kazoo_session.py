@@ -20,6 +20,7 @@ from buckram.errors import (
     ForkedClient,
     InvalidArgument,
     MetadataUnavailable,
+    NoSuchKey,
 )
 from buckram.metadata.zookeeper.session import (
     READS,
@@ -45,7 +46,9 @@ Start = Callable[[Any], Any]
 class _Request:
     """One operation on its way. `result` is kazoo's, `key` and `version` are for the error's words."""
 
-    __slots__ = ("connection", "deadline", "future", "key", "kind", "result", "settled", "start", "version", "watch")
+    __slots__ = (
+        "connection", "deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -54,10 +57,12 @@ class _Request:
         version: int,
         start: Start,
         watch: Notify | None,
+        session: int,
         future: asyncio.Future[Any],
         deadline: float,
     ) -> None:
         self.kind, self.key, self.version, self.start, self.watch = kind, key, version, start, watch
+        self.session = session
         self.future, self.deadline = future, deadline
         self.result: Any = None
         self.settled = False
@@ -155,16 +160,24 @@ class KazooSession:
         value, stat = await self._ask("get", path, lambda client: client.get_async(path, event), watch)
         return value or b"", _stat(stat)
 
-    async def set(self, path: str, value: bytes, version: int) -> int:
+    async def set(self, path: str, value: bytes, version: int, *, session: int = 0) -> int:
         check_size([SetValue(path, value, version)])
         check_version(path, version)
-        stat = await self._ask("set", path, lambda client: client.set_async(path, value, version), version=version)
+
+        def start(client: Any) -> Any:
+            return client.set_async(path, value, version)
+
+        stat = await self._ask("set", path, start, version=version, session=session)
         made: int = stat.version
         return made
 
-    async def delete(self, path: str, version: int) -> None:
+    async def delete(self, path: str, version: int, *, session: int = 0) -> None:
         check_version(path, version)
-        await self._ask("delete", path, lambda client: client.delete_async(path, version), version=version)
+
+        def start(client: Any) -> Any:
+            return client.delete_async(path, version)
+
+        await self._ask("delete", path, start, version=version, session=session)
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
         event = self._link.event if watch is not None else None
@@ -238,10 +251,12 @@ class KazooSession:
         if self._count >= _MAX_WAITING:
             raise MetadataUnavailable(f"{self._count} operations wait for {self.hosts}, the limit; try again later")
 
-    async def _ask(self, kind: str, key: str, start: Start, watch: Notify | None = None, version: int = 0) -> Any:
+    async def _ask(
+        self, kind: str, key: str, start: Start, watch: Notify | None = None, version: int = 0, session: int = 0
+    ) -> Any:
         self._check_usable()
         deadline = self._loop.time() + self._timeout_s
-        request = _Request(kind, key, version, start, watch, self._loop.create_future(), deadline)
+        request = _Request(kind, key, version, start, watch, session, self._loop.create_future(), deadline)
         self._count += 1
         self._waiting.append(request)
         self._unanswered.append(request)
@@ -266,6 +281,9 @@ class KazooSession:
     def _send(self, request: _Request) -> None:
         if request.future.done():  # given up or out of time before it was sent
             self._settled(request)
+            return
+        if request.session and request.session != (self._link.client.client_id or (0,))[0]:
+            self._fail(request, NoSuchKey(request.key))
             return
         if request.kind == "sync":
             self.operations.syncs += 1

@@ -19,6 +19,7 @@ _LISTING_S = 10.0
 """How long the rest of a listing may be asked for before it is read anew."""
 _MAX_LISTINGS = 8
 _MULTI_TRIES = 20
+_MAX_OWNED = 1000
 
 
 class ZooKeeperKeys:
@@ -28,6 +29,8 @@ class ZooKeeperKeys:
         self.session = session
         self._loop = asyncio.get_running_loop()
         self._listings: dict[tuple[str, str], tuple[float, list[str]]] = {}
+        self._owned: dict[str, int] = {}
+        """Keys last seen bound to a session of ours, and that session: in the next one they are somebody else's."""
 
     async def prepare(self) -> None:
         """Nothing to set up; MetadataUnavailable if no server answers."""
@@ -48,16 +51,19 @@ class ZooKeeperKeys:
                 raise
             # It appeared in between. The watch is set; should the key vanish again, it has fired.
             value, stat = await self.session.get(key)
-        return KeyValue(value, stat.version, stat.owner != 0 and stat.owner == self.session.session_id)
+        owned = stat.owner != 0 and stat.owner == self.session.session_id
+        self._note_owner(key, stat.owner if owned else 0)
+        return KeyValue(value, stat.version, owned)
 
     async def set(self, key: str, value: bytes, version: int) -> int:
         check_op(SetValue(key, value, version))
-        return await self.session.set(key, bytes(value), version)
+        return await self.session.set(key, bytes(value), version, session=self._owned.get(key, 0))
 
     async def delete(self, key: str, version: int) -> None:
         check_op(Delete(key, version))
         self._forget_listings([key])
-        await self.session.delete(key, version)
+        await self.session.delete(key, version, session=self._owned.get(key, 0))
+        self._owned.pop(key, None)
 
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
@@ -108,6 +114,13 @@ class ZooKeeperKeys:
             return await self.session.children(parent, watch)
         except NoSuchKey:
             return []  # it came and went, so the watch has fired
+
+    def _note_owner(self, key: str, session: int) -> None:
+        self._owned.pop(key, None)
+        if session:
+            self._owned[key] = session
+            if len(self._owned) > _MAX_OWNED:
+                del self._owned[next(iter(self._owned))]
 
     def _keep_listing(self, parent: str, last: str, names: list[str]) -> None:
         self._listings[parent, last] = (self._loop.time() + _LISTING_S, names)

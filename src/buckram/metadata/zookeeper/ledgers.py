@@ -121,7 +121,7 @@ class ApacheTree:
                 if used is not None:
                     await self._forget(used)
                 raise
-            except MetadataError:
+            except (MetadataError, asyncio.CancelledError):
                 if used is not None:
                     self._ids.give_back(used)
                 raise

@@ -67,6 +67,10 @@ class ZooKeeperStore(TreeStore):
         await self.tree.manager()
         return await self.tree.instance_id()
 
+    async def _check_cluster(self) -> None:
+        # A bookie that was away must not bring a removed cluster's root back, nor join the one that is made there next.
+        await self.tree.instance_id()
+
     async def bookies(self, watch: Notify | None = None) -> BookieSet:
         found = await super().bookies(watch)
         if not found.writable and not found.readonly:

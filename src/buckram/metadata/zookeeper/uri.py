@@ -71,10 +71,15 @@ def _hosts(uri: str, text: str) -> tuple[str, ...]:
     for host in text.replace(";", ",").split(","):
         found = _HOST.fullmatch(host.strip())
         port = int(found["port"] or DEFAULT_PORT) if found else 0
-        if found is None or not 1 <= port <= 65535:
+        if found is None or not 1 <= port <= 65535 or not _is_name(found["name"]):
             raise _wrong(uri, f"{host.strip()!r} is not a host:port")
         hosts.append(f"{found['name']}:{port}")
     return tuple(hosts)
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver takes it: labels of 1 to 63 characters, a dot at the end is allowed."""
+    return host.startswith("[") or all(1 <= len(label) <= 63 for label in host.removesuffix(".").split("."))
 
 
 def _root(uri: str, path: str) -> str:
