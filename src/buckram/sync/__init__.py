@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
 
 from buckram.client import client as _client
 from buckram.client.reader import Reader as _Reader
@@ -25,8 +26,12 @@ from buckram.sync.thread import LoopThread, flatten
 from buckram.sync.writer import Writer
 from buckram.types import DigestType, LedgerId, LedgerMetadata
 
+if TYPE_CHECKING:
+    from buckram.sync.streams import Namespace, Namespaces
+
 __all__ = ["Client", "Reader", "Tail", "Writer", "connect"]
 
+T = TypeVar("T")
 _PAGE = 1000
 _EXIT_WAIT_S = 5.0
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -145,6 +150,19 @@ class Client:
             lambda: self._client.repair(ledger_id, password=password, digest=digest, progress=progress)
         )
 
+    def namespace(self, name: str = "default") -> Namespace:
+        """A namespace of streams: `with client.namespace("shop").writer("orders") as writer: ...`."""
+        from buckram.sync.streams import Namespace
+
+        return Namespace(self._thread, self._thread.run(_given(lambda: self._client.namespace(name))), self._config)
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Create, list, set and delete namespaces."""
+        from buckram.sync.streams import Namespaces
+
+        return Namespaces(self._thread, self._thread.run(_given(lambda: self._client.namespaces)))
+
     def close(self) -> None:
         """Close every handle and end the thread; open ledgers are not sealed. In a forked child: nothing."""
         self._thread.stop(self._client.close)
@@ -156,6 +174,15 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    """What is made on the loop without waiting."""
+
+    async def main() -> T:
+        return make()
+
+    return main
 
 
 def _close_all() -> None:

@@ -1,0 +1,66 @@
+"""The blocking face of bulk steps: ledgers that become segments in one compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from buckram.core.record_format import HeadersInput
+from buckram.core.stream_head import Transaction
+from buckram.streams.bulk import Bulk as _Bulk
+from buckram.streams.bulk import BulkLedger as _BulkLedger
+from buckram.streams.bulk import SealedLedger
+from buckram.sync.thread import LoopThread
+from buckram.types import Buffer, LedgerId
+
+
+class BulkLedger:
+    """See the async one. One writer."""
+
+    def __init__(self, thread: LoopThread, ledger: _BulkLedger) -> None:
+        self._thread, self._ledger = thread, ledger
+        self.ledger_id = ledger.ledger_id
+
+    def append_many(
+        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
+    ) -> int:  # fmt: skip
+        """Append records in a row; how many the ledger has when they are stored."""
+        rows = values if isinstance(values, bytes | bytearray | memoryview | str) else list(values)
+        names, labels = None if keys is None else list(keys), None if headers is None else list(headers)
+        times = None if timestamps is None else list(timestamps)
+        return self._thread.run(
+            lambda: self._ledger.append_many(rows, keys=names, headers=labels, timestamps=times)
+        )
+
+    def close(self) -> SealedLedger:
+        """Seal the ledger; what `publish` takes."""
+        return self._thread.run(self._ledger.close)
+
+
+class Bulk:
+    """See the async one: `ns.bulk(stream, application=..., version=...)`."""
+
+    def __init__(self, thread: LoopThread, bulk: _Bulk) -> None:
+        self._thread, self._bulk = thread, bulk
+        self.stream, self.application, self.version = bulk.stream, bulk.application, bulk.version
+
+    def published(self) -> Transaction | None:
+        """What this version was published as; None if it was not."""
+        return self._thread.run(self._bulk.published)
+
+    def create_ledger(self) -> BulkLedger:
+        """A ledger for records of this step."""
+
+        async def create() -> BulkLedger:
+            return BulkLedger(self._thread, await self._bulk.create_ledger())
+
+        return self._thread.run(create)
+
+    def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
+        """Make the ledgers segments and record the transaction, in one step; the offsets they got."""
+        return self._thread.run(lambda: self._bulk.publish(ledgers, seal_live=seal_live))
+
+    def abort(self, ledgers: Iterable[LedgerId]) -> None:
+        """Delete ledgers of this step that will not be published."""
+        wanted = list(ledgers)
+        self._thread.run(lambda: self._bulk.abort(wanted))

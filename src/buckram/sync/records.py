@@ -1,0 +1,264 @@
+"""The blocking faces of a stream's writer and readers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from buckram.config import ClientConfig
+from buckram.core.record_format import HeadersInput
+from buckram.core.stream_batch import Batch, Record
+from buckram.errors import BuckramError
+from buckram.net.tasks import TaskScope
+from buckram.streams.reader import StreamReader as _StreamReader
+from buckram.streams.writer import StreamWriter as _StreamWriter
+from buckram.sync.handover import Handover
+from buckram.sync.thread import LoopThread
+from buckram.types import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamWriter:
+    """See the async one. Appends of several threads are mixed in the order in which they arrive."""
+
+    def __init__(self, thread: LoopThread, writer: _StreamWriter, scope: TaskScope, config: ClientConfig) -> None:
+        self._thread, self._writer, self._scope = thread, writer, scope
+        self.stream, self.name, self.epoch, self.policy = writer.stream, writer.name, writer.epoch, writer.policy
+        self.lost = threading.Event()
+        """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
+        self._handover: Handover[int] = Handover(
+            thread, scope, config, f"stream {writer.stream}", writer.append_nowait, writer.append
+        )
+        thread.loop.call_soon_threadsafe(self._watch)
+
+    def _watch(self) -> None:
+        if not self._scope.closed:
+            self._scope.spawn(_when_set(self._writer.lost, self.lost), "lost")
+
+    @property
+    def next_offset(self) -> int:
+        """What the next record gets; right after opening: how far a new leader must read first."""
+        return self._writer.next_offset
+
+    @property
+    def acknowledged(self) -> int:
+        """All records below this offset are acknowledged."""
+        return self._writer.acknowledged
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._writer.pending_bytes
+
+    @property
+    def max_record_bytes(self) -> int:
+        return self._writer.max_record_bytes
+
+    @property
+    def closed(self) -> bool:
+        """No append is accepted any more: closed, lost or failed."""
+        return self._writer.closed
+
+    @property
+    def lost_reason(self) -> str:
+        """Why `lost` is set; empty if it is not."""
+        return self._writer.lost_reason
+
+    @property
+    def roll_trouble(self) -> str:
+        """Why a roll that is due was put off; empty if none is."""
+        return self._writer.roll_trouble
+
+    def append(
+        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
+        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
+        sequence: int | None = None, expect_offset: int | None = None,
+    ) -> int:  # fmt: skip
+        """Append one record and wait until it is stored; its offset. For speed use append_many or append_nowait."""
+        return self._thread.run(lambda: self._writer.append(
+            value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
+            expect_offset=expect_offset,
+        ))  # fmt: skip
+
+    def append_nowait(
+        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
+        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
+        sequence: int | None = None, expect_offset: int | None = None,
+    ) -> Future[int]:  # fmt: skip
+        """Hand over one record; its future has the offset when it is stored. BufferFull at the limit.
+
+        The future cannot be cancelled and may be dropped: flush and close raise the first append that failed.
+        Its callbacks run in the client's thread and must not block.
+        """
+        body = bytes(value) if isinstance(value, bytearray | memoryview) else value
+        size = (len(body) if body is not None else 0) + (len(key) if key is not None else 0)
+        extras = {
+            "key": key, "headers": headers, "timestamp": timestamp, "txid": txid, "producer": producer,
+            "sequence": sequence, "expect_offset": expect_offset,
+        }  # fmt: skip
+        return self._handover.put(size, body, **{name: extra for name, extra in extras.items() if extra is not None})
+
+    def append_many(
+        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
+        txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
+        atomic: bool = False, expect_offset: int | None = None,
+    ) -> range:  # fmt: skip
+        """Append records in a row and wait until all are stored; the offsets of those that were written."""
+        # Here, because iterating may be the caller's code, which has no business on the loop.
+        rows = values if isinstance(values, bytes | bytearray | memoryview | str) else list(values)
+        columns = [None if column is None else list(column) for column in (keys, timestamps, txids)]
+        labels = None if headers is None else list(headers)
+        return self._thread.run(lambda: self._writer.append_many(
+            rows, keys=columns[0], headers=labels, timestamps=columns[1], txids=columns[2],  # type: ignore[arg-type]
+            producer=producer, sequence=sequence, atomic=atomic, expect_offset=expect_offset,
+        ))  # fmt: skip
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged; raises the first append that failed."""
+        self._thread.run(self._writer.flush)
+        self._handover.raise_rejected()
+
+    def roll(self) -> bool:
+        """End the segment and begin another; False (nothing done) if it holds no record."""
+        return self._thread.run(self._writer.roll)
+
+    def end(self) -> int:
+        """Mark the end of the stream and close this writer. The end offset."""
+
+        async def end() -> int:
+            try:
+                return await self._writer.end()
+            finally:
+                await self._scope.close()
+
+        offset = self._thread.run(end)
+        self._handover.raise_rejected()
+        return offset
+
+    def close(self, *, wait: bool = True) -> None:
+        """Flush, seal the segment and give the stream up; raises the first append that failed. Idempotent."""
+
+        async def close() -> None:
+            try:
+                await self._writer.close(wait=wait)
+            finally:
+                await self._scope.close()
+
+        self._thread.run(close)
+        self._handover.raise_rejected()
+
+    def abandon(self) -> None:
+        """Stop without sealing, as a crash would."""
+
+        async def abandon() -> None:
+            await self._writer.abandon()
+            await self._scope.close()
+
+        self._thread.run(abandon)
+
+    def __enter__(self) -> StreamWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread.forked:
+            return  # the parent's stream: it is open there
+        try:
+            self.close(wait=not isinstance(error, KeyboardInterrupt))
+        except BuckramError as failure:
+            if error is None:
+                raise
+            error.add_note(f"closing the writer of stream {self.stream} failed too: {failure}")
+
+
+async def _when_set(source: asyncio.Event, target: threading.Event) -> None:
+    await source.wait()
+    target.set()
+
+
+class StreamReader:
+    """See the async one: `for record in reader`, or batches. One consumer at a time."""
+
+    def __init__(self, thread: LoopThread, reader: _StreamReader) -> None:
+        self._thread, self._reader = thread, reader
+        self.stream = reader.stream
+        self._rest: Batch | None = None
+        self._records: Iterator[Record] = iter(())
+        self._position: int | None = None
+
+    @property
+    def position(self) -> int | None:
+        """The offset after the last record handed out; None before the first use."""
+        return self._reader.position if self._position is None else self._position
+
+    def open(self) -> int:
+        """Resolve the start now; the position."""
+        return self._thread.run(self._reader.open)
+
+    def next_batch(self, timeout_s: float | None = None) -> Batch | None:
+        """The next records; None at the end. TimeoutError after `timeout_s` loses nothing."""
+        rest, self._rest, self._records = self._rest, None, iter(())
+        if rest is not None and self._position is not None and self._position < rest.next_offset:
+            batch: Batch | None = rest.between(self._position)
+        else:
+            batch = self._thread.run(self._reader.next_batch, timeout_s)
+        if batch is not None:
+            self._position = batch.next_offset
+        return batch
+
+    def batches(self) -> Iterator[Batch]:
+        """All batches."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def arrow_batches(self) -> Iterator[pa.RecordBatch]:
+        """All batches as Arrow record batches."""
+        from buckram.streams.arrow import to_arrow
+
+        return map(to_arrow, self.batches())
+
+    def commit(self, offset: int | None = None) -> int:
+        """Move the cursor past the last record handed out, or to `offset`. The cursor's offset."""
+        place = self._position if offset is None else offset
+        return self._thread.run(lambda: self._reader.commit(place))
+
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        self._thread.run(lambda: self._reader.seek(offset))
+        self._rest, self._records, self._position = None, iter(()), offset
+
+    def close(self) -> None:
+        """Idempotent. In a forked child, or after the client's close: nothing."""
+        if self._thread.usable:
+            self._thread.run(self._reader.close)
+
+    def __iter__(self) -> StreamReader:
+        return self
+
+    def __next__(self) -> Record:
+        record = next(self._records, None)
+        if record is None:
+            batch = self.next_batch()
+            if batch is None:
+                self.close()
+                raise StopIteration
+            self._rest, self._records = batch, iter(batch.records())
+            record = next(self._records)
+        self._position = record.offset + 1
+        return record
+
+    def __enter__(self) -> StreamReader:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

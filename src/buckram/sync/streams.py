@@ -1,0 +1,174 @@
+"""The blocking face of namespaces: create, list, inspect, truncate, cursors. Writers and readers are sync/records."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from buckram.config import ClientConfig
+from buckram.core.stream_batch import Record
+from buckram.core.stream_head import Segment
+from buckram.net.tasks import TaskScope
+from buckram.streams.cursors import CursorInfo
+from buckram.streams.namespace import Namespace as _Namespace
+from buckram.streams.namespace import StreamInfo
+from buckram.streams.reader import Time, Truncated
+from buckram.streams.spaces import NamespaceInfo
+from buckram.streams.spaces import Namespaces as _Namespaces
+from buckram.streams.writer import StreamWriter as _StreamWriter
+from buckram.sync.bulk import Bulk
+from buckram.sync.records import StreamReader, StreamWriter
+from buckram.sync.thread import LoopThread, flatten
+
+_PAGE = 1000
+
+
+class Namespaces:
+    """See buckram.Client.namespaces."""
+
+    def __init__(self, thread: LoopThread, spaces: _Namespaces) -> None:
+        self._thread, self._spaces = thread, spaces
+
+    def create(self, name: str, **policy: Any) -> NamespaceInfo:
+        """NamespaceExists."""
+        return self._thread.run(lambda: self._spaces.create(name, **policy))
+
+    def get(self, name: str) -> NamespaceInfo:
+        """NoSuchNamespace."""
+        return self._thread.run(lambda: self._spaces.get(name))
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> builtins.list[str]:
+        """Names in order, those greater than `after`; empty at the end."""
+        return self._thread.run(lambda: self._spaces.list(prefix=prefix, after=after, limit=limit))
+
+    def set(self, name: str, **policy: Any) -> NamespaceInfo:
+        """Change settings; None takes one back."""
+        return self._thread.run(lambda: self._spaces.set(name, **policy))
+
+    def delete(self, name: str) -> None:
+        """NamespaceNotEmpty while it has streams."""
+        self._thread.run(lambda: self._spaces.delete(name))
+
+
+class Namespace:
+    """See the async one: `client.namespace(name)`. Safe to use from several threads."""
+
+    def __init__(self, thread: LoopThread, namespace: _Namespace, config: ClientConfig) -> None:
+        self._thread, self._namespace, self._config = thread, namespace, config
+        self.name = namespace.name
+
+    # -- streams ------------------------------------------------------------------------------------------
+
+    def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
+        """Make a stream. StreamExists."""
+        return self._thread.run(lambda: self._namespace.create(stream, properties=properties, **policy))
+
+    def exists(self, stream: str) -> bool:
+        return self._thread.run(lambda: self._namespace.exists(stream))
+
+    def list(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> builtins.list[str]:
+        """Bare names in order, those greater than `after`; empty at the end."""
+        return self._thread.run(lambda: self._namespace.list(prefix=prefix, after=after, limit=limit))
+
+    def info(self, stream: str) -> StreamInfo:
+        """What is known of a stream now. NoSuchStream."""
+        return self._thread.run(lambda: self._namespace.info(stream))
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream and all that belongs to it; its writer is fenced."""
+        self._thread.run(lambda: self._namespace.delete(stream))
+
+    def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
+        """Change settings of one stream; None takes one back to the namespace's."""
+        return self._thread.run(lambda: self._namespace.set_policy(stream, **policy))
+
+    def set_properties(self, stream: str, properties: Mapping[str, str | None]) -> StreamInfo:
+        """Set properties; None removes one."""
+        return self._thread.run(lambda: self._namespace.set_properties(stream, properties))
+
+    def segments(self, stream: str) -> Iterator[Segment]:
+        """The segment list, oldest first."""
+        self._thread.check()
+        rows = self._namespace.segments(stream)
+
+        async def page() -> Sequence[Segment] | None:
+            found: builtins.list[Segment] = []
+            async for row in rows:
+                found.append(row)
+                if len(found) == _PAGE:
+                    break
+            return found or None
+
+        return flatten(self._thread, page, rows)
+
+    # -- writing and reading ------------------------------------------------------------------------------
+
+    def writer(
+        self, stream: str, *, create: bool = True, takeover: bool = False, wait: bool = False, name: str = "",
+        linger_ms: float = 50.0,
+    ) -> StreamWriter:  # fmt: skip
+        """The stream's writer; arguments and errors as in the async one. `with ns.writer("orders") as w: ...`."""
+
+        async def start() -> tuple[_StreamWriter, TaskScope]:
+            writer = await self._namespace.writer(
+                stream, create=create, takeover=takeover, wait=wait, name=name, linger_ms=linger_ms
+            )
+            return writer, TaskScope(f"sync writer of stream {writer.stream}")
+
+        return StreamWriter(self._thread, *self._thread.run(start), self._config)
+
+    def read(
+        self, stream: str, *, start: int | str = "earliest", stop: int | str | None = None,
+        start_time: Time | None = None, stop_time: Time | None = None, start_txid: int | None = None,
+        follow: bool = False, on_truncated: Truncated = "error", cursor: str | None = None,
+    ) -> StreamReader:  # fmt: skip
+        """A reader: `for record in ns.read("orders")`; arguments and errors as in the async one."""
+
+        async def begin() -> StreamReader:
+            return StreamReader(self._thread, self._namespace.read(
+                stream, start=start, stop=stop, start_time=start_time, stop_time=stop_time, start_txid=start_txid,
+                follow=follow, on_truncated=on_truncated, cursor=cursor,
+            ))  # fmt: skip
+
+        return self._thread.run(begin)
+
+    def get(self, stream: str, offset: int) -> Record:
+        """One record. OffsetOutOfRange, OffsetTruncated."""
+        return self._thread.run(lambda: self._namespace.get(stream, offset))
+
+    def truncate(
+        self, stream: str, *, before: int | None = None, before_time: Time | None = None, keep_bytes: int | None = None,
+        before_cursors: bool = False, trim_now: bool = True,
+    ) -> int:  # fmt: skip
+        """Drop the oldest records; the new earliest offset."""
+        return self._thread.run(lambda: self._namespace.truncate(
+            stream, before=before, before_time=before_time, keep_bytes=keep_bytes, before_cursors=before_cursors,
+            trim_now=trim_now,
+        ))  # fmt: skip
+
+    # -- cursors ------------------------------------------------------------------------------------------
+
+    def cursors(self, stream: str, *, after: str = "", limit: int = _PAGE) -> Sequence[CursorInfo]:
+        """The stream's cursors in order of their names, each with its lag."""
+        return self._thread.run(lambda: self._namespace.cursors(stream, after=after, limit=limit))
+
+    def move_cursor(self, stream: str, cursor: str, offset: int) -> None:
+        """Make a cursor, or move it up."""
+        self._thread.run(lambda: self._namespace.move_cursor(stream, cursor, offset))
+
+    def delete_cursor(self, stream: str, cursor: str) -> None:
+        """NoSuchCursor."""
+        self._thread.run(lambda: self._namespace.delete_cursor(stream, cursor))
+
+    # -- bulk ---------------------------------------------------------------------------------------------
+
+    def bulk(self, stream: str, *, application: str, version: int) -> Bulk:
+        """A bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
+
+        async def begin() -> Bulk:
+            return Bulk(
+                self._thread, await self._namespace.bulk(stream, application=application, version=version)
+            )
+
+        return self._thread.run(begin)
