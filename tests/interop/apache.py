@@ -6,6 +6,7 @@ classes by the hash of the sources. Not here: what is checked (java/src, test_*.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ NOT_IN_OLDER = ("BatchChecks.java",)
 RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 TOOLS = ("java", "javac", "mvn")
 START_DEADLINE_S = 60.0
-CALL_DEADLINE_S = 90.0
+CALL_DEADLINE_S = 60.0
 # What the scripts of the distribution pass, and a JVM that starts fast and stays small.
 JVM = (
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true",
@@ -179,6 +180,12 @@ class Java:
         self._reader.join(10)
 
 
+async def outcome(call: Future[Any], deadline_s: float = CALL_DEADLINE_S) -> Any:
+    """Wait for a call without stopping the loop."""
+    async with asyncio.timeout(deadline_s):
+        return await asyncio.wrap_future(call)
+
+
 def end(process: subprocess.Popen[bytes], deadline_s: float = 10.0) -> None:
     """Wait for a process that was told to end, kill it when it does not."""
     try:
@@ -228,20 +235,17 @@ class ApacheBookie:
         main = ["interop.Guarded", "org.apache.bookkeeper.server.Main", "--conf", str(conf)]
         self.process = spawn(self.line, main, self.log, heap_mb=256)
 
-    def wait_ready(self) -> None:
-        """A bookie registers, then listens."""
+    def wait_ready(self, registered: Callable[[str], bool]) -> None:
+        """Until it listens and is registered. An old registration of its own may stand in for the new one."""
         limit = time.monotonic() + START_DEADLINE_S
         while True:
             assert self.process is not None
             assert self.process.poll() is None, f"bookie ended: {self.log.read_text()[-3000:]}"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            assert time.monotonic() < limit, f"bookie does not listen: {self.log.read_text()[-3000:]}"
+                if registered(self.bookie_id):
+                    return
+            assert time.monotonic() < limit, f"bookie is not ready: {self.log.read_text()[-3000:]}"
             time.sleep(0.02)
-
-    def start(self) -> None:
-        self.spawn()
-        self.wait_ready()
 
     def kill(self) -> None:
         if self.process is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kazoo.client import KazooClient
 from tests.chaos.processes import BookieProcess, run
 from tests.interop.apache import NEWEST, ApacheBookie, Java
 
@@ -55,8 +56,19 @@ class Cluster:
             bookie = BookieProcess(self.uri, self.root / f"buckram{len(self.ours)}")
             self.ours.append(bookie)
             bookie.start()
-        for apache in new:
-            apache.wait_ready()
+        self._wait_ready(new)
+
+    def _wait_ready(self, started: Sequence[ApacheBookie]) -> None:
+        """Apache's bookies listen before they are registered, and register again only once an old session has ended."""
+        hosts, _, root = self.uri.partition("://")[2].replace(";", ",").partition("/")
+        zookeeper = KazooClient(hosts)
+        zookeeper.start()
+        try:
+            for apache in started:
+                apache.wait_ready(lambda node: zookeeper.exists(f"/{root}/available/{node}") is not None)
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
 
     def init_with_ours(self) -> None:
         run(["cluster", "init"], self.uri)
@@ -88,8 +100,8 @@ class Cluster:
         for bookie in self.ours:
             if bookie.process is None:
                 bookie.start()
-        for apache in dead:
-            apache.wait_ready()
+        if dead:
+            self._wait_ready(dead)
 
     def close(self) -> None:
         """Nothing is kept: killed, not stopped."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.apache import NEWEST, Java, JavaFailed, running
+from tests.interop.apache import NEWEST, Java, JavaFailed, outcome, running
 from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import poll
 
@@ -137,7 +137,7 @@ class JavaSteps:
         self._known = {"uri": world.cluster.uri, "wire": f"v{spec.java_wire}", "client": f"round {spec.seed}"}
 
     async def __call__(self, step: str, **args: object) -> Any:
-        return await asyncio.wrap_future(self._java.start(f"Handles.{step}", **self._known, **args))
+        return await outcome(self._java.start(f"Handles.{step}", **self._known, **args), 2 * STALL_S)
 
     async def patiently(self, step: str, **args: object) -> Any:
         """Where nothing was acknowledged yet or all is decided: servers may still be on their way back."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.interop.apache import Java
+from tests.interop.apache import Java, outcome
 from tests.interop.clusters import PASSWORD, Cluster, both_kinds, payload
 from tests.interop.live import LiveWriter, poll
 
@@ -44,7 +44,7 @@ def ask(java: Java, cluster: Cluster, wire: int, request: pytest.FixtureRequest)
     async def call(step: str, **args: object) -> Any:
         # A Java client of each test's own: its opinion of bookies that were killed ends with it.
         known = {"uri": cluster.uri, "wire": f"v{wire}", "client": request.node.name, **args}
-        return await asyncio.wrap_future(java.start(f"Handles.{step}", **known))
+        return await outcome(java.start(f"Handles.{step}", **known))
 
     return call
 

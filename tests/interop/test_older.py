@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.apache import OLDER, Java
+from tests.interop.apache import OLDER, Java, outcome
 from tests.interop.catalogue import Row, rows
 from tests.interop.clusters import PASSWORD, Cluster, payload
 
@@ -51,7 +51,7 @@ def generations(zookeeper: str, workdir: Path, older_java: Java) -> Iterator[Clu
 def ask(older_java: Java, java: Java, generations: Cluster) -> Callable[..., Any]:
     async def call(step: str, *, newest: bool = False, **args: object) -> Any:
         process = java if newest else older_java
-        return await asyncio.wrap_future(process.start(f"Handles.{step}", uri=generations.uri, **args))
+        return await outcome(process.start(f"Handles.{step}", uri=generations.uri, **args))
 
     return call
 

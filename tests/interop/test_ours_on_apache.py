@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tests.interop.apache import Java, JavaFailed
+from tests.interop.apache import Java, JavaFailed, outcome
 from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import LiveWriter, poll
 
@@ -58,7 +58,7 @@ def ask(java: Java, cluster: Cluster, wire: int) -> Callable[..., Any]:
 
     async def call(step: str, digest: str = "crc32c", **args: object) -> Any:
         known = {"uri": cluster.uri, "wire": f"v{wire}", "digest": JAVA_DIGEST[digest], **args}
-        return await asyncio.wrap_future(java.start(f"Handles.{step}", **known))
+        return await outcome(java.start(f"Handles.{step}", **known))
 
     return call
 
@@ -379,20 +379,23 @@ async def test_both_tail_an_idle_java_writer(client: Client, ask: Callable[..., 
     await ask("closeWriter", writer=made["writer"])
 
 
-@each_wire
-async def test_java_force_is_visible_to_us(client: Client, ask: Callable[..., Any], wire: int) -> None:
-    if wire == 2:
-        # Apache's client refuses a force on v2; ours sends it over v3.
-        made = await ask("create", deferred=True)
-        with pytest.raises(JavaFailed):
-            await ask("force", writer=made["writer"])
-        return
+@pytest.mark.parametrize("wire", [3], ids=["v3"])
+async def test_java_force_is_visible_to_us(client: Client, ask: Callable[..., Any]) -> None:
     made = await ask("create", deferred=True)
     await ask("add", writer=made["writer"], count=6)
     assert (await ask("force", writer=made["writer"]))["last_confirmed"] == 5
     async with client.recover(made["ledger"], password=PASSWORD) as reader:
         assert reader.last_confirmed >= 5
         await check(reader, 0, 5)
+
+
+@pytest.mark.parametrize("wire", [2], ids=["v2"])
+async def test_java_has_no_deferred_sync_on_v2(ask: Callable[..., Any]) -> None:
+    """Ours has: what v2 lacks goes over v3."""
+    made = await ask("create", deferred=True)
+    with pytest.raises(JavaFailed) as refused:
+        await ask("add", writer=made["writer"], count=1)
+    assert refused.value.error == "BKIllegalOpException"
 
 
 @each_wire

@@ -59,7 +59,7 @@ final class BatchChecks {
                 }
                 that(last >= next, "no progress at " + next);
                 that(bytes <= 1000, bytes + " bytes came");
-                verify(some, next, last);
+                verify(some, next, last); // and closes them
                 next = last + 1;
             }
             that(total > 5, "the limit of 1000 bytes had no effect: " + total + " reads");

@@ -19,7 +19,6 @@ import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.LedgerHandleAdv;
 import org.apache.bookkeeper.client.api.LastConfirmedAndEntry;
-import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.client.api.ReadHandle;
@@ -225,11 +224,6 @@ final class Handles {
         long next = 0;
         long limit = System.nanoTime() + TimeUnit.SECONDS.toNanos(args.path("seconds").asLong(60));
         try (ReadHandle reader = reader(args)) {
-            // Bookies that have never seen the ledger say so instead of waiting.
-            while (next <= until && reader.tryReadLastAddConfirmed() < 0 && !reader.isClosed()) {
-                Setting.that(System.nanoTime() < limit, "nothing became confirmed");
-                Thread.sleep(5);
-            }
             while (next <= until) {
                 Setting.that(System.nanoTime() < limit, "tailing stands at entry " + (next - 1));
                 long confirmed;
@@ -241,15 +235,17 @@ final class Handles {
                             Setting.that(Arrays.equals(Setting.payload(next), entry.getEntryBytes()), "other bytes");
                         }
                         confirmed = got.getLastAddConfirmed();
+                    } catch (BKException.BKNoSuchLedgerExistsException | BKException.BKNoSuchEntryException early) {
+                        // Bookies that have nothing of the ledger say so instead of waiting.
+                        confirmed = -1;
+                        Thread.sleep(5);
                     }
                 } else {
                     confirmed = Math.max(reader.readLastAddConfirmed(), explicit(reader));
                 }
                 if (confirmed >= next) {
                     long end = Math.min(confirmed, next + 499);
-                    try (LedgerEntries entries = reader.read(next, end)) {
-                        Setting.verify(entries, next, end);
-                    }
+                    Setting.verify(reader.read(next, end), next, end);
                     next = end + 1;
                 } else if (reader.isClosed()) {
                     break;
