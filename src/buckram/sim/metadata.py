@@ -170,7 +170,8 @@ class SimKeys:
     async def _mutate(self, ops: list[KeyOp], multi: bool = False) -> Any:
         for op in ops:
             version = -1 if isinstance(op, Create) else op.version
-            if version >= 0 and self._known.get(op.key) != version:
+            # An older one was read, too: another handle of the process may have seen more since.
+            if version >= 0 and self._known.get(op.key, -1) < version:
                 for observer in self._server.observers:
                     observer.unread_version(self._process.name, op.key, version)
 

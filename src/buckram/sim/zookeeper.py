@@ -209,7 +209,8 @@ class SimZkSession:
             raise MetadataUnavailable(f"{_MAX_WAITING} operations wait for {self.hosts}, the limit; try again later")
 
     def _check_known(self, path: str, version: int) -> None:
-        if version >= 0 and self._known.get(path) != version:
+        # An older one was read, too: another handle of the process may have seen more since.
+        if version >= 0 and self._known.get(path, -1) < version:
             for observer in self._server.observers:
                 observer.unread_version(self._line.name, path, version)
 

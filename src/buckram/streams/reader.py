@@ -155,6 +155,8 @@ class StreamReader:
         if type(offset) is not int or offset < 0:
             raise OffsetOutOfRange(self.stream, offset, source.follower.head.earliest, position)
         await source.seek(offset)
+        # Where it began no longer matters: from here on everything is wanted.
+        self._not_before = self._txid_not_before = NO_TXID
         self._records, self._at, self._delivered = [], 0, offset
 
     async def close(self) -> None:
