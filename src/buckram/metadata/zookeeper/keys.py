@@ -7,6 +7,7 @@ failed read does not set. Which keys there are is not known here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
@@ -23,10 +24,14 @@ _MAX_OWNED = 1000
 
 
 class ZooKeeperKeys:
-    """A KeyStore. It owns the session: closing it ends the session."""
+    """A KeyStore. It owns the session: closing it ends the session.
 
-    def __init__(self, session: ZkSession) -> None:
+    `shared`: a node that holds keys of clusters with other credentials, too, so it is made open to everybody.
+    """
+
+    def __init__(self, session: ZkSession, *, shared: str = "") -> None:
         self.session = session
+        self._to_share = shared
         self._loop = asyncio.get_running_loop()
         self._listings: dict[tuple[str, str], tuple[float, list[str]]] = {}
         self._owned: dict[str, int] = {}
@@ -39,6 +44,7 @@ class ZooKeeperKeys:
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         check_op(Create(key, value, ephemeral))
         self._forget_listings([key])
+        await self._share([key])
         _, version = await self.session.create(key, bytes(value), ephemeral=ephemeral, parents=True)
         return version
 
@@ -81,6 +87,7 @@ class ZooKeeperKeys:
     async def multi(self, ops: Sequence[KeyOp]) -> None:
         check_multi(ops)
         self._forget_listings(op.key for op in ops if isinstance(op, Create | Delete))
+        await self._share(op.key for op in ops if isinstance(op, Create))
         ops = [_with_bytes(op) for op in ops]
         missing: list[str] = []
         for _ in range(_MULTI_TRIES):
@@ -103,6 +110,14 @@ class ZooKeeperKeys:
 
     async def close(self) -> None:
         await self.session.close()
+
+    async def _share(self, keys: Iterable[str]) -> None:
+        shared = self._to_share
+        if shared and any(key.startswith(f"{shared}/") for key in keys):
+            if await self.session.exists(shared) is None:
+                with contextlib.suppress(KeyExists):
+                    await self.session.create(shared, world_open=True)
+            self._to_share = ""
 
     async def _list(self, parent: str, watch: Notify | None) -> list[str]:
         try:

@@ -13,7 +13,7 @@ from buckram.metadata.store import TreeStore
 from buckram.metadata.zookeeper.cluster import make_cluster
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.ledgers import ApacheTree
-from buckram.metadata.zookeeper.paths import ApacheLayout, Manager, root_problem
+from buckram.metadata.zookeeper.paths import OWN_KEYS, ApacheLayout, Manager, root_problem
 from buckram.metadata.zookeeper.session import ZkSession
 from buckram.seams import Notify
 from buckram.types import BookieId, BookieSet
@@ -40,7 +40,7 @@ class ZooKeeperStore(TreeStore):
         if problem is not None:
             raise ConfigError(f"ledgers root {problem}")
         uri = uri or f"zk{f'+{manager.name}' if manager else ''}://{session.hosts}{root}"
-        keys = ZooKeeperKeys(session)
+        keys = ZooKeeperKeys(session, shared=OWN_KEYS)
         self.session = session
         self.tree = ApacheTree(session, root, uri, manager)
         self._wanted = manager
