@@ -358,7 +358,7 @@ async def test_an_idle_store_does_not_wake_up(path: Path) -> None:
         await keys.create("/a", b"")
         assert keys._worker._pause() is None
         await keys.get("/a", lambda: None)
-        assert keys._worker._pause() == 0.05
+        assert keys._worker._pause() == 0.01
         await keys.set("/a", b"", 0)
         assert keys._worker._pause() is None
         await keys.create("/e", b"", ephemeral=True)

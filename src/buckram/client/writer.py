@@ -180,6 +180,10 @@ class Writer:
         self._intake.wait(bodies, future, many=True)
         return await future
 
+    def publish_no_lac(self) -> None:
+        """An idle writer no longer publishes its last confirmed entry: its owner appends something instead."""
+        self._lac.close()
+
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
         if self._failure is not None:

@@ -31,7 +31,8 @@ from buckram.core.stream_errors import MalformedBatch, UnknownBatchVersion
 from buckram.types import Buffer, EntryId
 
 MAGIC, VERSION = 0x4253, 1
-DATA, SNAPSHOT, MARK = 0, 1, 2
+DATA, SNAPSHOT, MARK, IDLE = 0, 1, 2, 3
+"""Marks hold nothing but carry the LAC of their ledger: MARK before a segment ends, IDLE when its writer rests."""
 VALUE_NULLS, KEYS, KEY_NULLS, HEADERS, TIMESTAMPS, TXIDS, PRODUCERS = 1, 2, 4, 8, 16, 32, 64
 ALL_COLUMNS = 127
 HEADER = struct.Struct("<HBBBBHIIQqqqqq")
@@ -290,7 +291,7 @@ def parse_header(payload: Buffer) -> EntryHeader:
     magic, version, kind, compression, zero, mask, count, size, *rest = HEADER.unpack_from(payload)
     if magic != MAGIC:
         raise MalformedBatch(f"begins with {magic:#06x} instead of {MAGIC:#06x}: not written as a stream")
-    if version != VERSION or kind > MARK or mask & ~ALL_COLUMNS or zero:
+    if version != VERSION or kind > IDLE or mask & ~ALL_COLUMNS or zero:
         raise UnknownBatchVersion(
             f"record version {version}, kind {kind}, columns {mask:#x}: this version of buckram knows version "
             f"{VERSION}; read it with a newer one"

@@ -14,6 +14,7 @@ from buckram.core.record_format import (
     DATA,
     HEADER_SIZE,
     HEADERS,
+    IDLE,
     KEY_NULLS,
     KEYS,
     MARK,
@@ -241,7 +242,7 @@ def decode(payload: Buffer, base: int, ledger_id: int = -1, entry_id: int = -1) 
 
 def entry_body(payload: Buffer, header: EntryHeader) -> Buffer:
     """The body, decompressed and of the size that the header says."""
-    if header.kind == MARK:
+    if header.kind in (MARK, IDLE):
         return b""
     return decompress(header.compression, memoryview(payload)[HEADER_SIZE:], header.body_size)
 

@@ -22,7 +22,10 @@ from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.sqlite_tree import Place, SqliteTree, Token
 from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
 
-_POLL_S = 0.05
+_POLL_S = 0.01
+"""A look at a counter of the file, some 20 microseconds: readers of a stream wait for the next segment by watch."""
+_LIVENESS_POLL_S = 0.05
+"""Whether other processes' sessions live: a look at each one's lock."""
 _SESSION_POLL_S = 1.0
 _MAX_WAITING = 10_000
 _MAX_BATCH = 256
@@ -158,7 +161,7 @@ class _Worker:
         self._settle = settle
         self._notify = notify
         self._watches: dict[Place, tuple[Token, dict[Notify, None]]] = {}
-        self._last_poll = 0.0
+        self._last_poll = self._last_liveness = 0.0
 
     def run(self) -> None:
         """Until the closing job. Whatever happens, no caller is left waiting."""
@@ -273,7 +276,10 @@ class _Worker:
         if pause is None or now < self._last_poll + pause:
             return
         self._last_poll = now
+        liveness = now >= self._last_liveness + _LIVENESS_POLL_S
+        if liveness:
+            self._last_liveness = now
         # A poll that fails is repeated soon; the operations themselves report what is wrong with the store.
         with contextlib.suppress(MetadataError):
-            self.tree.poll({place: token for place, (token, _) in self._watches.items()})
+            self.tree.poll({place: token for place, (token, _) in self._watches.items()}, liveness=liveness)
         self._fire_touched()

@@ -140,8 +140,8 @@ class SqliteTree:
         rows = self._open().execute("SELECT id FROM sessions ORDER BY id").fetchall()
         return [row[0] for row in rows if row[0] != self._session]
 
-    def poll(self, watched: Mapping[Place, Token]) -> None:
-        """Add to `touched` what others changed of `watched`, and everything that the death of a session changed."""
+    def poll(self, watched: Mapping[Place, Token], *, liveness: bool = True) -> None:
+        """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed."""
         with self._translated():
             version = self._open().execute("PRAGMA data_version").fetchone()[0]
             if version != self._data_version:
@@ -149,6 +149,8 @@ class SqliteTree:
                     if self.token(place) != token:
                         self.touched[place] = None
                 self._data_version = version
+            if not liveness:
+                return
             self._notice_lost_session()
             dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
             for session in dead:

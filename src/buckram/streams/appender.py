@@ -64,7 +64,8 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._linger_s = linger_s
         self._timer: asyncio.TimerHandle | None = None
-        self._turn_asked = False
+        self._turn_asked = self._lingering = False
+        self._linger_until = 0.0
 
     @property
     def pending_bytes(self) -> int:
@@ -196,7 +197,7 @@ class Appender:
         batch = self.batch
         if batch.size >= self._batch_bytes or len(batch.values) >= MAX_ENTRY_RECORDS:
             self.send_batch()
-        elif not self._turn_asked:
+        elif not self._turn_asked and not self._lingering:
             self._turn_asked = True
             self._loop.call_soon(self._turn)
 
@@ -206,19 +207,23 @@ class Appender:
             return
         if not self._linger_s or not self.segment.in_flight:
             self.send_batch()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(self._linger_s, self._lingered)
+            return
+        self._lingering, self._linger_until = True, self._loop.time() + self._linger_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._linger_until, self._lingered)
 
     def _lingered(self) -> None:
+        """The one timer of this writer: it is not moved by each batch, so it may come too early."""
         self._timer = None
-        self.send_batch()
+        if self._lingering and self._loop.time() < self._linger_until:
+            self._timer = self._loop.call_at(self._linger_until, self._lingered)
+        elif self._lingering:
+            self.send_batch()
 
     def send_batch(self) -> None:
         """What was gathered leaves now, as one entry."""
         batch, segment = self.batch, self.segment
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._lingering = False
         if not batch.values or segment is None or self.closed:
             return
         self.batch, self.plain = Columns(), True

@@ -137,7 +137,7 @@ class Namespace:
 
     def writer(
         self, stream: str, *, create: bool = True, takeover: bool = False, wait: bool = False, name: str = "",
-        linger_ms: float = 10.0,
+        linger_ms: float = 50.0,
     ) -> Opening[StreamWriter]:  # fmt: skip
         """The stream's writer: `async with ns.writer("orders") as w` or `await ns.writer(...)`.
 

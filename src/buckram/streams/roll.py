@@ -99,7 +99,8 @@ class Roller:
         ledger, intent = await make_ledger(
             claim.client, claim.streams, claim.name, claim.uid, self._policy, epoch=claim.epoch
         )
-        return SegmentWriter(ledger, intent, self._scope, self._host.acked, self._host.broken)
+        idle_s = claim.client.services.config.idle_lac_ms / 1000
+        return SegmentWriter(ledger, intent, self._scope, self._host.acked, self._host.broken, idle_s=idle_s)
 
     def begin(self, current: SegmentWriter) -> None:
         """The writer's first segment: unlisted until it gets its first entry."""
@@ -132,6 +133,9 @@ class Roller:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
+        for segment in (self._current, self._leaving):
+            if segment is not None:
+                segment.rest()
         waiters, self._waiters = self._waiters, []
         for future in waiters:
             if not future.done():

@@ -12,6 +12,7 @@ from functools import partial
 
 from buckram.client.writer import Writer
 from buckram.core.record_format import (
+    IDLE,
     MARK,
     NO_MAX,
     NO_MIN,
@@ -44,8 +45,11 @@ class SegmentWriter:
         scope: TaskScope,
         acked: Callable[[SegmentWriter, int], None],
         failed: Callable[[SegmentWriter, BuckramError], None],
+        *,
+        idle_s: float,
     ) -> None:
         self.ledger, self.intent = ledger, intent
+        ledger.publish_no_lac()  # this does it, with entries: cheaper for the writer and quicker for readers
         self.progress: SegmentProgress
         """From `begin` on."""
         self.begun = False
@@ -60,6 +64,12 @@ class SegmentWriter:
         self._lowest, self._highest, self._last_txid = NO_MIN, NO_MAX, NO_TXID
         self._snapshot, self._since_snapshot = NO_SNAPSHOT, 0
         self._snapshot_size = 0
+        self._marked = 0
+        """Records that a mark stands behind, or that need none."""
+        self._loop = asyncio.get_running_loop()
+        self._idle_s = idle_s
+        self._rested_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._queue: deque[tuple[bytes, int]] = deque()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -67,7 +77,7 @@ class SegmentWriter:
     def begin(self, progress: SegmentProgress, append_time: int, last_txid: int, table: ProducerTable) -> None:
         """Records go here from now on. The producers' snapshot comes first, if there is anything to keep."""
         self.progress, self.begun = progress, True
-        self.opened_at = asyncio.get_running_loop().time()
+        self.opened_at = self._loop.time()
         self._first_append = self._last_append = append_time
         self._last_txid = last_txid
         if table:
@@ -103,6 +113,13 @@ class SegmentWriter:
         """An entry without records: carries the LAC over what was acknowledged, and tells tails of a coming end."""
         self._plain(MARK, b"")
 
+    def rest(self) -> None:
+        """No idle marks any more: it is closed or given up."""
+        self._idle_s = 0.0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     async def flush(self) -> None:
         """Until the ledger acknowledged everything so far; raises what it failed with."""
         await self._drained.wait()
@@ -110,6 +127,7 @@ class SegmentWriter:
 
     async def close(self) -> Summary:
         """Seal the ledger, after `flush`; what it holds. Errors as Writer.close."""
+        self.rest()
         await self.ledger.close()
         return Summary(
             self.records, self._entries - 1, self.bytes, self._first_append, self._last_append, self._lowest,
@@ -121,6 +139,26 @@ class SegmentWriter:
             kind, body, first=self.records, append_time=self._last_append, last_txid=self._last_txid,
             lowest=self._lowest, highest=self._highest, snapshot=self._snapshot,
         ))  # fmt: skip
+
+    def _acknowledged(self, next_offset: int) -> None:
+        self.in_flight -= 1
+        self._acked(self, next_offset)
+        # Nothing follows that would carry the LAC over the last records. One timer, armed lazily, never per entry.
+        if not self.in_flight:
+            self._rested_at = self._loop.time()
+            if self._timer is None and self._idle_s and self._marked != self.records:
+                self._timer = self._loop.call_at(self._rested_at + self._idle_s, self._idle)
+
+    def _idle(self) -> None:
+        self._timer = None
+        if self.in_flight or self._marked == self.records or not self._idle_s:
+            return
+        due = self._rested_at + self._idle_s
+        if self._loop.time() < due:
+            self._timer = self._loop.call_at(due, self._idle)
+            return
+        self._marked = self.records
+        self._plain(IDLE, b"")
 
     def _submit(self, payload: bytes) -> None:
         self._entries += 1
@@ -147,8 +185,7 @@ class SegmentWriter:
             while self._queue:
                 payload, next_offset = self._queue.popleft()
                 await self.ledger.append(payload)
-                self.in_flight -= 1
-                self._acked(self, next_offset)
+                self._acknowledged(next_offset)
         except BuckramError as error:
             self._queue.clear()
             self._failed(self, error)
@@ -159,11 +196,10 @@ class SegmentWriter:
         future.add_done_callback(partial(self._done, next_offset))
 
     def _done(self, next_offset: int, future: asyncio.Future[int]) -> None:
-        self.in_flight -= 1
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
-            self._acked(self, next_offset)
+            self._acknowledged(next_offset)
         elif isinstance(error, BuckramError):
             self._failed(self, error)
