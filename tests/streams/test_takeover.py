@@ -199,13 +199,46 @@ async def test_idempotence_survives_a_crash(ns: Namespace) -> None:
 async def test_bookies_come_and_go_while_it_writes_and_rolls(three_bookies: Cluster, ns: Namespace) -> None:
     await ns.create("s", roll_bytes=20_000)
     async with ns.writer("s") as w:
+
+        async def full_strength() -> bool:
+            return not w.degraded
+
         for number in range(3):
             await three_bookies.kill(number)
             for i in range(30):
                 await w.append_many([b"%d.%d" % (number, i)] * 20)
             await three_bookies.restart(number)
+            await eventually(full_strength)
     kept = await values(ns)
     assert kept == [b"%d.%d" % (number, i) for number in range(3) for i in range(30) for _ in range(20)]
+
+
+async def test_it_survives_the_loss_of_most_bookies(three_bookies: Cluster, ns: Namespace, client: Client) -> None:
+    """Its ledger ends, the stream does not: what was in flight is sent again, once, under the same offsets."""
+    async with ns.writer("s") as w:
+        await w.append(b"0", producer="p", sequence=0, txid=1)
+        for round_ in range(1, 4):
+            await three_bookies.kill(0)
+            await three_bookies.kill(1)
+            first = w.next_offset
+            retried = asyncio.create_task(w.append(b"%d" % first, producer="p", sequence=round_, txid=round_ * 10))
+            await asyncio.sleep(0)
+            pending = [w.append_nowait(b"%d" % (first + 1 + i)) for i in range(50)]
+            flushed = asyncio.create_task(w.flush())
+            await asyncio.sleep(0.05 * round_)
+            assert not flushed.done()
+            await three_bookies.restart(0)
+            await three_bookies.restart(1)
+            async with asyncio.timeout(30):
+                await flushed
+                assert await retried == first
+                assert await asyncio.gather(*pending) == list(range(first + 1, first + 51))
+            assert await w.append(b"again", producer="p", sequence=round_) == first
+        assert not w.lost.is_set()
+    assert await values(ns) == [b"%d" % i for i in range(154)]
+    async with ns.writer("s") as w:
+        assert await w.append(b"again", producer="p", sequence=3) == 103
+    await no_orphans(ns, client)
 
 
 async def test_a_roll_that_finds_no_bookies_is_put_off(three_bookies: Cluster, ns: Namespace) -> None:

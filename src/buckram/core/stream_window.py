@@ -66,6 +66,13 @@ class StreamWindow:
         segment.listed = True
         return self._release()
 
+    def cut(self, segment: SegmentProgress, end: int) -> None:
+        """The only segment turned out to end at `end`: what was sent beyond is not in it."""
+        check(self._segments == [segment], "M9", "a segment ended in the middle of a roll")
+        told = f"{segment.acked} acknowledged, {end} stored, {segment.sent} sent"
+        check(segment.acked <= end <= segment.sent, "S9", told)
+        self.next_offset = segment.sent = segment.acked = end
+
     def _release(self) -> bool:
         oldest = self._segments[0]
         if not oldest.listed or oldest.acked <= self.released:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from buckram.client.completions import Completions, fail_future
 from buckram.config import ClientConfig, NetConfig
@@ -21,10 +21,20 @@ from buckram.core.stream_head import Head
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import UNKNOWN_OFFSET, ProducerTable
 from buckram.core.stream_window import StreamWindow
-from buckram.errors import BuckramError, BufferFull
+from buckram.errors import BuckramError, BufferFull, check
 from buckram.streams import records
 from buckram.streams.intake import MAX_ENTRY_RECORDS, Ask, Intake
 from buckram.streams.segment import SegmentWriter
+
+
+class Sent(NamedTuple):
+    """An entry that is not released: kept so that it can be sent again in another ledger."""
+
+    next_offset: int
+    columns: Columns
+    last_txid: int
+
+
 
 BATCH_BYTES = 256 * 1024
 _ENTRY_RESERVE = 64 * 1024
@@ -58,9 +68,11 @@ class Appender:
         self._policy, self._table, self._clock, self._on_sent = policy, table, clock, sent
         self._compression = codec_number(policy.compression)
         self._last_append, self._last_txid = head.last_append, head.last_txid
+        self._released_txid = head.last_txid
         self._completions = Completions()
-        self._sizes: deque[tuple[int, int]] = deque()
-        """(offset after, bytes) of each entry that is not released."""
+        self._unreleased: deque[Sent] = deque()
+        self.paused = False
+        """No segment takes records for now; they wait in the batch and in the intake."""
         self._loop = asyncio.get_running_loop()
         self._linger_s = linger_s
         self._timer: asyncio.TimerHandle | None = None
@@ -84,11 +96,38 @@ class Appender:
         self.segment = segment
         segment.begin(self.window.begin(), self._last_append, self._last_txid, self._table)
 
+    def replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
+        """The segment broke and holds the records below `end` only: the others are sent again, in a new segment.
+
+        `table`: the producers as of `end`. The one kept here is ahead: it knows what is sent again.
+        """
+        self.window.cut(failed.progress, end)
+        self.segment = fresh
+        self._last_append = max(self._last_append, self._clock())
+        kept = [sent.last_txid for sent in self._unreleased if sent.next_offset <= end]
+        fresh.begin(self.window.begin(), self._last_append, kept[-1] if kept else self._released_txid, table)
+        for sent in [sent for sent in self._unreleased if sent.next_offset > end]:
+            self.window.take(len(sent.columns))
+            check(self.window.next_offset == sent.next_offset, "M9", f"offset {self.window.next_offset} sent again")
+            fresh.send(sent.columns, self._last_append, sent.last_txid, self._compression)
+        self.paused = False
+        self.send_batch()
+        if self.intake.waiting:
+            self.intake.admit()
+
     # -- taking records in --------------------------------------------------------------------------------
 
     def full(self, size: int) -> bool:
+        return bool(self.intake.waiting) or not self._room(size)
+
+    def _room(self, size: int) -> bool:
+        """A batch that cannot leave must not grow beyond what an entry takes."""
+        if self.paused and self.batch.values and (
+            self.batch.size + size > self._batch_bytes or len(self.batch.values) >= MAX_ENTRY_RECORDS
+        ):
+            return False
         pending = self.sent_bytes + self.batch.size
-        return bool(self.intake.waiting) or (pending > 0 and pending + size > self._max_pending)
+        return pending == 0 or pending + size <= self._max_pending
 
     def buffer_full(self) -> BufferFull:
         return BufferFull(self.pending_bytes, self._max_pending)
@@ -118,7 +157,7 @@ class Appender:
             return True
         while ask.left:
             stop, size = ask.next_part(self._batch_bytes, whole=ask.atomic)
-            if self.pending_bytes and self.pending_bytes + size > self._max_pending:
+            if not self._room(size) or (self.paused and ask.atomic):
                 return False
             part = ask.part(stop, size)
             if self.batch.values and (ask.atomic or self.batch.size + size > self._batch_bytes):
@@ -224,12 +263,12 @@ class Appender:
         """What was gathered leaves now, as one entry."""
         batch, segment = self.batch, self.segment
         self._lingering = False
-        if not batch.values or segment is None or self.closed:
+        if not batch.values or segment is None or self.closed or self.paused:
             return
         self.batch, self.plain = Columns(), True
         self._last_append = max(self._last_append, self._clock())
         self.window.take(len(batch.values))
-        self._sizes.append((self.window.next_offset, batch.size))
+        self._unreleased.append(Sent(self.window.next_offset, batch, self._last_txid))
         self.sent_bytes += batch.size
         segment.send(batch, self._last_append, self._last_txid, self._compression)
         if segment.wants_snapshot() and self.window.next_offset == self.next_offset:
@@ -255,9 +294,11 @@ class Appender:
             self._released()
 
     def _released(self) -> None:
-        released, sizes = self.window.released, self._sizes
-        while sizes and sizes[0][0] <= released:
-            self.sent_bytes -= sizes.popleft()[1]
+        released, entries = self.window.released, self._unreleased
+        while entries and entries[0].next_offset <= released:
+            sent = entries.popleft()
+            self.sent_bytes -= sent.columns.size
+            self._released_txid = sent.last_txid
         self._completions.reached(released - 1)
         if self.intake.waiting:
             self.intake.admit()

@@ -52,6 +52,14 @@ async def load_producers(client: Client, streams: StreamStore, name: StreamName,
         return await _replay(name, segment, segment.summary, reader)
 
 
+async def producers_of(client: Client, name: StreamName, segment: Segment, summary: Summary) -> ProducerTable:
+    """The producers' table as of the end of a closed segment, from its ledger alone."""
+    if summary.snapshot == NO_SNAPSHOT:
+        return ProducerTable()
+    async with client.open(segment.ledger) as reader:
+        return await _replay(name, segment, summary, reader)
+
+
 async def _replay(name: StreamName, segment: Segment, summary: Summary, reader: Reader) -> ProducerTable:
     table = ProducerTable()
     async for chunk in reader.chunks(summary.snapshot, summary.last_entry):
@@ -75,4 +83,4 @@ def entry_header(name: StreamName, entry: Entry) -> EntryHeader:
         raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
 
 
-__all__ = ["EMPTY", "entry_header", "load_producers", "recover_segment", "summarise"]
+__all__ = ["EMPTY", "entry_header", "load_producers", "producers_of", "recover_segment", "summarise"]

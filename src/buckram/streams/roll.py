@@ -18,19 +18,24 @@ from buckram.core.stream_errors import NoSuchStream, WriterFailed, WriterLost
 from buckram.core.stream_head import Head, Summary
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
+from buckram.core.stream_producers import ProducerTable
 from buckram.errors import (
     BuckramError,
     InvariantViolation,
     LedgerFenced,
     MetadataUnavailable,
     NoSuchKey,
+    NotEnoughBookies,
+    ReadFailed,
     RecoveryFailed,
     VersionConflict,
 )
 from buckram.net.tasks import TaskScope
 from buckram.streams.ledgers import discard, drop_ledger, listing, make_ledger
 from buckram.streams.metadata import Patience, StreamStore
+from buckram.streams.recovery import load_producers, producers_of, recover_segment
 from buckram.streams.segment import SegmentWriter
+from buckram.types import LedgerId
 
 _PREPARE_AT = 0.75
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 5.0
@@ -39,6 +44,7 @@ _PATIENCE_S = 60.0
 _CHECK_S = 1.0
 _STOP_S = 2.0
 _SWEPT_AT_ONCE = 64
+_PASSING = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,14 @@ class Host:
     def __init__(
         self,
         switch: Callable[[SegmentWriter], SegmentWriter | None],
+        replace: Callable[[SegmentWriter, int, SegmentWriter, ProducerTable], None],
         listed: Callable[[SegmentWriter], None],
         failed: Callable[[BuckramError], None],
         acked: Callable[[SegmentWriter, int], None],
         broken: Callable[[SegmentWriter, BuckramError], None],
     ) -> None:
-        self.switch, self.listed, self.failed, self.acked, self.broken = switch, listed, failed, acked, broken
+        self.switch, self.replace, self.listed = switch, replace, listed
+        self.failed, self.acked, self.broken = failed, acked, broken
 
 
 class Roller:
@@ -127,6 +135,16 @@ class Roller:
             self._waiters.append(future)
             self._due(True)
         return future
+
+    def repair(self, failed: SegmentWriter) -> bool:
+        """A segment broke, not because of another writer: go on in a new one. False in the middle of a roll."""
+        listing = self._rolling is not None and self._leaving is None and not failed.progress.listed
+        if self.closed or failed is not self._current or (self._rolling is not None and not listing):
+            return False
+        if self._rolling is not None:
+            self._rolling.cancel()
+        self._rolling = self._scope.spawn(self._repair(failed), "repair")
+        return True
 
     def fail(self, error: BuckramError) -> None:
         """The writer ended."""
@@ -239,11 +257,44 @@ class Roller:
         self._current = fresh
         self._rolling = self._scope.spawn(self._list(old, fresh), "roll")
 
-    async def _list(self, old: SegmentWriter | None, fresh: SegmentWriter) -> None:
-        """Complete and close the old segment, then seal it and list the new one."""
+    async def _repair(self, failed: SegmentWriter) -> None:
+        """Close the broken segment, find out what it holds, and send the rest again in a new one."""
+        claim, patience = self._claim, Patience(_PATIENCE_S)
+        failed.rest()
+        await failed.ledger.abandon()
+        while True:
+            try:
+                broken = await examine(claim, failed)
+                fresh, self._prepared = self._prepared or await self.prepare(), None
+                break
+            except _PASSING as error:
+                self.last_trouble = str(error)
+                try:
+                    await patience.wait(error)
+                except BuckramError as last:
+                    self._rolling = None
+                    self._host.failed(ended(str(claim.name), last))
+                    return
+            except InvariantViolation:
+                raise
+            except BuckramError as error:
+                self._rolling = None
+                self._host.failed(ended(str(claim.name), error))
+                return
+        self.last_trouble = ""
+        self._current = fresh
+        self._host.replace(failed, failed.progress.base + broken.records, fresh, broken.producers)
+        if broken.sealed is None and not fresh.records:
+            self._rolling = None  # nothing to list yet
+            return
+        await self._list(None, fresh, broken.sealed)
+
+    async def _list(
+        self, old: SegmentWriter | None, fresh: SegmentWriter, sealed: tuple[LedgerId, Summary] | None = None
+    ) -> None:
+        """Complete and close the old segment (unless it is `sealed` already), then seal it and list the new one."""
         claim = self._claim
         try:
-            sealed = None
             if old is not None:
                 sealed = (old.ledger.ledger_id, await finish(old))
             await list_segment(claim, sealed, fresh)
@@ -266,6 +317,30 @@ class Roller:
             self.sent()
             if self._waiters:
                 self._due(True)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A segment that broke: `sealed` if it is in the list; how many records it holds, and the producers then."""
+
+    sealed: tuple[LedgerId, Summary] | None
+    records: int
+    producers: ProducerTable
+
+
+async def examine(claim: Claim, failed: SegmentWriter) -> Broken:
+    """What a broken segment of ours holds; one that was never listed holds nothing that counts, and is discarded."""
+    ledger = failed.ledger.ledger_id
+    at = await claim.streams.read(claim.name)
+    check_epoch(str(claim.name), at.head, claim.epoch)
+    row = at.head.open_segment
+    if row is None or row.ledger != ledger:
+        if not await discard(claim.client, claim.streams, claim.uid, failed.intent):
+            raise MetadataUnavailable(f"ledger {ledger} was listed or discarded a moment ago; look again")
+        return Broken(None, 0, await load_producers(claim.client, claim.streams, claim.name, at.head))
+    summary = await recover_segment(claim.client, claim.name, ledger)
+    producers = await producers_of(claim.client, claim.name, row, summary)
+    return Broken((ledger, summary), summary.records, producers)
 
 
 async def finish(segment: SegmentWriter) -> Summary:

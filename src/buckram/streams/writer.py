@@ -17,7 +17,7 @@ from buckram.core.stream_errors import RecordTooLarge, WriterFailed, WriterLost
 from buckram.core.stream_head import Head, Summary
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import ProducerTable
-from buckram.errors import BuckramError, HandleClosed, InvariantViolation
+from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed
 from buckram.net.tasks import TaskScope
 from buckram.streams import records
 from buckram.streams.appender import Appender
@@ -50,7 +50,7 @@ class StreamWriter:
         self._guard = services.guard
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
-        host = Host(self._switch, self._listed, self.fail, self._acked, self._segment_failed)
+        host = Host(self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed)
         self._roller = Roller(claim, policy, self._scope, host)
         self._appender = Appender(
             self.stream, head, policy, table, services.config, services.net, linger_s=linger_ms / 1000,
@@ -109,6 +109,16 @@ class StreamWriter:
     def lost_reason(self) -> str:
         """Why `lost` is set; empty if it is not."""
         return str(self._refusal) if self.lost.is_set() else ""
+
+    @property
+    def degraded(self) -> str:
+        """Why records get fewer copies than they should for now; empty if they get all."""
+        segment = self._appender.segment
+        if segment is None or self.closed:
+            return ""
+        if self._appender.paused:
+            return self._roller.last_trouble or "its ledger broke and is replaced by a new one"
+        return segment.ledger.degraded_reason if segment.ledger.degraded else ""
 
     @property
     def roll_trouble(self) -> str:
@@ -341,4 +351,12 @@ class StreamWriter:
             raise
 
     def _segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
-        self.fail(ended(self.stream, error))
+        if self._appender.closed or segment is not self._appender.segment or self._appender.paused:
+            return  # a late answer of a segment that was given up
+        if isinstance(error, WriteFailed) and self._refusal is None and self._roller.repair(segment):
+            self._appender.paused = True
+        else:
+            self.fail(ended(self.stream, error))
+
+    def _replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
+        self._appender.replace(failed, end, fresh, table)
