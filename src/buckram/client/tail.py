@@ -218,10 +218,10 @@ class Tail:
             await self._pause(changed)
 
     def _poll_order(self) -> list[BookieId]:
-        """All members, those that get the LAC of the cursor's entry first."""
+        """All members, those that get the LAC of the cursor's entry first: they store the entry after it."""
         metadata = self._follower.metadata
         ensemble = metadata.last_fragment.ensemble
-        members = [ensemble[position] for position in quorum_of(metadata).ensemble_set(self._cursor)]
+        members = [ensemble[position] for position in quorum_of(metadata).ensemble_set(self._cursor + 1)]
         return self._services.bookies.read_order(members)
 
     def _learn(self, bookie: BookieId, answer: Answer[EntryId]) -> bool:
