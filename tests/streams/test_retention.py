@@ -66,8 +66,9 @@ async def ledgers(client: Client) -> int:
 async def visible(ns: Namespace, stream: str, end: int) -> None:
     """What was acknowledged is readable for others a moment later."""
     async with asyncio.timeout(10):
-        while (await ns.info(stream)).end < end:
-            await asyncio.sleep(0)
+        async for record in ns.read(stream, start=end - 1, follow=True):
+            assert record.offset == end - 1
+            return
 
 
 async def bounds(ns: Namespace, stream: str) -> tuple[int, int, int]:

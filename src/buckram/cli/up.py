@@ -9,10 +9,12 @@ from pathlib import Path
 
 import click
 
+from buckram.cli import values
 from buckram.cli.cluster_directory import ClusterDirectory, only_one
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
+from buckram.cli.up_janitor import JanitorThread
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.processes import BookieProcess, ChildFailed, ReadyLine, stop_all
 from buckram.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, start_zookeeper
@@ -25,8 +27,11 @@ ZOOKEEPER_SECONDS = 120.0
 @click.option("--bookies", type=int, help="How many; default 3, or as many as the directory has.")
 @click.option("--data", "directory", default="buckram-data", show_default=True, metavar="DIR", help="Where it lives.")
 @click.option("--zookeeper", is_flag=True, help="Metadata in a ZooKeeper server of its own, under DIR (needs Java).")
+@click.option(
+    "--janitor", default="10s", show_default=True, metavar="TIME", help="How often to look after streams, or `never`."
+)
 @json_option
-def up(bookies: int | None, directory: str, zookeeper: bool, as_json: bool) -> None:
+def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, as_json: bool) -> None:
     """Start a cluster here and keep it running until Ctrl-C.
 
     The bookies are child processes with their data under DIR. The same DIR again starts the same cluster again.
@@ -36,6 +41,7 @@ def up(bookies: int | None, directory: str, zookeeper: bool, as_json: bool) -> N
     Example:
       buckram up --bookies 3 --data ./buckram-data
     """
+    every = None if janitor == "never" else max(values.duration("--janitor", janitor), 0.1)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -43,15 +49,16 @@ def up(bookies: int | None, directory: str, zookeeper: bool, as_json: bool) -> N
     root.mkdir(parents=True, exist_ok=True)
     try:
         with only_one(root):
-            _run(ClusterDirectory.read(root), bookies, zookeeper, as_json, stop)
+            _run(ClusterDirectory.read(root), bookies, zookeeper, every, as_json, stop)
     except (ChildFailed, ZooKeeperFailed):
         if not stop.is_set():
             raise
 
 
 def _run(
-    place: ClusterDirectory, bookies: int | None, zookeeper: bool, as_json: bool, stop: threading.Event
-) -> None:
+    place: ClusterDirectory, bookies: int | None, zookeeper: bool, janitor_s: float | None, as_json: bool,
+    stop: threading.Event,
+) -> None:  # fmt: skip
     count = _count(place, bookies)
     _check_kind(place, zookeeper)
     with ExitStack() as cleanup:
@@ -69,6 +76,8 @@ def _run(
         }
         cleanup.callback(stop_all, list(children.values()))
         _start(children, place, stop)
+        if janitor_s is not None:
+            cleanup.enter_context(JanitorThread(uri, janitor_s))
         _report(children, uri, server, as_json)
         _watch(children, server, stop)
 

@@ -7,12 +7,13 @@ only lost its session for a moment is not robbed: what belongs to nobody now is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from buckram.client.client import Client
-from buckram.core.stream_changes import Step, swept
+from buckram.core.stream_changes import Step, is_dead, swept
 from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, WriterExists
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
@@ -71,13 +72,14 @@ class _Suspect:
 
 
 class Janitor:
-    """`clean` is one pass over all streams of a cluster; `run` repeats it. It owns no task and keeps no state."""
+    """`clean` is one pass over all streams of a cluster, `run` repeats it. Owns no task and keeps nothing."""
 
     def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
         self._client = client
         self._streams = StreamStore(client.services.store)
         self._spaces = Namespaces(self._streams)
         self._settings = settings or JanitorSettings()
+        self._policies: dict[str, Mapping[str, Any]] = {}
 
     async def run(self, interval_s: float, told: Callable[[JanitorReport], None] = lambda _: None) -> None:
         """Clean, tell, pause, for ever. Only InvariantViolation and HandleClosed end it."""
@@ -89,6 +91,7 @@ class Janitor:
         """One pass. What fails for one stream is reported and does not keep others from being cleaned."""
         self._client.services.guard()
         report, suspects = JanitorReport(), []
+        self._policies.clear()
         # Before the heads: data that belongs to no head afterwards belongs to a stream that is gone.
         data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
         uids: dict[str, None] = {}
@@ -127,15 +130,23 @@ class Janitor:
             await delete_stream(client, streams, name, uid=head.uid)
             report.deleted_streams += 1
             return []
-        policy = merged((await self._spaces.get(name.namespace)).policy, head.policy)
+        policy = merged(await self._settings_of(name.namespace), head.policy)
         before = head.earliest
         head = await apply_retention(client, streams, name, head, policy, self._now())
         report.truncated_records += max(head.earliest - before, 0)
         if await all_older(client, name, head, policy) and await self._seal(name, head, policy):
             report.sealed_segments += 1
-        report.deleted_segments += await trim(client, streams, name)
+            head = (await streams.read(name)).head
+        if await _has_dead(streams, head):
+            report.deleted_segments += await trim(client, streams, name)
         report.discarded_ledgers += await self._garbage(name, head)
-        return await self._intents(name, (await streams.read(name)).head, report)
+        return await self._intents(name, head, report)
+
+    async def _settings_of(self, namespace: str) -> Mapping[str, Any]:
+        """A namespace's policy, looked up once a pass."""
+        if namespace not in self._policies:
+            self._policies[namespace] = (await self._spaces.get(namespace)).policy
+        return self._policies[namespace]
 
     async def _seal(self, name: StreamName, head: Head, policy: Policy) -> bool:
         """The writer died with a segment open, all of which is past its age: end it as the next writer would."""
@@ -228,6 +239,12 @@ class Janitor:
 
     def _now(self) -> int:
         return self._client.services.runtime.clock.wall_us()
+
+
+async def _has_dead(streams: StreamStore, head: Head) -> bool:
+    async for row in streams.segments(head):
+        return is_dead(head, row)
+    return False
 
 
 def _dead(intent: Intent, head: Head, now: int, settings: JanitorSettings) -> bool:

@@ -1,0 +1,44 @@
+"""The janitor inside `buckram up`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Up, buckram
+
+from buckram.cli import up_janitor
+from buckram.testing import ThreadedCluster
+
+
+def test_up_looks_after_streams(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--bookies", 3, "--janitor", "0.2s")
+    try:
+        buckram("stream", "create", "s", "--set", "retention_s=0", uri=up.uri)
+        done = buckram("stream", "write", "s", uri=up.uri, stdin=b"a\nb\n")
+        assert done.code == 0, done.err
+        deadline = time.monotonic() + 60
+        while buckram("stream", "show", "s", "--json", uri=up.uri).json["segments"]:
+            assert time.monotonic() < deadline
+        assert buckram("ledger", "list", "--ids", "--json", uri=up.uri).json["ledgers"] == []
+    finally:
+        assert up.stop() == 0
+    assert up.said == ""
+
+
+def test_it_says_once_what_it_puts_off_and_ends_when_told(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = ""
+    with up_janitor.JanitorThread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # no cluster there
+        deadline = time.monotonic() + 30
+        while "put off" not in said:
+            assert time.monotonic() < deadline
+            said += capfd.readouterr().err
+        assert janitor._thread.is_alive()
+    assert not janitor._thread.is_alive()
+    assert (said + capfd.readouterr().err).count("put off") == 1
+    with ThreadedCluster(bookies=1) as cluster, up_janitor.JanitorThread(cluster.uri, 1) as janitor:
+        pass
+    assert not janitor._thread.is_alive()
