@@ -111,7 +111,7 @@ class SegmentWriter:
 
     def mark(self) -> None:
         """An entry without records: carries the LAC over what was acknowledged, and tells tails of a coming end."""
-        self._plain(MARK, b"")
+        self._tell(MARK)
 
     def rest(self) -> None:
         """No idle marks any more: it is closed or given up."""
@@ -158,7 +158,13 @@ class SegmentWriter:
             self._timer = self._loop.call_at(due, self._idle)
             return
         self._marked = self.records
-        self._plain(IDLE, b"")
+        self._tell(IDLE)
+
+    def _tell(self, kind: int) -> None:
+        """So many that each member of the ensemble gets one: a tail waits at any of them."""
+        metadata = self.ledger.metadata
+        for _ in range(metadata.ensemble_size - metadata.write_quorum + 1):
+            self._plain(kind, b"")
 
     def _submit(self, payload: bytes) -> None:
         self._entries += 1
