@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-from kazoo.client import KazooClient
 
 from buckram.errors import (
     AccessRefused,
@@ -227,13 +226,13 @@ async def test_watches_survive_a_broken_connection(zookeeper_server: ZooKeeperSe
 async def test_an_expired_session_is_reported_once_and_its_watches_fire(zookeeper_server: ZooKeeperServer) -> None:
     hosts = zookeeper_server.address
     top = await folder(hosts)
-    async with session(hosts) as zk:
+    async with session(hosts) as zk, session(hosts) as other:
         events: list[str] = []
         zk.on_session_lost(lambda: events.append("lost"))
         await zk.create(f"{top}/e", ephemeral=True)
         await zk.get(top, lambda: events.append("watch"))
         before = zk.session_id
-        await asyncio.to_thread(take_over_and_end, hosts, zk._link.client.client_id)
+        await other.end_other(zk.ticket)
         await until(lambda: len(events) >= 2)
         assert sorted(events) == ["lost", "watch"]
         assert zk.session_id not in (0, before)
@@ -241,11 +240,21 @@ async def test_an_expired_session_is_reported_once_and_its_watches_fire(zookeepe
         await zk.create(f"{top}/e", ephemeral=True)
 
 
-def take_over_and_end(hosts: str, client_id: tuple[int, bytes]) -> None:
-    thief = KazooClient(hosts, client_id=client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+async def test_who_has_a_ticket_ends_that_session_and_no_other(zookeeper_server: ZooKeeperServer) -> None:
+    hosts = zookeeper_server.address
+    top = await folder(hosts)
+    async with session(hosts) as zk, session(hosts) as other:
+        await zk.create(f"{top}/z", ephemeral=True)
+        await other.create(f"{top}/o", ephemeral=True)
+        ticket = zk.ticket
+        assert ticket not in ("", other.ticket)
+        await other.end_other(ticket)
+        assert await other.exists(f"{top}/z") is None
+        assert await other.exists(f"{top}/o") is not None
+        await other.end_other(ticket)  # it is over already
+        for text in ("", "nonsense", "12-xyz"):
+            with pytest.raises(InvalidArgument, match="no ticket"):
+                await other.end_other(text)
 
 
 async def test_an_answer_that_nobody_understands_costs_the_connection_not_the_session_object(

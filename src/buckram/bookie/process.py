@@ -13,6 +13,7 @@ from functools import partial
 
 from buckram.bookie import cookie, superblock
 from buckram.bookie.gc import Collector
+from buckram.bookie.handover import Handover
 from buckram.bookie.metrics import parse_address, serve_metrics
 from buckram.bookie.registration import PATIENCE_S, Registration
 from buckram.bookie.server import BookieServer, Service
@@ -87,7 +88,9 @@ class Bookie:
             self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space
         )
         self._server.serve(self.service)
-        self._registration = Registration(self._metadata, self.info, self._runtime.rng)
+        handover = Handover(self._disk, self._metadata)
+        await handover.end_previous()
+        self._registration = Registration(self._metadata, self.info, self._runtime.rng, handover.remember)
         await self._registration.start(readonly=not store.is_writable)
         if store.failed is not None:
             raise store.failed  # it served for a moment; what it said was durable

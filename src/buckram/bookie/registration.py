@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
 from buckram.errors import MetadataError, MetadataUnavailable
 from buckram.net.tasks import TaskScope
@@ -22,10 +23,15 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class Registration:
-    """Keeps one bookie registered. `start` registers and raises what went wrong; afterwards it tries for ever."""
+    """Keeps one bookie registered. `start` registers and raises what went wrong; afterwards it tries for ever.
 
-    def __init__(self, metadata: MetadataStore, info: BookieInfo, rng: random.Random) -> None:
-        self._metadata, self._info, self._rng = metadata, info, rng
+    `before` is called ahead of each attempt."""
+
+    def __init__(
+        self, metadata: MetadataStore, info: BookieInfo, rng: random.Random,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._metadata, self._info, self._rng, self._before = metadata, info, rng, before
         self._scope = TaskScope("registration")
         self._changed = asyncio.Event()
         self._readonly = False
@@ -77,6 +83,7 @@ class Registration:
     async def _register(self) -> None:
         readonly = self._readonly
         self._changed.clear()
+        self._before()
         await self._metadata.register(self._info, readonly=readonly)
         if readonly == self._readonly and not self._changed.is_set():
             self.registered = True

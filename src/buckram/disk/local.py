@@ -148,6 +148,14 @@ class LocalDisk:
         facts = os.statvfs(self.path)
         return Space(facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail)
 
+    def identity(self) -> str:
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""
+        facts = os.stat(self.path)
+        return f"{boot} {facts.st_dev} {facts.st_ino}"
+
     def lock(self) -> None:
         if self._lock_fd >= 0:
             return

@@ -105,6 +105,9 @@ class MemoryDisk:
     def space(self) -> Space:
         return Space(self.model.total_bytes, self.model.free_bytes())
 
+    def identity(self) -> str:
+        return ""
+
     def lock(self) -> None:
         pass
 

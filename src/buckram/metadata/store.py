@@ -274,6 +274,12 @@ class TreeStore:
     async def delete_cookie(self, bookie_id: BookieId, version: int) -> None:
         await self._keys.delete(self._layout.cookie(check_bookie_id(bookie_id)), version)
 
+    def session_ticket(self) -> str:
+        return ""
+
+    async def end_session(self, ticket: str) -> None:
+        """Nothing: a dead process's session is over here."""
+
     def on_session_lost(self, notify: Notify) -> None:
         self._keys.on_session_lost(notify)
 

@@ -216,6 +216,9 @@ class SimDisk:
     def space(self) -> Space:
         return Space(self.device.model.total_bytes, self.device.model.free_bytes())
 
+    def identity(self) -> str:
+        return self.device.name
+
     def lock(self) -> None:
         holder = self.device.holder
         if holder is not None and not holder.dead and holder is not self._process:

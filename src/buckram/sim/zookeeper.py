@@ -95,6 +95,14 @@ class SimZkSession:
         return self._session
 
     @property
+    def ticket(self) -> str:
+        return str(self._session) if self._session else ""
+
+    async def end_other(self, ticket: str) -> None:
+        session = int(ticket)
+        await self._ask("sync", [f"/session {session}"], lambda: self._server.end_session(session))
+
+    @property
     def session_timeout_s(self) -> float:
         return self._server.session_timeout_s
 

@@ -15,7 +15,9 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
 
+from buckram.errors import InvalidArgument, MetadataUnavailable
 from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler, Result
 from buckram.metadata.zookeeper.watches import Change
 
@@ -57,6 +59,28 @@ class KazooLink:
         """kazoo's watcher, the same for all nodes."""
         if event.type in _CHANGES:
             self._arrive(partial(self._on_change, event.path, _CHANGES[event.type]))
+
+    @property
+    def ticket(self) -> str:
+        session, password = self.client.client_id or (0, b"")
+        return f"{session:x}-{password.hex()}"
+
+    async def end_other(self, ticket: str, wait_s: float) -> None:
+        """Take another session over and close it."""
+        session, _, password = ticket.partition("-")
+        try:
+            identity = (int(session, 16), bytes.fromhex(password))
+        except ValueError:
+            raise InvalidArgument(f"{ticket[:40]!r} is no ticket of a ZooKeeper session") from None
+        client = KazooClient(
+            hosts=self._hosts.replace(";", ","), client_id=identity, timeout=self._session_timeout_s, logger=_kazoo_log
+        )
+        try:
+            await asyncio.to_thread(client.start, wait_s)
+        except (client.handler.timeout_exception, KazooException, OSError) as error:
+            raise MetadataUnavailable(f"{self._hosts}: an earlier session could not be ended: {error!r}") from error
+        finally:
+            await asyncio.to_thread(_stop, client)
 
     async def stop(self, wait_s: float) -> None:
         """End the session. A server that takes connections and says nothing may keep the thread for longer."""

@@ -36,6 +36,7 @@ from buckram.seams import CheckVersion, Create, Delete, KeyOp, Notify, SetValue
 _log = logging.getLogger("buckram.zookeeper")
 _SWEEP_S = 0.25
 _CLOSE_S = 5.0
+_END_S = 5.0
 _MAX_WAITING = 10_000
 _BATCH = 500
 _CLOSED = "this metadata store was closed"
@@ -126,6 +127,14 @@ class KazooSession:
     @property
     def session_id(self) -> int:
         return self._session
+
+    @property
+    def ticket(self) -> str:
+        return self._link.ticket if self._session else ""
+
+    async def end_other(self, ticket: str) -> None:
+        self._check_usable()
+        await self._link.end_other(ticket, min(self._timeout_s, _END_S))
 
     @property
     def session_timeout_s(self) -> float:

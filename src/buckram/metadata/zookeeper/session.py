@@ -69,6 +69,16 @@ class ZkSession(Protocol):
         ...
 
     @property
+    def ticket(self) -> str:
+        """What `end_other` of another session needs to end this one; "" while there is no session."""
+        ...
+
+    async def end_other(self, ticket: str) -> None:
+        """End the session of a process that is dead; nothing if it is over already. InvalidArgument for a text that is
+        no ticket, MetadataUnavailable when no server could be reached."""
+        ...
+
+    @property
     def session_timeout_s(self) -> float:
         """How long the servers keep the session of a silent client."""
         ...

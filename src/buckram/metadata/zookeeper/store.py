@@ -57,6 +57,12 @@ class ZooKeeperStore(TreeStore):
     def layout(self) -> ApacheLayout:
         return self.tree.layout
 
+    def session_ticket(self) -> str:
+        return self.session.ticket
+
+    async def end_session(self, ticket: str) -> None:
+        await self.session.end_other(ticket)
+
     async def initialise(self) -> str:
         """Make the cluster, or find the one that is there: its instance id, "" for one that has none."""
         await make_cluster(self.session, self.root, self._wanted, self._rng)

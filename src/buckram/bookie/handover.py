@@ -1,0 +1,62 @@
+"""How a bookie that was killed is followed at once: the next process of its directory ends its metadata session.
+
+Without that the old registration stands until the session runs out, ten seconds on ZooKeeper, and the new process may
+not take it for its own. The directory's lock proves that the old process is dead; `Disk.identity` that the directory is
+not a copy of one whose bookie lives.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from buckram.errors import InvalidArgument, MetadataError
+from buckram.seams import Disk, MetadataStore, Write
+
+log = logging.getLogger("buckram.bookie")
+FILE = "SESSION"
+_SIZE = 512
+
+
+class Handover:
+    """One directory and the session of the process that holds its lock."""
+
+    def __init__(self, disk: Disk, metadata: MetadataStore) -> None:
+        self._disk, self._metadata = disk, metadata
+        self._written = ""
+
+    async def end_previous(self) -> None:
+        """End the session of the process before. Whatever fails, its end is only waited for."""
+        identity = self._disk.identity()
+        if not identity or FILE not in self._disk.names():
+            return
+        file = self._disk.open(FILE)
+        try:
+            left, _, rest = file.read(0, _SIZE).decode("ascii", "replace").partition("\n")
+        finally:
+            file.close()
+        ticket, newline, _ = rest.partition("\n")
+        if left != identity or not newline or not ticket or ticket == self._metadata.session_ticket():
+            return
+        try:
+            await self._metadata.end_session(ticket)
+        except (InvalidArgument, MetadataError) as error:
+            log.info("the session of the process before is waited for: %s", error)
+
+    def remember(self) -> None:
+        """Before the session registers anything: what the next process needs. Not synced: a reboot makes it void."""
+        ticket, identity = self._metadata.session_ticket(), self._disk.identity()
+        if not ticket or not identity or ticket == self._written:
+            return
+        record = f"{identity}\n{ticket}\n".encode("ascii").ljust(_SIZE, b"\n")
+        if len(record) > _SIZE:
+            return
+        try:
+            file = self._disk.open(FILE, create=FILE not in self._disk.names())
+            try:
+                self._disk.write_now([Write(file, 0, [record])], sync=False)
+            finally:
+                file.close()
+        except OSError as error:
+            log.info("%s cannot be written, so a restart after a kill waits for the session's end: %s", FILE, error)
+            return
+        self._written = ticket

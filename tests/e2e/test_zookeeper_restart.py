@@ -1,0 +1,56 @@
+"""A bookie on ZooKeeper that was killed is back at once: its new process ends the session that the old one left."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import buckram
+from tests.e2e.zookeeper_kit import need_zookeeper
+
+from buckram.processes import BookieProcess, ChildFailed, stop_all
+from buckram.zookeeper_server import start_zookeeper
+
+SOON_S = 5.0
+"""Half of the session's time-out: whoever waited for that would not be back."""
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need_zookeeper()
+    with start_zookeeper(tmp_path_factory.mktemp("zookeeper"), sync=False) as server:
+        uri = f"zk://{server.address}/ledgers"
+        assert buckram("cluster", "init", uri=uri).code == 0
+        yield uri
+
+
+def test_a_killed_bookie_is_back_before_its_session_would_end(uri: str, tmp_path: Path) -> None:
+    bookie = BookieProcess(uri, tmp_path / "b", bookie_id="phoenix")
+    try:
+        bookie.start()
+        bookie.wait_ready()
+        for _ in range(3):
+            bookie.kill()
+            bookie.start()
+            bookie.wait_ready(SOON_S)
+    finally:
+        stop_all([bookie])
+
+
+def test_a_copy_of_the_directory_does_not_end_the_session_of_the_living(uri: str, tmp_path: Path) -> None:
+    bookie, copy = (BookieProcess(uri, tmp_path / name, bookie_id="twin") for name in ("original", "copy"))
+    try:
+        bookie.start()
+        bookie.wait_ready()
+        shutil.copytree(bookie.directory, copy.directory)
+        assert (copy.directory / "SESSION").exists()
+        copy.start()
+        with pytest.raises(ChildFailed):
+            copy.wait_ready(SOON_S)
+        listed = buckram("bookie", "list", "--json", uri=uri)
+        assert ("twin", "writable") in [(one["id"], one["state"]) for one in listed.json["bookies"]]
+        assert bookie.alive
+    finally:
+        stop_all([bookie, copy])
