@@ -1,0 +1,42 @@
+"""The examples run, say what they promise, and stay short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buckram.testing import ThreadedCluster
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 80
+PROMISED = {
+    "work_queue": ["stored 20 jobs; again: 0", "a worker died after 3 jobs", "in order for each key: True; lag 0"],
+    "changelog": ["7 records after compaction; 6 rows, item-0 = b'1000'", "has the same table: True"],
+    "state_machine": ["first led: 6", "second led from 3 on: 36", "third took over: 136", "is fenced", "agree: True"],
+    "write_ahead_log": [
+        "recovered 7 transfers after the checkpoint: True", "cannot write any more", "the log begins at 50",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_example(name: str) -> None:
+    with ThreadedCluster(bookies=3) as cluster:
+        environment = {**os.environ, "BUCKRAM_METADATA": cluster.uri}
+        command = [sys.executable, "-m", f"examples.{name}"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr == ""
+    for words in PROMISED[name]:
+        assert words in done.stdout
+
+
+def test_every_example_is_here_and_short() -> None:
+    examples = {path.stem: path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
+    assert sorted(examples) == sorted(PROMISED)
+    for path in examples.values():
+        assert len(path.read_text().splitlines()) < LONGEST
