@@ -105,17 +105,17 @@ def test_commands_named_in_pages_exist() -> None:
 
 
 PUBLIC_NAMES = [
-    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "Client",
-    "ClientConfig", "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType", "DuplicateEntry",
-    "Entry", "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument", "InvalidSegment",
-    "LedgerClosed", "LedgerError", "LedgerExists", "LedgerFenced", "LedgerMetadata", "LedgerState",
-    "MetadataError", "MetadataUnavailable", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces",
-    "NetConfig", "NoSuchCursor", "NoSuchEntry", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream",
-    "NotEnoughBookies", "OffsetMismatch", "OffsetOutOfRange", "OffsetTruncated", "OpenSegment",
-    "ProducerForgotten", "ReadFailed", "Reader", "Record", "RecordTooLarge", "RecoveryFailed", "RepairReport",
-    "RequestTimeout", "StaleTransaction", "StreamEnded", "StreamError", "StreamExists", "StreamInfo",
-    "StreamReader", "StreamWriter", "Tail", "TxidOutOfOrder", "Unauthorized", "VersionConflict", "WriteFailed",
-    "Writer", "WriterExists", "WriterFailed", "WriterLost", "connect",
+    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "Client", "ClientConfig",
+    "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType", "DuplicateEntry", "Entry",
+    "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument", "InvalidSegment", "LedgerClosed",
+    "LedgerError", "LedgerExists", "LedgerFenced", "LedgerMetadata", "LedgerOfStream", "LedgerState", "MetadataError",
+    "MetadataUnavailable", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig",
+    "NoSuchCursor", "NoSuchEntry", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream", "NotEnoughBookies",
+    "OffsetMismatch", "OffsetOutOfRange", "OffsetTruncated", "OpenSegment", "ProducerForgotten", "ReadFailed",
+    "Reader", "Record", "RecordTooLarge", "RecoveryFailed", "RepairReport", "RequestTimeout", "StaleTransaction",
+    "StreamEnded", "StreamError", "StreamExists", "StreamInfo", "StreamReader", "StreamWriter", "Tail",
+    "TxidOutOfOrder", "Unauthorized", "VersionConflict", "WriteFailed", "Writer", "WriterExists", "WriterFailed",
+    "WriterLost", "connect",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import atexit
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from buckram.client import client as _client
 from buckram.client.reader import Reader as _Reader
@@ -21,15 +21,18 @@ from buckram.config import ClientConfig, NetConfig
 from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
+from buckram.sync.bulk import Bulk, BulkLedger
 from buckram.sync.reader import Reader, Tail
+from buckram.sync.records import StreamReader, StreamWriter
+from buckram.sync.streams import Namespace, Namespaces
 from buckram.sync.thread import LoopThread, flatten
 from buckram.sync.writer import Writer
 from buckram.types import DigestType, LedgerId, LedgerMetadata
 
-if TYPE_CHECKING:
-    from buckram.sync.streams import Namespace, Namespaces
-
-__all__ = ["Client", "Reader", "Tail", "Writer", "connect"]
+__all__ = [
+    "Bulk", "BulkLedger", "Client", "Namespace", "Namespaces", "Reader", "StreamReader", "StreamWriter", "Tail",
+    "Writer", "connect",
+]  # fmt: skip
 
 T = TypeVar("T")
 _PAGE = 1000
@@ -152,15 +155,11 @@ class Client:
 
     def namespace(self, name: str = "default") -> Namespace:
         """A namespace of streams: `with client.namespace("shop").writer("orders") as writer: ...`."""
-        from buckram.sync.streams import Namespace
-
         return Namespace(self._thread, self._thread.run(_given(lambda: self._client.namespace(name))), self._config)
 
     @property
     def namespaces(self) -> Namespaces:
         """Create, list, set and delete namespaces."""
-        from buckram.sync.streams import Namespaces
-
         return Namespaces(self._thread, self._thread.run(_given(lambda: self._client.namespaces)))
 
     def close(self) -> None:
