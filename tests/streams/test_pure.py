@@ -217,13 +217,14 @@ def test_pages_hold_what_the_head_gives_away() -> None:
         present = head.open_segment
         step = rolled("s", head, 1, (present.ledger, old) if present and old else None, number, 2 * number, 1)
         assert step is not None
-        check_step("s", head, step.head)
         for page in step.pages:
             assert decode_page("k", encode_page(page)) == page
             pages[page.number] = page
         head = step.head
         assert len(head.tail) < 2 * PAGE_SEGMENTS
-        assert len(encode_head(head)) < 100_000
+        if number % 50 == 0 or step.pages:
+            check_head("s", head)
+            assert len(encode_head(head)) < 100_000
     rows = [row for page in pages.values() for row in page.segments] + list(head.tail)
     assert [row.number for row in rows] == list(range(3 * PAGE_SEGMENTS + 5))
     assert [row.base for row in rows] == [2 * row.number for row in rows]

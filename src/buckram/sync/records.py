@@ -70,6 +70,11 @@ class StreamWriter:
         return self._writer.lost_reason
 
     @property
+    def degraded(self) -> str:
+        """Why records get fewer copies than they should for now; empty if they get all."""
+        return self._writer.degraded
+
+    @property
     def roll_trouble(self) -> str:
         """Why a roll that is due was put off; empty if none is."""
         return self._writer.roll_trouble
