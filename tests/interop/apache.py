@@ -214,10 +214,15 @@ class ApacheBookie:
     line: str = NEWEST
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    spawned_ms: int = 0
 
     @property
     def bookie_id(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None
 
     @property
     def log(self) -> Path:
@@ -233,16 +238,17 @@ class ApacheBookie:
         conf = self.directory / "bookie.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         main = ["interop.Guarded", "org.apache.bookkeeper.server.Main", "--conf", str(conf)]
+        self.spawned_ms = time.time_ns() // 1_000_000
         self.process = spawn(self.line, main, self.log, heap_mb=256)
 
-    def wait_ready(self, registered: Callable[[str], bool]) -> None:
-        """Until it listens and is registered. An old registration of its own may stand in for the new one."""
+    def wait_ready(self, registered_ms: Callable[[str], int]) -> None:
+        """Until it listens and is registered anew: what a killed one left behind does not count."""
         limit = time.monotonic() + START_DEADLINE_S
         while True:
             assert self.process is not None
             assert self.process.poll() is None, f"bookie ended: {self.log.read_text()[-3000:]}"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                if registered(self.bookie_id):
+                if registered_ms(self.bookie_id) >= self.spawned_ms:
                     return
             assert time.monotonic() < limit, f"bookie is not ready: {self.log.read_text()[-3000:]}"
             time.sleep(0.02)

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
-from tests.chaos.processes import BookieProcess, run
+from kazoo.exceptions import NoNodeError
+from tests.chaos.processes import run
 from tests.interop.apache import NEWEST, ApacheBookie, Java
+
+from buckram.processes import BookieProcess
 
 PASSWORD = b"secret"
 
@@ -22,14 +25,35 @@ def payload(number: int) -> bytes:
     return (b"entry %d " % number).ljust(24 + number * 37 % 200, b"%c" % (ord("a") + number % 26))
 
 
+class OurBookie:
+    """A bookie of ours as a process; `killed` until it is started again."""
+
+    def __init__(self, uri: str, directory: Path) -> None:
+        self._child = BookieProcess(uri, directory, environment={"BUCKRAM_STORE_SEGMENT_BYTES": str(32 << 20)})
+        self.bookie_id, self.running = "", False
+
+    def start(self) -> None:
+        self._child.start()
+        self.bookie_id, self.running = self._child.wait_ready().bookie_id, True
+
+    def kill(self) -> None:
+        self._child.kill()
+        self.running = False
+
+    def stop(self) -> None:
+        assert self._child.stop() == 0
+        self.running = False
+
+
 @dataclass
 class Cluster:
     """A ledgers root and its bookies. `uri` works for both kinds of client."""
 
     uri: str
     root: Path
-    ours: list[BookieProcess] = field(default_factory=list)
+    ours: list[OurBookie] = field(default_factory=list)
     theirs: list[ApacheBookie] = field(default_factory=list)
+    _made: int = 0
 
     @property
     def bookies(self) -> list[str]:
@@ -39,33 +63,69 @@ class Cluster:
         return any(bookie.bookie_id == bookie_id for bookie in self.ours)
 
     @property
-    def all(self) -> list[BookieProcess | ApacheBookie]:
+    def all(self) -> list[OurBookie | ApacheBookie]:
         return [*self.ours, *self.theirs]
 
-    def find(self, bookie_id: str) -> BookieProcess | ApacheBookie:
+    def find(self, bookie_id: str) -> OurBookie | ApacheBookie:
         return next(bookie for bookie in self.all if bookie.bookie_id == bookie_id)
 
     def add(self, ours: int = 0, theirs: int = 0, line: str = NEWEST) -> None:
         """Start more bookies, side by side."""
         self.root.mkdir(parents=True, exist_ok=True)
-        new = [ApacheBookie(self.uri, self.root / f"apache{len(self.theirs) + n}", line) for n in range(theirs)]
-        self.theirs += new
-        for apache in new:
-            apache.spawn()
+        new = [self._spawn_theirs(line) for _ in range(theirs)]
         for _ in range(ours):
-            bookie = BookieProcess(self.uri, self.root / f"buckram{len(self.ours)}")
+            self._made += 1
+            bookie = OurBookie(self.uri, self.root / f"buckram{self._made}")
             self.ours.append(bookie)
             bookie.start()
         self._wait_ready(new)
 
+    def _spawn_theirs(self, line: str) -> ApacheBookie:
+        self._made += 1
+        apache = ApacheBookie(self.uri, self.root / f"apache{self._made}", line)
+        self.theirs.append(apache)
+        apache.spawn()
+        return apache
+
+    def kill(self, bookie_id: str) -> None:
+        """kill -9, for good. Another of Apache's begins to start at once, because a JVM takes its time."""
+        bookie = self.find(bookie_id)
+        bookie.kill()
+        if isinstance(bookie, ApacheBookie):
+            self._spawn_theirs(bookie.line)
+
+    def replace_killed(self) -> None:
+        """As many of each kind as before; new ones, because the same could register only after its old session."""
+        lost = [bookie for bookie in self.all if not bookie.running]
+        self.ours = [bookie for bookie in self.ours if bookie.running]
+        self.theirs = [apache for apache in self.theirs if apache.running]
+        with self._zookeeper() as (zookeeper, available):
+            for bookie in lost:
+                # Their sessions last for seconds more; nobody shall choose them meanwhile.
+                with contextlib.suppress(NoNodeError):
+                    zookeeper.delete(f"{available}/{bookie.bookie_id}")
+        self.add(ours=sum(isinstance(bookie, OurBookie) for bookie in lost))
+        self._wait_ready(self.theirs)
+
     def _wait_ready(self, started: Sequence[ApacheBookie]) -> None:
         """Apache's bookies listen before they are registered, and register again only once an old session has ended."""
+        with self._zookeeper() as (zookeeper, available):
+
+            def registered_ms(bookie_id: str) -> int:
+                found = zookeeper.exists(f"{available}/{bookie_id}")
+                return found.ctime if found is not None else 0
+
+            for apache in started:
+                apache.wait_ready(registered_ms)
+
+    @contextlib.contextmanager
+    def _zookeeper(self) -> Iterator[tuple[KazooClient, str]]:
+        """A client, and the node below which bookies register."""
         hosts, _, root = self.uri.partition("://")[2].replace(";", ",").partition("/")
         zookeeper = KazooClient(hosts)
         zookeeper.start()
         try:
-            for apache in started:
-                apache.wait_ready(lambda node: zookeeper.exists(f"/{root}/available/{node}") is not None)
+            yield zookeeper, f"/{root}/available"
         finally:
             zookeeper.stop()
             zookeeper.close()
@@ -94,11 +154,11 @@ class Cluster:
 
     def revive(self) -> None:
         """Start whoever was killed, where it was."""
-        dead = [apache for apache in self.theirs if apache.process is None]
+        dead = [apache for apache in self.theirs if not apache.running]
         for apache in dead:
             apache.spawn()
         for bookie in self.ours:
-            if bookie.process is None:
+            if not bookie.running:
                 bookie.start()
         if dead:
             self._wait_ready(dead)
@@ -118,8 +178,9 @@ def eventually(holds: Any, otherwise: str, deadline_s: float = 30.0) -> None:
 
 
 def both_kinds(cluster: Cluster, members: Sequence[str]) -> bool:
-    """As many of ours as of theirs."""
-    return sum(cluster.is_ours(member) for member in members) * 2 == len(members)
+    """As many of ours as of theirs, and all of them alive."""
+    known = all(member in cluster.bookies for member in members)
+    return known and sum(cluster.is_ours(member) for member in members) * 2 == len(members)
 
 
 @contextlib.contextmanager

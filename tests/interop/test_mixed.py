@@ -1,6 +1,7 @@
 """One cluster of both kinds: ledgers on two bookies of ours and two of Apache's, written, killed, recovered, read.
 
-The cluster was set up by Apache's shell and has three bookies of each kind, so that a lost member can be replaced.
+The cluster was set up by Apache's shell. It has two bookies of ours and three of Apache's: a lost member can be
+replaced, and our client, which takes bookies of its own kind first, still needs both.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ each_victim = pytest.mark.parametrize("victim", ["ours", "theirs"])
 
 @pytest.fixture
 def cluster(mixed: Cluster) -> Iterator[Cluster]:
-    """Whoever was killed is back before the next test."""
+    """Whoever was killed is replaced before the next test."""
     yield mixed
-    mixed.revive()
+    mixed.replace_killed()
 
 
 @pytest.fixture
@@ -40,22 +41,15 @@ async def client(cluster: Cluster, wire: int) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-def ask(java: Java, cluster: Cluster, wire: int, request: pytest.FixtureRequest) -> Ask:
+def ask(java: Java, cluster: Cluster, wire: int, request: pytest.FixtureRequest) -> Iterator[Ask]:
+    """A Java client of each test's own: its opinion of bookies that were killed ends with it."""
+    known = {"uri": cluster.uri, "wire": f"v{wire}", "client": request.node.name}
+
     async def call(step: str, **args: object) -> Any:
-        # A Java client of each test's own: its opinion of bookies that were killed ends with it.
-        known = {"uri": cluster.uri, "wire": f"v{wire}", "client": request.node.name, **args}
-        return await outcome(java.start(f"Handles.{step}", **known))
+        return await outcome(java.start(f"Handles.{step}", **known, **args))
 
-    return call
-
-
-@pytest.fixture(autouse=True)
-def no_java_client_left(java: Java, request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "ask" in request.fixturenames:
-        cluster: Cluster = request.getfixturevalue("mixed")
-        wire = request.getfixturevalue("wire")
-        java.call("Handles.abandon", uri=cluster.uri, wire=f"v{wire}", client=request.node.name)
+    yield call
+    java.call("Handles.abandon", **known)
 
 
 async def java_writer(cluster: Cluster, ask: Ask) -> tuple[int, int, list[str]]:
@@ -132,10 +126,10 @@ async def test_killed_during_our_writes_recovered_by_java(
             asyncio.ensure_future(ask("tail", ledger=ledger, until=400)),
         ]
         await live.reached(150)
-        cluster.find(pick(cluster, list(writer.metadata.last_fragment.ensemble), victim)).kill()
+        cluster.kill(pick(cluster, list(writer.metadata.last_fragment.ensemble), victim))
         await live.reached(450)
         await asyncio.gather(*tails)
-        assert writer.ensemble_changes == 1
+        assert writer.ensemble_changes > 0
         read = await ask("read", ledger=ledger, recover=True)
         await live.fenced()
     assert read["closed"]
@@ -156,11 +150,11 @@ async def test_killed_during_java_writes_recovered_by_us(
             asyncio.ensure_future(ask("tail", ledger=ledger, until=700)),
         ]
         await ask("awaitAcknowledged", writer=writer, entry=300)
-        cluster.find(pick(cluster, members, victim)).kill()
+        cluster.kill(pick(cluster, members, victim))
         state = await ask("awaitAcknowledged", writer=writer, entry=800)
         assert state["failed"] == 0, state
         await asyncio.gather(*tails)
-        assert len((await ask("metadata", ledger=ledger))["fragments"]) == 2
+        assert len((await ask("metadata", ledger=ledger))["fragments"]) > 1
         async with client.recover(ledger, password=PASSWORD) as reader:
             last = reader.last_confirmed
         state = await ask("stopWriting", writer=writer)
@@ -184,7 +178,7 @@ async def test_recovered_while_a_member_is_down(
     else:
         theirs, ledger, members = await java_writer(cluster, ask)
         await ask("add", writer=theirs, count=50)
-    cluster.find(pick(cluster, members, victim)).kill()
+    cluster.kill(pick(cluster, members, victim))
     if recoverer == "java":
         read = await ask("read", ledger=ledger, recover=True)
         assert (read["last"], read["closed"]) == (49, True)
@@ -201,7 +195,7 @@ async def test_our_repair_replaces_a_lost_bookie_of_theirs(client: Client, ask: 
     await writer.append_many(payload(number) for number in range(60))
     await writer.close()
     victim = pick(cluster, list(writer.metadata.last_fragment.ensemble), "theirs")
-    cluster.find(victim).kill()
+    cluster.kill(victim)
     # Until its registration ends a bookie counts as being on its way back.
     report = await poll(lambda: client.repair(writer.ledger_id, password=PASSWORD), lambda done: bool(done.replaced))
     assert report.healthy

@@ -91,15 +91,15 @@ def test_ledgermetadata_dump_and_restore(java: Java, ours: Cluster, tmp_path: Pa
 def test_readledger(java: Java, ours: Cluster, ledger: int) -> None:
     output = ours.shell(java, "readledger", "-l", str(ledger), "-fe", "3", "-le", "7", "-m")
     for number in range(3, 8):
-        assert payload(number).split(b" a")[0].decode().strip()[:8] in output
-    assert "entry 8" not in output
+        assert payload(number).decode() in output
+    assert "entry 2 " not in output
+    assert "entry 8 " not in output
 
 
 def test_readledger_from_one_bookie(java: Java, ours: Cluster, ledger: int) -> None:
-    output = ours.shell(
-        java, "readledger", "-l", str(ledger), "-fe", "0", "-le", "4", "-m", "-b", ours.bookies[1]
-    )
-    assert "entry 4" in output
+    output = ours.shell(java, "readledger", "-l", str(ledger), "-fe", "0", "-le", "5", "-b", ours.bookies[1])
+    # Read from one bookie, Apache's command leaves out the last entry that was asked for.
+    assert re.findall(r"entryId=(\d+)", output) == ["0", "1", "2", "3", "4"]
 
 
 def test_readledger_that_recovers_first(java: Java, ours: Cluster) -> None:

@@ -77,7 +77,7 @@ final class Handles {
         Setting s = new Setting(args);
         BookKeeper client = CLIENTS.remove(s.uri + s.v2 + args.path("client").asText(""));
         if (client != null) {
-            client.close();
+            Setting.closeAside(client);
         }
         return null;
     }

@@ -433,6 +433,7 @@ final class LedgerChecks {
 
     @Check
     void recoveryOfAnAbandonedWriterKeepsWhatWasAcknowledged(Setting s) throws Exception {
+        // Nothing but the end of its process would be more abrupt than a client that is closed.
         BookKeeper own = BookKeeper.forConfig(Setting.configuration(s.uri, s.v2)).build();
         LedgerHandle writer = own.createLedger(3, 3, 2, s.oldDigest(), KEY);
         add(writer, 25);

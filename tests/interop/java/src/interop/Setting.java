@@ -34,7 +34,7 @@ final class Setting implements AutoCloseable {
     final boolean v2;
     final DigestType digest;
     final JsonNode args;
-    private final List<AutoCloseable> opened = new ArrayList<>();
+    private final List<BookKeeper> opened = new ArrayList<>();
 
     Setting(JsonNode args) {
         this.args = args;
@@ -86,19 +86,27 @@ final class Setting implements AutoCloseable {
     BookKeeper ownClient(Consumer<ClientConfiguration> change) throws Exception {
         ClientConfiguration conf = configuration(uri, v2);
         change.accept(conf);
-        return closing(BookKeeper.forConfig(conf).build());
-    }
-
-    <T extends AutoCloseable> T closing(T resource) {
-        opened.add(resource);
-        return resource;
+        BookKeeper own = BookKeeper.forConfig(conf).build();
+        opened.add(own);
+        return own;
     }
 
     @Override
-    public void close() throws Exception {
-        for (int i = opened.size() - 1; i >= 0; i--) {
-            opened.get(i).close();
-        }
+    public void close() {
+        opened.forEach(Setting::closeAside);
+    }
+
+    /** A client takes two seconds to close; nobody waits for it. */
+    static void closeAside(BookKeeper client) {
+        Thread closing = new Thread(() -> {
+            try {
+                client.close();
+            } catch (BKException | InterruptedException error) {
+                error.printStackTrace();
+            }
+        }, "closing");
+        closing.setDaemon(true);
+        closing.start();
     }
 
     // -- the older API, shortened ---------------------------------------------------------------------------------

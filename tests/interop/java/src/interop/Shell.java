@@ -10,6 +10,8 @@ import java.util.List;
 import java.util.Map;
 import org.apache.bookkeeper.bookie.BookieShell;
 import org.apache.bookkeeper.conf.ServerConfiguration;
+import org.apache.bookkeeper.util.EntryFormatter;
+import org.apache.bookkeeper.util.LedgerIdFormatter;
 
 /** Apache's bookkeeper shell, in this process. One command at a time: its output is taken from the log. */
 final class Shell {
@@ -23,8 +25,6 @@ final class Shell {
 
     /** {"conf": {...}, "arguments": ["listbookies", "-rw"]} -> {"code": 0, "output": "..."} */
     synchronized Object run(JsonNode args) throws Exception {
-        List<String> arguments = new ArrayList<>();
-        args.get("arguments").forEach(argument -> arguments.add(argument.asText()));
         ByteArrayOutputStream output = new ByteArrayOutputStream();
         PrintStream before = System.err;
         PrintStream capture = new PrintStream(output, true, StandardCharsets.UTF_8);
@@ -34,9 +34,7 @@ final class Shell {
             System.setErr(capture);
             System.setOut(capture);
             System.setIn(InputStream.nullInputStream());
-            BookieShell shell = new BookieShell();
-            shell.setConf(configuration(args));
-            code = shell.run(arguments.toArray(new String[0]));
+            code = shell(args).run(arguments(args));
         } catch (Exception error) {
             error.printStackTrace(capture);
             code = -1;
@@ -50,10 +48,20 @@ final class Shell {
 
     /** The same beside others, for commands that take long: only the code is told. */
     Object aside(JsonNode args) throws Exception {
-        BookieShell shell = new BookieShell();
-        shell.setConf(configuration(args));
+        return shell(args).run(arguments(args));
+    }
+
+    private static BookieShell shell(JsonNode args) throws Exception {
+        ServerConfiguration conf = configuration(args);
+        BookieShell shell = new BookieShell(LedgerIdFormatter.newLedgerIdFormatter("long", conf),
+                                            EntryFormatter.newEntryFormatter("string", conf));
+        shell.setConf(conf);
+        return shell;
+    }
+
+    private static String[] arguments(JsonNode args) {
         List<String> arguments = new ArrayList<>();
         args.get("arguments").forEach(argument -> arguments.add(argument.asText()));
-        return shell.run(arguments.toArray(new String[0]));
+        return arguments.toArray(new String[0]);
     }
 }
