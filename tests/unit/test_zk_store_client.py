@@ -99,3 +99,24 @@ async def test_open_ledgers_take_writes_while_zookeeper_is_away(running: Running
         running.zk.server.down, running.zk.server.timeout_s = False, 5.0
         await closing
         assert (await client.metadata(writer.ledger_id)).last_entry == 49
+
+
+async def test_a_deletion_whose_reply_is_lost_spares_the_ledger_that_is_made_under_the_id_next(
+    running: Running,
+) -> None:
+    async with connect(running.store) as client:
+        async with client.create(ledger_id=7) as writer:
+            await writer.append(b"old")
+        running.zk.server.lose_next("after", "client", "L0007")
+        deleting = asyncio.create_task(client.delete(7))
+        other = running.zk.store("other")
+        async with asyncio.timeout(5):
+            while await other.list_ledgers():  # noqa: ASYNC110 - polling with a deadline
+                await asyncio.sleep(0)
+        async with connect(other) as second:
+            again = await second.create(ledger_id=7)
+            await deleting
+            await again.append(b"new")  # not fenced
+            await again.close()
+            async with second.open(7) as reader:
+                assert [entry.payload for entry in await reader.read(0, 0)] == [b"new"]

@@ -19,6 +19,7 @@ from buckram.types import BookieInfo
 log = logging.getLogger("buckram.bookie")
 PATIENCE_S = 40.0
 """How long a start waits for the store, or for the session of a killed predecessor to end (Apache: 10-40 s)."""
+UNREGISTER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
@@ -70,10 +71,11 @@ class Registration:
         if unregister and self.registered:
             self.registered = False
             try:
-                async with asyncio.timeout(5.0):
+                async with asyncio.timeout(UNREGISTER_S):
                     await self._metadata.unregister(self._info.bookie_id)
             except (MetadataError, TimeoutError) as error:
-                log.warning("bookie %s: not unregistered, its session will end it: %s", self._info.bookie_id, error)
+                why = str(error) or f"the metadata store did not answer within {UNREGISTER_S:g} s"
+                log.warning("bookie %s: not unregistered, its session will end it: %s", self._info.bookie_id, why)
 
     def _session_lost(self) -> None:
         self.registered = False

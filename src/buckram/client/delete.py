@@ -43,7 +43,9 @@ async def delete_ledger(
     for left in reversed(range(_TRIES)):
         try:
             if attempted:
-                versioned = await store.read_ledger(ledger_id)
+                before, versioned = versioned, await store.read_ledger(ledger_id)
+                if versioned.version < before.version:
+                    return  # versions only grow: ours is gone, and another ledger has its id
             if not versioned.metadata.closed:
                 try:
                     await (await recover_ledger(services, ledger_id, password=password, digest=digest)).close()
