@@ -17,11 +17,12 @@ from buckram.core.stream_head import Head, WriterInfo
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, RecoveryFailed
+from buckram.streams.claim import Claim
 from buckram.streams.lease import Holder, Lease
 from buckram.streams.ledgers import SEGMENT, discard, intents
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import load_producers, recover_segment
-from buckram.streams.roll import Claim, sweep_garbage
+from buckram.streams.roll import sweep_garbage
 from buckram.streams.writer import StreamWriter
 
 _RECOVERY_PATIENCE_S = 30.0

@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
-from buckram.client.client import Client
 from buckram.core.stream_changes import check_epoch, rolled, swept
 from buckram.core.stream_errors import NoSuchStream, WriterFailed, WriterLost
 from buckram.core.stream_head import Head, Summary
-from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import ProducerTable
 from buckram.errors import (
@@ -31,9 +28,10 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.net.tasks import TaskScope
+from buckram.streams.claim import Claim
 from buckram.streams.ledgers import discard, drop_ledger, listing, make_ledger
-from buckram.streams.metadata import Patience, StreamStore
-from buckram.streams.recovery import load_producers, producers_of, recover_segment
+from buckram.streams.metadata import Patience
+from buckram.streams.repair import Broken, examine
 from buckram.streams.segment import SegmentWriter
 from buckram.types import LedgerId
 
@@ -45,21 +43,6 @@ _CHECK_S = 1.0
 _STOP_S = 2.0
 _SWEPT_AT_ONCE = 64
 _PASSING = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What the writer holds: the stream, and the epoch under which it may change it."""
-
-    client: Client
-    streams: StreamStore
-    name: StreamName
-    uid: str
-    epoch: int
-    nonce: str
-
-    def now(self) -> int:
-        return self.client.services.runtime.clock.wall_us()
 
 
 class Host:
@@ -262,10 +245,13 @@ class Roller:
         claim, patience = self._claim, Patience(_PATIENCE_S)
         failed.rest()
         await failed.ledger.abandon()
+        broken: Broken | None = None
         while True:
             try:
-                broken = await examine(claim, failed)
-                fresh, self._prepared = self._prepared or await self.prepare(), None
+                broken = broken or await examine(claim, failed)
+                fresh = self._prepared or await self.prepare()
+                if fresh is self._prepared:
+                    self._prepared = None
                 break
             except _PASSING as error:
                 self.last_trouble = str(error)
@@ -317,30 +303,6 @@ class Roller:
             self.sent()
             if self._waiters:
                 self._due(True)
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A segment that broke: `sealed` if it is in the list; how many records it holds, and the producers then."""
-
-    sealed: tuple[LedgerId, Summary] | None
-    records: int
-    producers: ProducerTable
-
-
-async def examine(claim: Claim, failed: SegmentWriter) -> Broken:
-    """What a broken segment of ours holds; one that was never listed holds nothing that counts, and is discarded."""
-    ledger = failed.ledger.ledger_id
-    at = await claim.streams.read(claim.name)
-    check_epoch(str(claim.name), at.head, claim.epoch)
-    row = at.head.open_segment
-    if row is None or row.ledger != ledger:
-        if not await discard(claim.client, claim.streams, claim.uid, failed.intent):
-            raise MetadataUnavailable(f"ledger {ledger} was listed or discarded a moment ago; look again")
-        return Broken(None, 0, await load_producers(claim.client, claim.streams, claim.name, at.head))
-    summary = await recover_segment(claim.client, claim.name, ledger)
-    producers = await producers_of(claim.client, claim.name, row, summary)
-    return Broken((ledger, summary), summary.records, producers)
 
 
 async def finish(segment: SegmentWriter) -> Summary:

@@ -21,9 +21,10 @@ from buckram.errors import BuckramError, HandleClosed, InvariantViolation, Write
 from buckram.net.tasks import TaskScope
 from buckram.streams import records
 from buckram.streams.appender import Appender
+from buckram.streams.claim import Claim
 from buckram.streams.intake import Ask
 from buckram.streams.lease import Lease
-from buckram.streams.roll import Claim, Host, Roller, ended, finish, sweep_garbage
+from buckram.streams.roll import Host, Roller, ended, finish, sweep_garbage
 from buckram.streams.segment import SegmentWriter
 from buckram.types import Buffer
 
@@ -111,8 +112,12 @@ class StreamWriter:
         return str(self._refusal) if self.lost.is_set() else ""
 
     @property
-    def degraded(self) -> str:
-        """Why records get fewer copies than they should for now; empty if they get all."""
+    def degraded(self) -> bool:
+        """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
+        return bool(self.degraded_reason)
+
+    @property
+    def degraded_reason(self) -> str:
         segment = self._appender.segment
         if segment is None or self.closed:
             return ""

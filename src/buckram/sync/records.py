@@ -70,9 +70,13 @@ class StreamWriter:
         return self._writer.lost_reason
 
     @property
-    def degraded(self) -> str:
-        """Why records get fewer copies than they should for now; empty if they get all."""
+    def degraded(self) -> bool:
+        """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
         return self._writer.degraded
+
+    @property
+    def degraded_reason(self) -> str:
+        return self._writer.degraded_reason
 
     @property
     def roll_trouble(self) -> str:

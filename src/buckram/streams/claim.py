@@ -1,0 +1,24 @@
+"""What a writer holds: the stream and the epoch under which it may change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.client.client import Client
+from buckram.core.stream_names import StreamName
+from buckram.streams.metadata import StreamStore
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the writer holds: the stream, and the epoch under which it may change it."""
+
+    client: Client
+    streams: StreamStore
+    name: StreamName
+    uid: str
+    epoch: int
+    nonce: str
+
+    def now(self) -> int:
+        return self.client.services.runtime.clock.wall_us()
