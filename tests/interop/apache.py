@@ -31,7 +31,7 @@ POM = HERE / "java" / "pom.xml"
 SOURCES = HERE / "java" / "src" / "interop"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
 NEWEST, OLDER = "newest", "older"
-NOT_IN_OLDER = ("BatchChecks.java",)
+NOT_IN_OLDER = ("BatchChecks.java", "RecentChecks.java")
 """Sources for what the older release line does not have."""
 RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
 TOOLS = ("java", "javac", "mvn")

@@ -19,7 +19,10 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return found
 
 
-@pytest.mark.parametrize("row", rows("LedgerChecks", "HandleChecks", "BatchChecks", "AdminChecks"), ids=str)
+ROOMS = ("LedgerChecks", "HandleChecks", "BatchChecks", "RecentChecks", "AdminChecks")
+
+
+@pytest.mark.parametrize("row", rows(*ROOMS), ids=str)
 def test_check(java: Java, cluster: Cluster, row: Row) -> None:
     java.call(
         f"{row.room}.{row.name}", uri=cluster.uri, wire=row.wire, digest=row.digest, bookies=cluster.bookies

@@ -361,9 +361,4 @@ final class HandleChecks {
             equal(-1, reader.getLastAddConfirmed(), "last entry");
         }
     }
-
-    @Check
-    void metadataServiceIsAvailable(Setting s) throws Exception {
-        equal(true, await(s.bk().isDriverMetadataServiceAvailable()), "available");
-    }
 }
