@@ -1,4 +1,5 @@
-"""Runs the main job and prints it: find records, start bookies, write, kill one, recover, read back with Spark, check.
+"""Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie, take the streams
+over, read back with Spark, check.
 
 The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes.
 """
@@ -91,10 +92,12 @@ def job(folder: Path, uri: str, kinds: dict[str, list[bytes]]) -> tuple[Written,
         bookies[VICTIM].start()
         bookies[VICTIM].wait_ready()
         step(f"bookie-{VICTIM + 1} is back as process {bookies[VICTIM].pid}")
+        seconds = asyncio.run(load.take_over(uri, written))
+        step(f"took every stream over from its dead writer and sealed it in {seconds:.2f} s")
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
         step("starting Spark")
-        packages, changelogs = (written.ledgers.get(kind, []) for kind in ("packages", "changelogs"))
+        packages, changelogs = (written.streams.get(kind, []) for kind in ("packages", "changelogs"))
         return written, report.run(uri, packages, changelogs, expected, step)
     finally:
         stop_all(bookies)
@@ -129,15 +132,13 @@ def write(uri: str, kinds: dict[str, list[bytes]], victim: BookieProcess) -> Wri
         task = bar.add_task("", total=total)
         with asyncio.Runner(loop_factory=fast_loop) as runner:
             written = runner.run(load.write(uri, kinds, kill, lambda n: bar.advance(task, n)))
-    ledgers, speed = sum(map(len, written.ledgers.values())), written.bytes / written.seconds / 1e6
+    streams, speed = sum(map(len, written.streams.values())), written.bytes / written.seconds / 1e6
     step(
-        f"wrote {len(written.places):,} records to {ledgers} ledgers (E=3 Qw=3 Qa=2) in {written.seconds:.2f} s: "
+        f"wrote {len(written.places):,} records to {streams} streams (E=3 Qw=3 Qa=2) in {written.seconds:.2f} s: "
         f"[bold]{written.records_per_s:,} records/s[/bold], {speed:.0f} MB/s"
     )
     if written.degraded:
         step(f"{written.degraded} writers went on with two copies, because no fourth bookie exists")
-    seconds = asyncio.run(load.recover(uri, [ledger for found in written.ledgers.values() for ledger in found]))
-    step(f"recovered and closed every ledger in {seconds:.2f} s")
     return written
 
 
@@ -177,7 +178,8 @@ def show(written: Written, found: Report) -> int:
         "seconds": round(time.monotonic() - began, 1),
         "written": len(written.places),
         "changed": check.changed,
-        "ledgers": sum(map(len, written.ledgers.values())),
+        "streams": sum(map(len, written.streams.values())),
+        "ledgers": written.segments,
         "bytes": written.bytes,
     }
     print(json.dumps(figures), flush=True)

@@ -1,4 +1,4 @@
-"""Writes the records to ledgers at full speed while one bookie is killed, then recovers and closes every ledger."""
+"""Writes the records to streams at full speed while one bookie is killed, then takes every stream over and seals it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from buckram import Client, Writer, connect
+from buckram import Namespace, StreamWriter, connect
 
-LEDGERS_PER_KIND = 4
+NAMESPACE = "debian"
+STREAMS_PER_KIND = 4
+WARM_UP = f"{NAMESPACE}/warm-up"
+"""A stream of one record, for Spark's first query."""
 BATCH = 200
 BATCHES_IN_FLIGHT = 8
 
 
 @dataclass
 class Written:
-    """Where every acknowledged record went: kind -> ledgers, and (ledger, entry, sha256) of each record."""
+    """Where every acknowledged record went: kind -> streams, and (stream, offset, sha256) of each record."""
 
-    ledgers: dict[str, list[int]] = field(default_factory=dict)
-    places: list[tuple[int, int, str]] = field(default_factory=list)
+    streams: dict[str, list[str]] = field(default_factory=dict)
+    places: list[tuple[str, int, str]] = field(default_factory=list)
+    segments: int = 0
     bytes: int = 0
     seconds: float = 0.0
     degraded: int = 0
-    ensemble_changes: int = 0
 
     @property
     def records_per_s(self) -> int:
@@ -35,15 +38,15 @@ class Written:
 async def write(
     uri: str, kinds: Mapping[str, Sequence[bytes]], at_half: Callable[[], None], advance: Callable[[int], None]
 ) -> Written:
-    """Append all records; `at_half` is called once, when half of them are acknowledged. The ledgers stay open."""
+    """Append all records; `at_half` is called once, when half of them are acknowledged. No stream is closed."""
     found = Written()
     half = sum(map(len, kinds.values())) / 2
     called = False
 
-    def acknowledged(ledger: int, ids: range, batch: Sequence[bytes]) -> None:
+    def acknowledged(stream: str, offsets: range, batch: Sequence[bytes]) -> None:
         nonlocal called
-        for entry, record in zip(ids, batch, strict=True):
-            found.places.append((ledger, entry, hashlib.sha256(record).hexdigest()))
+        for offset, record in zip(offsets, batch, strict=True):
+            found.places.append((stream, offset, hashlib.sha256(record).hexdigest()))
             found.bytes += len(record)
         advance(len(batch))
         if not called and len(found.places) >= half:
@@ -51,26 +54,27 @@ async def write(
             at_half()
 
     async with connect(uri) as client:
+        await client.namespaces.create(NAMESPACE, ensemble="3/3/2")
+        ns = client.namespace(NAMESPACE)
+        work: list[tuple[StreamWriter, Sequence[bytes]]] = []
+        for kind, records in kinds.items():
+            shares = [records[n::STREAMS_PER_KIND] for n in range(STREAMS_PER_KIND)]
+            for number, share in enumerate(filter(None, shares)):
+                work.append((await ns.writer(f"{kind}-{number}", name="make run"), share))
+                found.streams.setdefault(kind, []).append(work[-1][0].stream)
         began = time.perf_counter()
-        writers: list[Writer] = []
         async with asyncio.TaskGroup() as group:
-            for kind, records in kinds.items():
-                shares = [records[n::LEDGERS_PER_KIND] for n in range(LEDGERS_PER_KIND)]
-                for share in filter(None, shares):
-                    writer = await client.create(ensemble="3/3/2", custom_metadata={"kind": kind})
-                    writers.append(writer)
-                    found.ledgers.setdefault(kind, []).append(writer.ledger_id)
-                    group.create_task(_fill(writer, share, acknowledged))
+            for writer, share in work:
+                group.create_task(_fill(writer, share, acknowledged))
         found.seconds = time.perf_counter() - began
-        found.degraded = sum(writer.degraded for writer in writers)
-        found.ensemble_changes = sum(writer.ensemble_changes for writer in writers)
-        for writer in writers:
+        found.degraded = sum(bool(writer.degraded) for writer, _ in work)
+        for writer, _ in work:
             await writer.abandon()  # as if this process had died here
     return found
 
 
 async def _fill(
-    writer: Writer, records: Sequence[bytes], acknowledged: Callable[[int, range, Sequence[bytes]], None]
+    writer: StreamWriter, records: Sequence[bytes], acknowledged: Callable[[str, range, Sequence[bytes]], None]
 ) -> None:
     """A few batches are always on their way; each is written down when it is acknowledged."""
     starts = iter(range(0, len(records), BATCH))
@@ -78,32 +82,43 @@ async def _fill(
     async def chain() -> None:
         for start in starts:
             batch = records[start : start + BATCH]
-            acknowledged(writer.ledger_id, await writer.append_many(batch), batch)
+            acknowledged(writer.stream, await writer.append_many(batch), batch)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(BATCHES_IN_FLIGHT):
             group.create_task(chain())
 
 
-async def recover(uri: str, ledgers: Sequence[int]) -> float:
-    """Recover and close every ledger, as another process would; how many seconds it took."""
+async def take_over(uri: str, written: Written) -> float:
+    """Fence the writers that died, seal what they left, and list the segments; how many seconds it took."""
     began = time.perf_counter()
     async with connect(uri) as client, asyncio.TaskGroup() as group:
-        for ledger in ledgers:
-            group.create_task(_recover(client, ledger))
+        ns = client.namespace(NAMESPACE)
+        group.create_task(_warm_up(ns))
+        for streams in written.streams.values():
+            for stream in streams:
+                group.create_task(_take_over(ns, stream, written))
     return time.perf_counter() - began
 
 
-async def _recover(client: Client, ledger: int) -> None:
-    async with client.recover(ledger) as reader:
-        assert reader.metadata.closed
+async def _take_over(ns: Namespace, stream: str, written: Written) -> None:
+    async with ns.writer(stream, name="recovery", takeover=True):
+        pass
+    async for segment in ns.segments(stream):
+        assert segment.sealed
+        written.segments += 1
 
 
-def save_expected(places: Sequence[tuple[int, int, str]], path: Path) -> None:
-    """What Spark compares with: a Parquet file of ledger, entry, sha256."""
+async def _warm_up(ns: Namespace) -> None:
+    async with ns.writer(WARM_UP) as writer:
+        await writer.append(b"")
+
+
+def save_expected(places: Sequence[tuple[str, int, str]], path: Path) -> None:
+    """What Spark compares with: a Parquet file of stream, offset, sha256."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ledgers, entries, digests = zip(*places, strict=True)
-    columns = {"ledger": pa.array(ledgers, pa.int64()), "entry": pa.array(entries, pa.int64()), "sha256": digests}
+    streams, offsets, digests = zip(*places, strict=True)
+    columns = {"stream": pa.array(streams, pa.string()), "offset": pa.array(offsets, pa.int64()), "sha256": digests}
     pq.write_table(pa.table(columns), path)

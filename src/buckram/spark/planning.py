@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from buckram.core.stream_names import stream_name
 from buckram.errors import InvalidArgument
 from buckram.types import MAX_LEDGER_ID
 
 MIB = 1024 * 1024
 DEFAULT_PARTITION_BYTES = 64 * MIB
 MAX_PARTITIONS = 5_000
-KNOWN_OPTIONS = ("metadata", "ledgers", "firstentry", "lastentry", "maxpartitionbytes", "password", "path")
+KNOWN_OPTIONS = ("metadata", "ledgers", "streams", "firstentry", "lastentry", "maxpartitionbytes", "password", "path")
+_OF_LEDGERS = ("ledgers", "firstentry", "lastentry", "password", "path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The source's options, checked. `ledgers` is None for all; entries are inclusive."""
+    """The source's options, checked. `ledgers` is None for all; entries are inclusive. `streams` replaces ledgers."""
 
     metadata: str
     ledgers: tuple[LedgerRange, ...] | None
@@ -32,6 +34,7 @@ class Options:
     last_entry: int | None = None
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     password: str = ""
+    streams: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -42,6 +45,13 @@ class Options:
             raise InvalidArgument(f"unknown option {unknown[0]!r}; known: {', '.join(KNOWN_OPTIONS)}")
         if not options.get("metadata"):
             raise InvalidArgument('option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path')
+        parts = [part.strip() for part in options.get("streams", "").split(",")]
+        streams = tuple(str(stream_name(part)) for part in parts if part)
+        if "streams" in options and not streams:
+            raise InvalidArgument('option "streams" names none: give NAMESPACE/STREAM, several separated by commas')
+        foreign = [name for name in _OF_LEDGERS if streams and name in options]
+        if foreign:
+            raise InvalidArgument(f'option "{foreign[0]}" is for reading ledgers: leave it out with "streams"')
         ledgers = options.get("ledgers", options.get("path", "all"))
         last = options.get("lastentry")
         size = options.get("maxpartitionbytes", str(DEFAULT_PARTITION_BYTES))
@@ -52,6 +62,7 @@ class Options:
             last_entry=None if last is None else _number("lastEntry", last, 0),
             partition_bytes=_number("maxPartitionBytes", size, 1),
             password=options.get("password", ""),
+            streams=streams,
         )
 
 
@@ -71,6 +82,39 @@ class Slice:
     ledger: int
     first: int
     last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamExtent:
+    """One segment's readable offsets first..stop - 1 and the bytes in it (0 if unknown)."""
+
+    stream: str
+    first: int
+    stop: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """One partition's work: offsets first..stop - 1 of a stream."""
+
+    stream: str
+    first: int
+    stop: int
+
+
+def offset_ranges(extents: Iterable[StreamExtent], partition_bytes: int) -> list[OffsetRange]:
+    """Cut segments into pieces of about `partition_bytes`, at most about MAX_PARTITIONS in all."""
+    wanted = list(extents)
+    size = max(partition_bytes, -(-sum(e.bytes for e in wanted) // MAX_PARTITIONS))
+    found: list[OffsetRange] = []
+    for extent in wanted:
+        count = extent.stop - extent.first
+        pieces = min(count, max(1, -(-extent.bytes // size)))
+        for n in range(pieces):
+            first, stop = (extent.first + count * k // pieces for k in (n, n + 1))
+            found.append(OffsetRange(extent.stream, first, stop))
+    return found
 
 
 def parse_ledgers(text: str) -> tuple[LedgerRange, ...] | None:

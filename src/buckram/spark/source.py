@@ -4,13 +4,12 @@
 
 Partitions are planned once, in the driver's planner: what is readable then is what the query reads. An open ledger is
 read up to its last confirmed entry and never fenced. A narrower schema, `.schema("value binary")`, builds only those
-columns. Options and cutting are in planning.py; the writing side and streams are not here.
+columns. Options and cutting are in planning.py, streams in stream_reader.py; the writing side is not here.
 """
 
 from __future__ import annotations
 
 import array
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from buckram.client.open import check_password
 from buckram.errors import BuckramError, InvalidArgument
+from buckram.spark import stream_reader
+from buckram.spark.clients import shared_client
 from buckram.spark.planning import LedgerExtent, Options, Slice, slices
 from buckram.types import LedgerMetadata
 
@@ -32,19 +33,6 @@ SCHEMA = "ledger long, entry long, value binary"
 COLUMNS = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_ENTRIES = 8_192
-
-_clients: dict[tuple[int, str], sync.Client] = {}
-
-
-def shared_client(uri: str) -> sync.Client:
-    """One client a process and cluster. Spark's workers are forked and reused, and end without running exit hooks."""
-    from buckram import sync
-
-    key = (os.getpid(), uri)
-    client = _clients.get(key)
-    if client is None:
-        client = _clients[key] = sync.connect(uri)
-    return client
 
 
 @dataclass
@@ -67,14 +55,19 @@ class BuckramDataSource(DataSource):
         return "buckram"
 
     def schema(self) -> str:
-        return SCHEMA
+        return stream_reader.SCHEMA if Options.parse(self.options).streams else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        options = Options.parse(self.options)
+        whole, known = (stream_reader.SCHEMA, stream_reader.COLUMNS) if options.streams else (SCHEMA, COLUMNS)
         names = tuple(field.name for field in schema.fields)
         for field in schema.fields:
-            if COLUMNS.get(field.name) != field.dataType.simpleString():
-                raise InvalidArgument(f"column {field.name} {field.dataType.simpleString()}: there are only {SCHEMA}")
-        return LedgerReader(Options.parse(self.options), names, tuple(field.nullable for field in schema.fields))
+            if known.get(field.name) != field.dataType.simpleString():
+                raise InvalidArgument(f"column {field.name} {field.dataType.simpleString()}: there are only {whole}")
+        nullable = tuple(field.nullable for field in schema.fields)
+        if options.streams:
+            return stream_reader.StreamBatchReader(options, names, nullable)
+        return LedgerReader(options, names, nullable)
 
 
 class LedgerReader(DataSourceReader):
