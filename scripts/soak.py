@@ -14,17 +14,22 @@ import time
 from pathlib import Path
 
 STATE = Path(".soak")
+ROUNDS = {"kill_rounds": STATE / "rounds.json", "interop_rounds": STATE / "interop-rounds.json"}
+"""Checks that remember each round; forgotten when the code is another."""
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 CHECKS: dict[str, list[str]] = {
     "simulated_lives": [PYTHON, "-m", "buckram.sim", "--seeds", "0:2000"],
     "mutants": [PYTHON, "-m", "buckram.sim", "--mutants"],
-    "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(STATE / "rounds.json")],
+    "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(ROUNDS["kill_rounds"])],
+    "interop_rounds": [PYTHON, "-m", "tests.interop.rounds", "--rounds", "50", "--resume",
+                       str(ROUNDS["interop_rounds"])],
     "fuzzing": [*PYTEST, "tests/core", "tests/property"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
     "contracts": [*PYTEST, "tests/contracts"],
     "bookies_and_clients": [*PYTEST, "tests/unit", "tests/e2e"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
+    "interop": [*PYTEST, "tests/interop"],
     "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],
 }
 
@@ -55,9 +60,8 @@ def _check(name: str, version: str) -> dict[str, object]:
     if known.get("version") == version and known.get("ok"):
         print(f"{name}: held before, {known['seconds']} s", file=sys.stderr, flush=True)
         return {"ok": True, "seconds": known["seconds"]}
-    rounds = STATE / "rounds.json"
-    if name == "kill_rounds" and known.get("version") != version:
-        rounds.unlink(missing_ok=True)
+    if name in ROUNDS and known.get("version") != version:
+        ROUNDS[name].unlink(missing_ok=True)
     # Before it runs, so that rounds done for this version are kept when it is interrupted.
     state.write_text(json.dumps({"version": version, "ok": False, "seconds": 0}))
     print(f"{name}: {' '.join(CHECKS[name][1:])}", file=sys.stderr, flush=True)

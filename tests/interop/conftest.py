@@ -18,6 +18,7 @@ _DIRECTIONS = {
     "test_autorecovery": "Java clients and tools on our bookies",
     "test_ours_on_apache": "our client on Apache's bookies",
     "test_mixed": "mixed clusters",
+    "test_rounds": "mixed clusters",
     "test_layouts": "mixed clusters",
     "test_older": "the older release line",
 }

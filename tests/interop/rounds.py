@@ -33,7 +33,8 @@ from buckram.zookeeper_server import Ensemble, start_ensemble
 
 SHAPES = ((3, 3, 2), (4, 3, 2), (3, 2, 2), (4, 4, 3))
 KINDS = ("ours", "theirs", "zookeeper")
-ENDINGS = ("closed", "recovered")
+ENDINGS = ("closed", "recovered", "fenced")
+"""By its writer; by the other client after the writer stopped; by the other client while the writer goes on."""
 STALL_S = 90.0
 """No acknowledgement and no failure for so long is a failure of the round."""
 
@@ -156,30 +157,27 @@ class JavaSteps:
 async def play(spec: Round, world: World) -> dict[str, int]:
     """Run one round; AssertionError says what was lost or stood still."""
     java = JavaSteps(world, spec)
-    config = ClientConfig(wire_protocol=spec.our_wire)
     ensemble, write_quorum, ack_quorum = spec.shape
-    async with connect(world.cluster.uri, config=config) as client:
+    async with connect(world.cluster.uri, config=ClientConfig(wire_protocol=spec.our_wire)) as client:
         made = await java.patiently("create", e=ensemble, qw=write_quorum, qa=ack_quorum)
         writer = await client.create(ensemble=spec.shape, password=PASSWORD)
         await java("startWriting", writer=made["writer"])
         ours = OurWriting(writer)
         try:
-            async for kill in _progress(spec, java, made["writer"], ours):
-                await asyncio.to_thread(world.kill, kill)
-            ours.stopping = True
-            state = await java("stopWriting", writer=made["writer"])
-            async with asyncio.timeout(STALL_S):
-                await ours.task
+            try:
+                async for kill in _progress(spec, java, made["writer"], ours):
+                    await asyncio.to_thread(world.kill, kill)
+            finally:
+                for kill in spec.kills:
+                    await asyncio.to_thread(world.bring_back, kill)
+            java_acked = await _end_theirs(spec, client, java, made)
+            our_acked = await _end_ours(spec, java, ours)
         finally:
             ours.task.cancel()
-            for kill in spec.kills:
-                await asyncio.to_thread(world.bring_back, kill)
-        await _end_ours(spec, client, java, ours)
-        await _end_theirs(spec, client, java, made, state)
         stored = {
-            "java_acked": state["acknowledged"] + 1, "our_acked": ours.acknowledged + 1,
-            "java_stored": await _read_by_both(client, java, made["ledger"], state["acknowledged"]),
-            "our_stored": await _read_by_both(client, java, writer.ledger_id, ours.acknowledged),
+            "java_acked": java_acked + 1, "our_acked": our_acked + 1,
+            "java_stored": await _read_by_both(client, java, made["ledger"], java_acked),
+            "our_stored": await _read_by_both(client, java, writer.ledger_id, our_acked),
         }  # fmt: skip
     await java("abandon")
     return stored
@@ -200,19 +198,24 @@ async def _progress(spec: Round, java: JavaSteps, java_writer: int, ours: OurWri
             yield kill
 
 
-async def _end_ours(spec: Round, client: Client, java: JavaSteps, ours: OurWriting) -> None:
-    """Close our ledger ourselves, or leave it to Apache's client; that must do if our writer failed."""
+async def _end_ours(spec: Round, java: JavaSteps, ours: OurWriting) -> int:
+    """Our ledger gets its end; what was acknowledged until then. If our writer failed, only recovery is left."""
+    ours.stopping = spec.our_ending != "fenced"
+    if spec.our_ending == "fenced":
+        await java.patiently("read", ledger=ours.writer.ledger_id, recover=True)
+    async with asyncio.timeout(STALL_S):
+        await ours.task
+    assert ours.error is not None or ours.stopping, "our writer was not fenced"
     if spec.our_ending == "closed" and ours.error is None:
         await ours.writer.close()
     else:
         await ours.writer.abandon()
         await java.patiently("read", ledger=ours.writer.ledger_id, recover=True)
+    return ours.acknowledged
 
 
-async def _end_theirs(spec: Round, client: Client, java: JavaSteps, made: Any, state: Any) -> None:
-    if spec.java_ending == "closed" and not state["failed"]:
-        await java.patiently("closeWriter", writer=made["writer"])
-        return
+async def _end_theirs(spec: Round, client: Client, java: JavaSteps, made: Any) -> int:
+    """The same for Apache's writer."""
 
     async def recover() -> bool:
         with contextlib.suppress(BuckramError):
@@ -220,7 +223,15 @@ async def _end_theirs(spec: Round, client: Client, java: JavaSteps, made: Any, s
                 return True
         return False
 
-    await poll(recover)
+    if spec.java_ending == "fenced":
+        await poll(recover)
+    state = await java("stopWriting", writer=made["writer"])
+    assert state["failed"] or spec.java_ending != "fenced", "Apache's writer was not fenced"
+    if spec.java_ending == "closed" and not state["failed"]:
+        await java.patiently("closeWriter", writer=made["writer"])
+    else:
+        await poll(recover)
+    return int(state["acknowledged"])
 
 
 async def _read_by_both(client: Client, java: JavaSteps, ledger: int, acknowledged: int) -> int:
