@@ -79,6 +79,25 @@ def test_an_open_ledger_of_a_lost_writer_is_closed_and_copied(java: Java, cluste
     assert java.call("Handles.read", uri=cluster.uri, ledger=ledger)["last"] == 24
 
 
+def test_a_bookie_of_apaches_is_replaced_by_one_of_ours(java: Java, zookeeper: str, workdir: Path) -> None:
+    cluster = Cluster(f"zk+hierarchical://{zookeeper}/leaving", workdir / "leaving")
+    try:
+        cluster.init_with_apache(java)
+        cluster.add(ours=1, theirs=2)
+        ledgers = [create(java, cluster, 30, close=True)[0] for _ in range(2)]
+        cluster.add(ours=1)
+        leaving, spare = cluster.theirs[0], cluster.ours[1]
+        leaving.stop()
+        with auto_recovery(java, cluster):
+            for ledger in ledgers:
+                eventually(lambda: leaving.bookie_id not in members(java, cluster, ledger), "not replaced")  # noqa: B023
+        for ledger in ledgers:
+            assert held_entries(cluster, spare.bookie_id, ledger) == 30
+            assert java.call("Handles.read", uri=cluster.uri, ledger=ledger)["last"] == 29
+    finally:
+        cluster.close()
+
+
 def test_recover_of_a_dead_bookie_by_the_shell(java: Java, cluster: Cluster) -> None:
     ledgers = [create(java, cluster, 15, close=True)[0] for _ in range(2)]
     cluster.add(ours=1)
@@ -101,7 +120,7 @@ def test_audit_commands_with_a_live_auditor(java: Java, cluster: Cluster) -> Non
     with auto_recovery(java, cluster):
         eventually(lambda: "127.0.0.1" in cluster.shell(java, "whoisauditor"), "no auditor")
         cluster.shell(java, "triggeraudit")
-        cluster.shell(java, "forceauditchecks", "-calc", "-ppc", "-rc")
+        assert "ERROR" not in cluster.shell(java, "forceauditchecks", "-calc", "-ppc", "-rc")
         assert "No Ledger is being recovered" in cluster.shell(java, "queryautorecoverystatus")
         assert "count=0" in cluster.shell(java, "listunderreplicated")
 
