@@ -190,6 +190,55 @@ def zookeeper() -> Figures:
     return measure()
 
 
+@case
+def stream_append_many() -> Figures:
+    """One stream, one writer: 100 B records with append_many."""
+    return _streams("append_many")
+
+
+@case
+def stream_append_nowait() -> Figures:
+    """The same, record by record, with append_nowait."""
+    return _streams("append_nowait")
+
+
+@case
+def stream_read() -> Figures:
+    """One reader through five million records: in batches, their values, and one by one."""
+    return _streams("read")
+
+
+@case
+def stream_tail() -> Figures:
+    """5,000 records/s: from when each was due to a tailing reader, and to its acknowledgement."""
+    return _streams("tail")
+
+
+@case
+def stream_many() -> Figures:
+    """A thousand streams (BENCH_STREAMS) written at once by one process."""
+    return _streams("many_streams")
+
+
+@case
+def stream_roll() -> Figures:
+    """A record every millisecond while the stream rolls every second."""
+    return _streams("rolling")
+
+
+@case
+def stream_long() -> Figures:
+    """A stream of 100,000 segments (BENCH_SEGMENTS): opened, read at its end, truncated."""
+    return _streams("long_stream")
+
+
+def _streams(load: str) -> Figures:
+    from bench import streams
+
+    figures: Figures = streams.measure(getattr(streams, load))
+    return figures
+
+
 @contextlib.contextmanager
 def _background(command: list[str]) -> Any:
     import subprocess

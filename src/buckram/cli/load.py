@@ -152,7 +152,7 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
             idle.set()
 
     began = clock()
-    async with _ticks(min(TICK_MAX_S, max(TICK_MIN_S, interval))) as tick:
+    async with ticks(min(TICK_MAX_S, max(TICK_MIN_S, interval))) as tick:
         while state["sent"] < total:
             await tick()
             ready = min(total, int((clock() - began) * load.rate) + 1)
@@ -174,7 +174,7 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
 
 
 @contextlib.asynccontextmanager
-async def _ticks(period: float) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
+async def ticks(period: float) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
     """Wake up every `period` seconds. Loop timers have a millisecond's grain; the kernel's timerfd has none."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
