@@ -11,6 +11,7 @@ import static interop.Setting.that;
 import static interop.Setting.totalLength;
 import static interop.Setting.verify;
 
+import io.netty.buffer.Unpooled;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -278,6 +279,54 @@ final class LedgerChecks {
         await(deleted);
     }
 
+    @Check
+    void callbackFormsOfExplicitIds(Setting s) throws Exception {
+        CompletableFuture<LedgerHandle> created = new CompletableFuture<>();
+        s.bk().asyncCreateLedgerAdv(3, 3, 2, s.oldDigest(), KEY, (rc, handle, ctx) -> finish(created, rc, handle), null,
+                Map.of("kind", new byte[] {1}));
+        LedgerHandle writer = await(created);
+        List<CompletableFuture<Long>> added = List.of(new CompletableFuture<>(), new CompletableFuture<>());
+        for (int id : new int[] {1, 0}) {
+            writer.asyncAddEntry(id, payload(id), (rc, handle, entry, ctx) -> finish(added.get(id), rc, entry), null);
+        }
+        equal(0, await(added.get(0)), "entry id");
+        equal(1, await(added.get(1)), "entry id");
+        CompletableFuture<LedgerHandle> opened = new CompletableFuture<>();
+        s.bk().asyncOpenLedgerNoRecovery(writer.getId(), s.oldDigest(), KEY,
+                (rc, handle, ctx) -> finish(opened, rc, handle), null);
+        for (int id = 0; id < 2; id++) {
+            // One by one: lengths grow in the order in which entries were added, not in that of their ids.
+            verify(await(opened).readUnconfirmedEntries(id, id), id, id);
+        }
+        writer.close();
+    }
+
+    @Check
+    void createWithDefaults(Setting s) throws Exception {
+        LedgerHandle writer = s.bk().createLedger(s.oldDigest(), KEY);
+        writer.addEntry(payload(0));
+        writer.close();
+        equal(3, writer.getLedgerMetadata().getEnsembleSize(), "ensemble size");
+        equal(2, writer.getLedgerMetadata().getWriteQuorumSize(), "write quorum");
+        LedgerHandle other = s.bk().createLedger(3, 2, s.oldDigest(), KEY);
+        other.close();
+        equal(2, other.getLedgerMetadata().getAckQuorumSize(), "ack quorum");
+        that(Arrays.equals(other.getLedgerKey(), writer.getLedgerKey()), "one password gave two keys");
+    }
+
+    @Check
+    void addBuffers(Setting s) throws Exception {
+        LedgerHandle writer = s.create();
+        for (int i = 0; i < 3; i++) {
+            CompletableFuture<Long> added = new CompletableFuture<>();
+            writer.asyncAddEntry(Unpooled.wrappedBuffer(payload(i)),
+                    (rc, handle, entry, ctx) -> finish(added, rc, entry), null);
+            equal(i, await(added), "entry id");
+        }
+        writer.close();
+        verify(writer.readEntries(0, 2), 0, 2);
+    }
+
     private static <T> void finish(CompletableFuture<T> future, int rc, T value) {
         if (rc == Code.OK) {
             future.complete(value);
@@ -315,6 +364,9 @@ final class LedgerChecks {
             CompletableFuture<Long> quick = new CompletableFuture<>();
             reader.asyncTryReadLastConfirmed((rc, lac, ctx) -> finish(quick, rc, lac), null);
             equal(2L, await(quick), "last confirmed, tried");
+            CompletableFuture<Long> explicit = new CompletableFuture<>();
+            reader.asyncReadExplicitLastConfirmed((rc, lac, ctx) -> finish(explicit, rc, lac), null);
+            equal(2L, await(explicit), "explicit last confirmed, of a writer that publishes none");
         }
         writer.close();
     }
@@ -364,6 +416,19 @@ final class LedgerChecks {
                 that(got.hasEntry(), "no entry came along");
                 equal(2, got.getEntry().getEntryId(), "entry that came after the wait");
             }
+        }
+        writer.close();
+    }
+
+    @Check(wires = "v3")
+    void longPollByCallback(Setting s) throws Exception {
+        LedgerHandle writer = s.create();
+        add(writer, 4);
+        try (LedgerHandle reader = s.openNoRecovery(writer.getId())) {
+            CompletableFuture<LedgerEntry> got = new CompletableFuture<>();
+            reader.asyncReadLastConfirmedAndEntry(1, 1000, false,
+                    (rc, lac, entry, ctx) -> finish(got, lac == 2 ? rc : Code.UnexpectedConditionException, entry), null);
+            equal(1, await(got).getEntryId(), "entry that came along");
         }
         writer.close();
     }
