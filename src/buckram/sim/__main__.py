@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m buckram.sim", description="Simulated lives of a cluster, judged by the protocol's invariants.",
         epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it")
+    parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
+    parser.add_argument("--crash-points", action="store_true",
+                        help="with --streams: a crash and a lost reply at every step of each operation")
     parser.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the lives A to B-1")
     parser.add_argument("--seed", type=int, metavar="N", help="run one life")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
@@ -41,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=int, metavar="SEEDS", help="with --mutants: at most this many seeds each")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
+    if options.streams or options.crash_points:
+        from buckram.sim.streams.command import run
+
+        return run(options, parser.error, REQUIRED_FROM)
     if options.mutants:
         from buckram.sim.mutants.hunt import hunt
 

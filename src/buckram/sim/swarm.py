@@ -90,17 +90,21 @@ def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def run_seeds(
-    first: int, last: int, *, jobs: int, minutes: float | None = None, say: Callable[[str], None] = lambda text: None
+    first: int, last: int, *, jobs: int, minutes: float | None = None, say: Callable[[str], None] = lambda text: None,
+    run: Callable[[list[int]], list[LifeResult]] = _run_chunk, totals: Totals | None = None,
 ) -> Totals:
-    """Lives first..last-1 (half open). With `minutes` it ends early, after whole chunks. `say` gets progress."""
-    totals = Totals()
+    """Lives first..last-1 (half open). With `minutes` it ends early, after whole chunks. `say` gets progress.
+
+    `run` lives a chunk (importable by name, for other processes), `totals` are its sums: ledger lives unless given.
+    """
+    totals = totals or Totals()
     chunks = list(_chunks(range(first, last)))
     gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
     if jobs <= 1:
-        gather.all(map(_run_chunk, chunks))
+        gather.all(map(run, chunks))
         return totals
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        gather.all(pool.imap(_run_chunk, chunks))
+        gather.all(pool.imap(run, chunks))
     return totals
 
 

@@ -1,0 +1,207 @@
+"""What a directed schedule of streams is written with: a small cluster, hosts by name, pens, faults, and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.errors import BuckramError
+from buckram.sim.cluster import report_broken_invariants
+from buckram.sim.loop import Stuck
+from buckram.sim.scenarios.run import Outcome
+from buckram.sim.scenarios.script import ScenarioFailed, quiet_plan
+from buckram.sim.streams.ending import Ending
+from buckram.sim.streams.facts import Line, Reading
+from buckram.sim.streams.faults import StreamFaults
+from buckram.sim.streams.finals import Finals
+from buckram.sim.streams.life import bring_up, stream_world, watch_tasks
+from buckram.sim.streams.plan import StreamPlan
+from buckram.sim.streams.reading import ReaderActor, line_of
+from buckram.sim.streams.stage import Actor, Producer, Stage, full
+from buckram.sim.streams.writing import Pen
+from buckram.sim.world import Died, World
+from buckram.streams.reader import StreamReader
+
+
+class Bench:
+    """`stream` is "one", made with a policy that rolls only when told to, unless the story says otherwise."""
+
+    stream = "one"
+
+    def __init__(self, world: World, plan: StreamPlan) -> None:
+        self.world, self.plan = world, plan
+        self.stage = Stage(world, plan)
+        self.facts, self.report = self.stage.facts, world.report
+        self.faults = StreamFaults(self.stage)
+        self.hosts: dict[str, Actor] = {}
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    async def up(self, host: str) -> Actor:
+        actor = self.hosts.get(host)
+        if actor is None:
+            actor = self.hosts[host] = ReaderActor(self.stage, host)
+        if not await actor.up(20):
+            raise ScenarioFailed(f"no client on {host}")
+        return actor
+
+    async def create(self) -> Line:
+        actor = await self.up("s1")
+        await actor.inside(actor.ns.create(self.stream, **self.plan.policy), "create")
+        self.stage.producers += [Producer(f"P{self.stream}{n}", self.stream) for n in range(2)]
+        return self.line
+
+    @property
+    def line(self) -> Line:
+        return self.facts.current[full(self.stream)]
+
+    async def writer(self, host: str, **options: Any) -> Pen:
+        actor = await self.up(host)
+        return await actor.inside(self.open(actor, **options), "open")
+
+    async def open(self, actor: Actor, **options: Any) -> Pen:
+        """As code of the actor's process."""
+        session = self.stage.rules.session(actor.host)
+        try:
+            writer = await actor.ns.writer(self.stream, name=actor.host, **options)
+        except BuckramError:
+            session.lost = True
+            raise
+        self.stage.rules.opened(session, writer._claim.uid, writer.epoch, writer.next_offset)
+        return Pen(actor, self.stream, writer, session)
+
+    async def append(self, pen: Pen, count: int = 1, size: int = 20, *, atomic: bool = False) -> None:
+        """One append_many, and its end."""
+        records = [pen.fresh(size) for _ in range(count)]
+        await pen.actor.inside(pen.append_many(records, atomic=atomic), "append")
+
+    def appending(self, pen: Pen, count: int = 1, size: int = 20) -> asyncio.Task[None]:
+        """One append_many without waiting for it."""
+        records = [pen.fresh(size) for _ in range(count)]
+        return pen.actor.process.spawn(pen.append_many(records), "append")
+
+    async def roll(self, pen: Pen) -> bool:
+        return await pen.actor.inside(pen.writer.roll(), "roll")
+
+    def tail(self, actor: Actor, **options: Any) -> Reading:
+        """A reader that follows until the end of the schedule."""
+        reading = self.stage.rules.reading(actor.host, "tail", follow=True, skip=options.get("on_truncated") == "skip")
+        reader = actor.ns.read(self.stream, follow=True, **options)
+        self.stage.tails.append((actor.process, reading))
+        self.tasks.append(actor.process.spawn(self._follow(reader, reading), "tail"))
+        return reading
+
+    async def _follow(self, reader: StreamReader, reading: Reading) -> None:
+        position = await reader.open()
+        self.stage.rules.began(reading, line_of(reader), position)
+        while True:
+            try:
+                batch = await reader.next_batch()
+            except BuckramError as error:
+                self.world.trace.note(reading.host, f"tail: {error!r}")
+                if not error.retryable:
+                    reading.done = True
+                    return
+                await asyncio.sleep(0.1)
+                continue
+            if batch is None:
+                break
+            self.stage.rules.read(reading, batch.records())
+        reading.done = True
+
+    def fabric_cut(self, one: str, other: str) -> None:
+        """Both ways."""
+        for source, target in ((one, other), (other, one)):
+            self.world.disturb(one, 1)
+            self.world.fabric.block(source, target)
+
+    def fabric_mend(self, one: str, other: str) -> None:
+        for source, target in ((one, other), (other, one)):
+            self.world.fabric.unblock(source, target)
+            self.world.disturb(one, -1)
+
+    async def until(self, fact: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
+        end = self.world.loop.time() + deadline_s
+        while not fact():
+            if self.world.loop.time() > end:
+                raise ScenarioFailed(f"{what}: not within {deadline_s} s")
+            await asyncio.sleep(0.0005)
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise ScenarioFailed(what)
+
+    async def finish(self) -> None:
+        """Heal, write, clean, read in full, judge."""
+        await Ending(self.stage, self.faults, []).run()
+        if not self.report.violations:
+            Finals(self.facts, self.report).judge()
+
+
+Story = Callable[[Bench], Awaitable[None]]
+
+
+def bench_plan(*, bookies: int = 3, shape: tuple[int, int, int] = (3, 3, 2), metadata: str = "memory",
+               streams: Sequence[str] = ("one",), **policy: Any) -> StreamPlan:
+    """No faults but the story's."""
+    cluster = quiet_plan(shape)
+    cluster.bookies, cluster.metadata = bookies, metadata
+    defaults = {"ensemble": "/".join(map(str, shape)), "roll_bytes": 1 << 20, "roll_s": 3600.0}
+    return StreamPlan(cluster, list(streams), defaults | policy)
+
+
+def play(
+    name: str, story: Story, plan: StreamPlan, *, seed: int = 0, echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> Outcome:
+    """One schedule in a world of its own, and its ending."""
+    failed: list[str] = []
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        world = stream_world(f"{name} {seed}", plan, echo)
+        stack.enter_context(report_broken_invariants(world))
+        stack.enter_context(watch_tasks(world))
+
+        async def live() -> None:
+            world.broken = asyncio.Event()
+            await bring_up(world, plan)
+            bench = Bench(world, plan)
+
+            async def all_of_it() -> None:
+                await bench.create()
+                await story(bench)
+                await bench.finish()
+
+            work = asyncio.ensure_future(all_of_it())
+            broken = asyncio.ensure_future(world.broken.wait())
+            await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                try:
+                    work.result()
+                except (ScenarioFailed, Died, BuckramError) as error:
+                    failed.append(f"{type(error).__name__}: {error}")
+
+        try:
+            world.loop.run_until_complete(live())
+        except Stuck as stuck:
+            world.report.violate("stuck", str(stuck))
+        outcome = Outcome(
+            list(world.report.violations), "; ".join(failed), world.report.evaluated, world.trace.digest,
+            list(world.trace.lines))
+        world.close()
+    gc.enable()
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    story: Story
+    plan: Callable[[], StreamPlan] = bench_plan
+
+
+__all__ = ["Bench", "Scenario", "Story", "bench_plan", "play"]

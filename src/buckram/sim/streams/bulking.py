@@ -1,0 +1,106 @@
+"""A bulk publisher: ledgers written by themselves become segments in one step, tried again until that is certain."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.stream_errors import InvalidSegment, NoSuchStream, OpenSegment, StaleTransaction, StreamEnded
+from buckram.errors import BuckramError
+from buckram.sim.checkers.judge import describe
+from buckram.sim.streams.facts import Content, Step
+from buckram.sim.streams.stage import Actor, Stage, full
+from buckram.sim.world import Died
+from buckram.streams.bulk import Bulk, SealedLedger
+
+WORK_S = 90.0
+
+
+class Publisher(Actor):
+    """An application with a name; a version is tried until it was published or can never be."""
+
+    def __init__(self, stage: Stage, host: str) -> None:
+        super().__init__(stage, host)
+        self.version = self.attempt = 0
+
+    async def run(self) -> None:
+        await self.nap(1.0)
+        stream = self.plan.streams[0]
+        while not self.stage.over and self.version < 4 and await self.up():
+            try:
+                crashing = self.maybe_crash(260)
+                async with asyncio.timeout(WORK_S):
+                    done = await self.inside(self.step(stream), "bulk step")
+                if crashing:
+                    self.no_crash()
+                self.version += done
+            except Died:
+                self.note("died")
+                self.report.situation("crash in a bulk step")
+            except TimeoutError:
+                self.report.check("ends", False, "{} is not done within {} s", self.host, WORK_S)
+            self.attempt += 1
+            if self.attempt > 6:
+                self.version, self.attempt = self.version + 1, 0
+            await self.nap(1.0)
+
+    async def step(self, stream: str, *, seal_live: bool | None = None) -> bool:
+        """One attempt; True when this version is decided."""
+        self.facts.sealers[self.host] = None
+        sealing = self.rng.random() < 0.7 if seal_live is None else seal_live
+        try:
+            bulk = await self.ns.bulk(stream, application=self.host, version=self.version)
+            step = Step(self.host, self.version, self.attempt)
+            line = self.facts.lines[bulk.uid]
+            sealed = [await self._ledger(bulk, step, n) for n in range(self.rng.choice((1, 2, 3)))]
+            line.steps.append(step)
+            if self.attempt:
+                self.report.situation("bulk step retried")
+            return await self._publish(bulk, step, sealed, sealing, full(stream))
+        except (StaleTransaction, StreamEnded, NoSuchStream) as error:
+            self.note(f"version {self.version}: {describe(error)}: {error}")
+            return True
+        except BuckramError as error:
+            self.note(f"version {self.version}, attempt {self.attempt}: {describe(error)}: {error}")
+            return False
+
+    async def _ledger(self, bulk: Bulk, step: Step, number: int) -> SealedLedger:
+        ledger = await bulk.create_ledger()
+        idents: list[str] = []
+        for part in range(self.rng.choice((0, 1, 1, 2))):
+            values, times = [], []
+            for n in range(self.rng.choice((1, 3, 8))):
+                ident = f"B{self.host}.{step.version}.{step.attempt}/{number}.{part}.{n}"
+                value = f"{ident}|".encode() + bytes(self.rng.choice((0, 30, 400)))
+                time = self.rng.choice((None, 10**12))
+                self.facts.bulk[ident] = Content(value, timestamp=time)
+                idents.append(ident)
+                values.append(value)
+                times.append(time)
+            await ledger.append_many(values, timestamps=times)
+        step.ledgers.append((ledger.ledger_id, idents))
+        return await ledger.close()
+
+    async def _publish(
+        self, bulk: Bulk, step: Step, sealed: list[SealedLedger], sealing: bool, name: str
+    ) -> bool:
+        line = self.facts.lines[bulk.uid]
+        live = line.head is not None and line.head.open_segment is not None
+        for left in (2, 1, 0):
+            try:
+                done = await bulk.publish(sealed, seal_live=sealing)
+                break
+            except (OpenSegment, InvalidSegment, StaleTransaction, StreamEnded, NoSuchStream):
+                raise
+            except BuckramError as error:
+                self.note(f"publish failed: {describe(error)}: {error}")
+                if not left:
+                    raise
+        step.told = range(done.first_offset, done.next_offset)
+        self.note(f"{name}: version {step.version} at {step.told}")
+        self.report.check("bulk", done.version == step.version, "version {} was told {}", step.version, done)
+        if live and sealing:
+            self.report.situation("bulk step sealed a live segment")
+        return True
+
+
+__all__ = ["Publisher"]

@@ -1,0 +1,347 @@
+"""How a stream's life ends: healed, what hangs must move, written once more, cleaned, read in full, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from buckram.core.stream_errors import NoSuchStream, StreamEnded
+from buckram.errors import BuckramError
+from buckram.sim.checkers.judge import describe
+from buckram.sim.streams.facts import Line, Reading
+from buckram.sim.streams.faults import StreamFaults
+from buckram.sim.streams.reading import ReaderActor, line_of
+from buckram.sim.streams.stage import Actor, Stage, full
+from buckram.sim.streams.tending import Deleter, JanitorActor
+from buckram.sim.streams.writing import Pen
+from buckram.sim.world import Died
+
+SETTLE_S, DEADLINE_S = 15.0, 90.0
+VISIBLE_S = 0.020
+
+
+class Ending:
+    def __init__(self, stage: Stage, faults: StreamFaults, actors: list[asyncio.Task[None]]) -> None:
+        self.stage, self.world, self.plan, self.faults, self.actors = stage, stage.world, stage.streams, faults, actors
+        self.facts, self.rules, self.report = stage.facts, stage.rules, stage.world.report
+        self.final = Actor(stage, "f1")
+
+    async def run(self) -> None:
+        await self._heal()
+        await self._actors_end()
+        if not await self.final.up(20):
+            self.report.violate("ends", "no client can be started although everything was healed")
+            return
+        for stream in self.plan.streams:
+            await self._within(self._last_words(stream), f"the last writer of {stream}")
+        await asyncio.sleep(1.0)
+        self._answers_came()
+        await self._followers()
+        await self._within(self._clean(), "the janitor")
+        for stream in self.plan.streams:
+            await self._within(self._read_all(stream), f"reading {stream}")
+        if self.plan.deleter or self.plan.seed % 4 == 0:
+            await self._within(self._delete_all(), "deleting everything")
+            await self._within(self._clean(), "the janitor")
+
+    async def _heal(self) -> None:
+        """Everything that can be undone is undone."""
+        world = self.world
+        world.trace.note("ending", "heals")
+        self.faults.heal()
+        self.stage.over = True
+        for process in world.processes.values():
+            process.crash_after(1 << 60)
+        for machine in world.machines.values():
+            if not machine.running and not world.judge.facts.bookie(machine.name).wiped:
+                for _ in range(10):
+                    await self.faults.restart(machine)
+                    if machine.ready:
+                        break
+                    await asyncio.sleep(1.0)
+                self.report.check("ends", machine.ready, "{} does not start although all is well: {}", machine.name,
+                                  machine.refused)
+        for host in world.processes:
+            if not (self.plan.cluster.late_wake and host.startswith("w")):
+                world.resume(host)
+
+    async def _actors_end(self) -> None:
+        """Whatever they were at ends. Late sleepers wake when another has long taken over."""
+        if self.plan.cluster.late_wake:
+            await asyncio.sleep(2.0)
+            for stream in self.plan.streams:
+                if await self.final.up(20):
+                    await self._within(self._last_words(stream), f"a writer of {stream}")
+            for host in self.world.processes:
+                self.world.resume(host)
+        pending = (await asyncio.wait(self.actors, timeout=DEADLINE_S + SETTLE_S))[1] if self.actors else ()
+        self.report.check("ends", not pending, "{} are not done {} s after everything was healed",
+                          [task.get_name() for task in pending], DEADLINE_S + SETTLE_S)
+        for task in self.actors:
+            if task.done():
+                task.result()
+
+    def _answers_came(self) -> None:
+        for session in self.facts.sessions:
+            process = self.world.processes.get(session.host)
+            pending = [sent.ident for sent in session.order if sent.result == "pending"]
+            if process is None or process.dead or session.lost:
+                continue
+            self.report.check("ends", not pending, "appends of {} never end: {}", session.host, pending)
+
+    async def _within(self, work: Awaitable[None], what: str) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await work
+        except TimeoutError:
+            self.report.check("ends", False, "{} is not done within {} s although all is well; {}", what, DEADLINE_S,
+                              self.world.loop.waiting())
+        except (BuckramError, Died) as error:
+            self.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
+        else:
+            self.report.check("ends", True)
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    async def _last_words(self, stream: str) -> None:
+        """Take over, retry what producers did not hear of, close. A stream that ended stays as it is."""
+        await self.final.inside(self._write(stream), "last writer")
+
+    async def _write(self, stream: str) -> None:
+        actor, session = self.final, self.rules.session("f1")
+        for left in (4, 3, 2, 1, 0):
+            try:
+                if not await actor.ns.exists(stream):
+                    await self._anew(stream)
+                writer = await actor.ns.writer(stream, takeover=True, name="last")
+                break
+            except (StreamEnded, NoSuchStream) as error:
+                actor.note(f"{stream}: {error}")
+                return
+            except BuckramError as error:
+                actor.note(f"{stream}: {describe(error)}: {error}")
+                if not left or not error.retryable:
+                    raise
+                await asyncio.sleep(2.0)
+        self.rules.opened(session, writer._claim.uid, writer.epoch, writer.next_offset)
+        pen = Pen(actor, stream, writer, session)
+        await pen.append(*pen.fresh(20))
+        for producer in self.stage.producers:
+            if producer.stream == stream and producer.sent >= 0:
+                await pen.produce(producer, max(1, producer.sent - producer.acked), one_by_one=False)
+        await self._visible(stream, pen)
+        await writer.close()
+
+    async def _anew(self, stream: str) -> None:
+        """It was deleted; maybe somebody died over that."""
+        line = self.facts.current[full(stream)]
+        if not line.gone:
+            await self.final.ns.delete(stream)
+        await self.final.ns.create(stream, **self.plan.policy)
+
+    async def _visible(self, stream: str, pen: Pen) -> None:
+        """All is well: a tailing reader gets each record soon after its acknowledgement, also after a roll."""
+        loop, actor = asyncio.get_running_loop(), self.final
+        reading = self.rules.reading("f1", "latest", follow=True, skip=False)
+        reader = actor.ns.read(stream, start="latest", follow=True)
+        arrived: dict[int, float] = {}
+
+        async def tail() -> None:
+            self.rules.began(reading, line_of(reader), reader.position or 0)
+            while (batch := await reader.next_batch()) is not None:
+                self.rules.read(reading, batch.records())
+                arrived.update(dict.fromkeys(range(batch.first_offset, batch.next_offset), loop.time()))
+
+        await reader.open()
+        task = actor.process.spawn(tail(), "tail")
+        steady_since = loop.time()
+        await asyncio.sleep(0.3)
+        acked: dict[int, float] = {}
+        for roll in (False, False, True, False):
+            if roll:
+                actor.process.spawn(self._roll(pen), "roll")
+            for _ in range(3):
+                ident, content = pen.fresh(20)
+                await pen.append(ident, content)
+                sent = self.facts.sent[ident][-1]
+                if sent.offset is not None:
+                    acked[sent.offset] = loop.time()
+                await asyncio.sleep(0.0 if actor.rng.random() < 0.5 else 0.05)
+        await asyncio.sleep(0.5)
+        if all(self.world.steady(host, steady_since) for host in self.world.processes):
+            for offset, told in acked.items():
+                late = arrived.get(offset, loop.time()) - told
+                self.report.check("visible", late <= VISIBLE_S, "offset {} of {} is read {:.4f} s after its "
+                                  "acknowledgement", offset, stream, late)
+        reading.done = True
+        task.cancel()
+        await asyncio.wait([task])
+        await reader.close()
+
+    async def _roll(self, pen: Pen) -> None:
+        try:
+            await pen.writer.roll()
+        except BuckramError as error:
+            self.final.note(f"roll failed: {describe(error)}: {error}")
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def _followers(self) -> None:
+        """Those that follow have everything soon."""
+        due = [(process, reading) for process, reading in self.stage.tails
+               if not process.dead and not reading.done and reading.line is not None and not reading.line.gone]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 20.0
+
+        def behind() -> list[str]:
+            return [f"{r.host} at {r.expected} of {r.line.name}" for p, r in due
+                    if not p.dead and not r.done and r.line is not None and r.line.head is not None and not r.line.gone
+                    and r.expected is not None and r.expected != r.line.head.end]
+
+        left = behind()
+        while left and loop.time() < end:
+            await asyncio.sleep(0.1)
+            left = behind()
+        for _ in due[len(left):]:
+            self.report.check("follow", True)
+        if left:
+            self.report.check("follow", False, "followers are behind although all is well: {}; ends are {}", left,
+                              [line.head.end for line in self.facts.lines.values() if line.head])
+
+    async def _read_all(self, stream: str) -> None:
+        line = self.facts.current.get(full(stream))
+        if line is None or line.gone:
+            return
+        reader = Auditor(self.stage, "f2")
+        if await reader.up(20):
+            await reader.inside(reader.audit(stream, line), "audit")
+
+    # -- cleaning -----------------------------------------------------------------------------------------
+
+    async def _clean(self) -> None:
+        """Nobody is at work any more: after two passes nothing is left that no stream needs."""
+        janitor = JanitorActor(self.stage, "j9")
+        if not await janitor.up(20):
+            return
+        for host, client in self.stage.clients.items():
+            process = self.world.processes[host]
+            if not process.dead and host not in ("f1", "j9"):
+                await self.world.join(process, client.close(), "close")
+        await asyncio.sleep(self.world.metadata.session_timeout_s + 5.0)
+        for _ in range(2):
+            report = await janitor.inside(janitor.clean(), "janitor")
+            self.report.check("orphans", not report.problems, "the janitor has problems although all is well: {}",
+                              report.problems)
+        self._nothing_left()
+
+    def _nothing_left(self) -> None:
+        facts = self.facts
+        for ledger, uid in facts.owned.items():
+            line = facts.lines.get(uid)
+            row = line.listed.get(ledger) if line is not None and not line.gone else None
+            needed = row is not None and line is not None and line.head is not None and ledger not in line.head.garbage
+            self.report.check("orphans", needed and row is not None and row.number >= _first(line),
+                              "ledger {} of stream {} is left behind", ledger, line.name if line else uid)
+            if row is not None and line is not None and line.head is not None:
+                dead = row.sealed and row.end <= line.head.earliest and (
+                    line.head.producers is None or row.number < line.head.producers)
+                self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, line.name)
+        for (uid, ledger), state in facts.intents.items():
+            self.report.check("orphans", False, "the intent ({}) of ledger {} of stream {} is left", state, ledger, uid)
+        for line in facts.lines.values():
+            if line.gone:
+                known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
+                left = [key for key in known if self.world.metadata.peek(key) is not None]
+                self.report.check("orphans", not left, "keys of deleted stream {} are left behind: {}", line.name, left)
+
+    async def _delete_all(self) -> None:
+        deleter = Deleter(self.stage, "d9")
+        if not await deleter.up(20):
+            return
+        for stream in self.plan.streams:
+            line = self.facts.current.get(full(stream))
+            if line is not None and not line.gone:
+                await deleter.inside(self._delete(deleter, stream), "delete")
+                deleter.deleted(line)
+
+    async def _delete(self, deleter: Deleter, stream: str) -> None:
+        await deleter.ns.delete(stream)
+        for attempt in (deleter.ns.info(stream), deleter.ns.writer(stream, create=False)):
+            try:
+                await attempt
+            except NoSuchStream:
+                self.report.check("deleted", True)
+            else:
+                self.report.check("deleted", False, "{} can be used although it was deleted", stream)
+
+
+def _first(line: Line | None) -> int:
+    return line.head.first if line is not None and line.head is not None else 0
+
+
+class Auditor(ReaderActor):
+    """Reads a stream that nobody writes: in full, and from every kind of start, where the answer is certain."""
+
+    async def audit(self, stream: str, line: Line) -> None:
+        assert line.head is not None
+        found = await self._exactly(stream, line, "earliest", line.head.earliest, start="earliest")
+        line.final = {offset: line.truth[offset].ident for offset in found}
+        line.final_earliest = line.head.earliest
+        for kind, wanted, first, options in self._starts(line):
+            await self._exactly(stream, line, f"{kind} {wanted}", first, most=5, **options)
+        for offset in self.rng.sample(found, min(3, len(found))):
+            record = await self.ns.get(stream, offset)
+            self.report.check("start", self.facts.ident_of(record) == line.final[offset] and record.offset == offset,
+                              "get({}) of {} is {!r}", offset, stream, record)
+
+    def _starts(self, line: Line) -> list[tuple[str, int, int, dict[str, object]]]:
+        """(kind, wanted, the first offset that must come, options)."""
+        assert line.head is not None
+        assert line.final is not None
+        earliest, end, rng = line.head.earliest, line.head.end, self.rng
+        offsets = list(line.final)
+        starts: list[tuple[str, int, int, dict[str, object]]] = [("latest", 0, end, {"start": "latest"})]
+        for offset in [rng.randrange(earliest, end + 1) for _ in range(3)]:
+            starts.append(("offset", offset, offset, {"start": offset}))
+        for offset in rng.sample(offsets, min(4, len(offsets))):
+            time = (line.truth[offset].time or 0) + rng.choice((0, 0, 1))
+            first = next((o for o in offsets if (line.truth[o].time or 0) >= time), end)
+            starts.append(("time", time, first, {"start_time": time}))
+        txids = [(o, txid) for o in offsets if (txid := line.truth[o].txid) is not None]
+        for _, known in rng.sample(txids, min(3, len(txids))):
+            wanted = max(0, known + rng.choice((-1, 0, 1)))
+            first = next((o for o, txid in txids if txid >= wanted), end)
+            starts.append(("txid", wanted, first, {"start_txid": wanted}))
+        return starts
+
+    async def _exactly(
+        self, stream: str, line: Line, what: str, first: int, *, most: int = 1 << 60, **options: object
+    ) -> list[int]:
+        """Read to the end, or about `most` records; it must be everything from `first` on."""
+        assert line.head is not None
+        for left in (2, 1, 0):
+            reading: Reading = self.rules.reading(self.host, "audit", follow=False, skip=False)
+            reader = self.ns.read(stream, **options)  # type: ignore[arg-type]  # the starts above
+            found: list[int] = []
+            try:
+                await reader.open()
+                self.rules.began(reading, line_of(reader), first)
+                while len(found) < most and (batch := await reader.next_batch()) is not None:
+                    self.rules.read(reading, batch.records())
+                    found += range(batch.first_offset, batch.next_offset)
+                break
+            except BuckramError as error:
+                self.note(f"{what}: {describe(error)}: {error}")
+                if not left or not error.retryable:
+                    raise
+            finally:
+                reading.done = True
+                await reader.close()
+        end = line.head.end
+        due = range(first, end if len(found) < most else first + len(found))
+        self.report.check("start", found == list(due), "{} from {} has {} to {}, due was {} to {}", stream,
+                          what, found[:1], found[-1:], first, end)
+        return found
+
+
+__all__ = ["Ending"]

@@ -1,0 +1,214 @@
+"""What is known of the streams of a life: what was appended, told and read. Nothing is judged here.
+
+A record is known by its identity, text that stands in its value (or its key where it has no value). One incarnation of
+a stream name is a `Line`, by the stream's uid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from buckram.core.record_format import HeaderList
+from buckram.core.stream_batch import Record
+from buckram.core.stream_head import Head, Segment
+from buckram.types import LedgerId
+
+REFUSED = "refused"
+"""A typed error said that nothing was written."""
+
+
+class Content(NamedTuple):
+    """What a record must look like when it is read. `timestamp` None: its append time."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: HeaderList = ()
+    timestamp: int | None = None
+    txid: int | None = None
+    producer: str | None = None
+    sequence: int | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """One open writer. `epoch` and `line` are known once it is open."""
+
+    host: str
+    number: int
+    epoch: int = -1
+    first: int = 0
+    """Its next_offset when it was open."""
+    line: Line | None = None
+    order: list[Sent] = field(default_factory=list)
+    lost: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One record in one call. `at`: the serial number of the event; `result`: pending, ok, refused or unknown."""
+
+    ident: str
+    content: Content
+    session: Session
+    at: int
+    result: str = "pending"
+    offset: int | None = None
+
+
+class Seen(NamedTuple):
+    """What stands at an offset, by the first evidence. `time` is None while only an acknowledgement is known."""
+
+    ident: str
+    time: int | None
+    txid: int | None
+
+
+@dataclass(slots=True)
+class Group:
+    """An atomic batch, in order."""
+
+    idents: list[str]
+    line: Line | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """An attempt of a bulk step: idents by ledger in the order of publishing. `told`: the range it was told."""
+
+    application: str
+    version: int
+    attempt: int
+    ledgers: list[tuple[LedgerId, list[str]]] = field(default_factory=list)
+    told: range | None = None
+
+    @property
+    def idents(self) -> list[str]:
+        return [ident for _, part in self.ledgers for ident in part]
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One incarnation of a stream name."""
+
+    uid: str
+    name: str
+    head: Head | None = None
+    truth: dict[int, Seen] = field(default_factory=dict)
+    place: dict[str, int] = field(default_factory=dict)
+    acked: dict[int, Sent] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    fences: list[tuple[int, int]] = field(default_factory=list)
+    """(serial, epoch): from then on writers of lower epochs are out for good."""
+    listed: dict[LedgerId, Segment] = field(default_factory=dict)
+    """Newest row of every ledger that ever was in the list."""
+    listed_by: dict[LedgerId, int] = field(default_factory=dict)
+    """Epoch of the head that listed it."""
+    bases: dict[int, bool] = field(default_factory=dict)
+    """Where segments begin; True where another epoch wrote the one before."""
+    earliests: dict[int, None] = field(default_factory=lambda: {0: None})
+    """Every value that `earliest` ever had."""
+    asked: dict[int, None] = field(default_factory=dict)
+    """Offsets that somebody asked to truncate to."""
+    any_base: bool = False
+    """Somebody asked to truncate by size, which goes by whole segments."""
+    final: dict[int, str] | None = None
+    final_earliest: int = 0
+    gone: bool = False
+    """Its head was removed."""
+    deleted_at: int | None = None
+    """Serial at which a delete() returned."""
+
+    @property
+    def top(self) -> int:
+        """The offset after the highest that is known to hold a record."""
+        return max(self.truth, default=-1) + 1
+
+    def covered(self, offset: int) -> bool:
+        """The list has a row for it, or it was truncated."""
+        head = self.head
+        if head is None or offset < head.earliest or offset < head.end:
+            return True
+        row = head.open_segment
+        return row is not None and row.base <= offset
+
+    def fenced_since(self, epoch: int) -> int | None:
+        return next((serial for serial, by in self.fences if by > epoch), None)
+
+
+@dataclass(slots=True)
+class Reading:
+    """One reader. `expected`: the offset that must come next; None before the first."""
+
+    host: str
+    kind: str
+    follow: bool
+    skip: bool
+    line: Line | None = None
+    began_at: int = 0
+    wanted: int | None = None
+    """The append time or txid from which on it reads."""
+    first: int | None = None
+    expected: int | None = None
+    last_time: int = 0
+    stop: int | None = None
+    delivered: int = 0
+    done: bool = False
+
+
+class Facts:
+    """All of a life. Serial numbers order events that happen at one virtual time."""
+
+    def __init__(self) -> None:
+        self.serial = 0
+        self.lines: dict[str, Line] = {}
+        self.current: dict[str, Line] = {}
+        """By full name: the incarnation that has a head now, or had it last."""
+        self.sent: dict[str, list[Sent]] = {}
+        """By identity; a producer's record may have been sent many times."""
+        self.bulk: dict[str, Content] = {}
+        self.sessions: list[Session] = []
+        self.readings: list[Reading] = []
+        self.owned: dict[LedgerId, str] = {}
+        """Ledgers that exist and name a stream, with its uid."""
+        self.fencer: dict[LedgerId, str] = {}
+        """Who began the recovery of a ledger that is a stream's."""
+        self.sealers: dict[str, None] = {}
+        """Hosts that seal live segments in bulk steps: they fence first, the epoch follows with the step."""
+        self.intents: dict[tuple[str, LedgerId], str] = {}
+        """State of every intent that exists."""
+        self.cursors: dict[tuple[str, str], int] = {}
+
+    def tick(self) -> int:
+        self.serial += 1
+        return self.serial
+
+    def line(self, uid: str, name: str) -> Line:
+        line = self.lines.get(uid)
+        if line is None:
+            line = self.lines[uid] = Line(uid, name)
+        return line
+
+    def submit(self, session: Session, idents: Sequence[str], contents: Sequence[Content]) -> list[Sent]:
+        """Before the call to append, in the same turn."""
+        at = self.tick()
+        made = [Sent(ident, content, session, at) for ident, content in zip(idents, contents, strict=True)]
+        for one in made:
+            self.sent.setdefault(one.ident, []).append(one)
+        session.order += made
+        return made
+
+    def contents(self, ident: str) -> Content | None:
+        found = self.bulk.get(ident)
+        if found is None and ident in self.sent:
+            found = self.sent[ident][-1].content
+        return found
+
+    def ident_of(self, record: Record) -> str:
+        source = record.value or record.key or b""
+        return source.partition(b"|")[0].decode(errors="replace")
+
+
+__all__ = ["REFUSED", "Content", "Facts", "Group", "Line", "Reading", "Seen", "Sent", "Session", "Step"]

@@ -1,0 +1,244 @@
+"""What the metadata store sees of streams: heads, pages, intents, cursors and the ledgers that name an owner, judged
+at every change. Rules are written anew here, not taken from core/stream_changes, whose bugs they are to find.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from buckram.core.metadata_codec import parse
+from buckram.core.stream_head import Head, Segment, decode_head, decode_page
+from buckram.core.stream_names import owner_of
+from buckram.core.stream_policy import Policy
+from buckram.metadata.layout import ClusterLayout
+from buckram.seams import KeyValue
+from buckram.sim.checkers.facts import Facts as LedgerFacts
+from buckram.sim.checkers.report import Report
+from buckram.sim.streams.facts import Facts, Line
+from buckram.types import LedgerId, LedgerState
+
+Allowed = Callable[[Line, str, int, int], bool]
+"""(line, who, from, to): a policy names this truncation."""
+
+
+class HeadWatch:
+    """A metadata observer (sim/metadata.MetadataObserver)."""
+
+    def __init__(
+        self, facts: Facts, ledgers: LedgerFacts, report: Report, layout: ClusterLayout, policy: Policy,
+        allowed: Allowed,
+    ) -> None:  # fmt: skip
+        self._facts, self._ledgers, self._report, self._layout = facts, ledgers, report, layout
+        self._policy, self._allowed = policy, allowed
+
+    # -- what is observed ---------------------------------------------------------------------------------
+
+    def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
+        ledger = self._layout.ledger_of(key)
+        if ledger is not None:
+            self._ledger(who, ledger, new)
+            return
+        _, found, rest = key.partition("/streams/")
+        if not found:
+            return
+        parts = rest.split("/")
+        if parts[0] == "heads" and len(parts) == 3:
+            self._head(who, key, f"{parts[1]}/{parts[2]}", old, new)
+        elif parts[0] == "data" and len(parts) == 4:
+            self._below(parts[1], parts[2], parts[3], key, new)
+
+    def key_conflict(self, who: str, key: str) -> None:
+        if "/streams/heads/" in key:
+            self._report.situation("conflict on a head")
+
+    def reply_lost(self, who: str, key: str) -> None:
+        if "/streams/heads/" in key:
+            self._report.situation("reply lost on a head")
+
+    def unread_version(self, who: str, key: str, version: int) -> None:
+        """S11 of the ledgers' judge."""
+
+    # -- ledgers ------------------------------------------------------------------------------------------
+
+    def _ledger(self, who: str, ledger: LedgerId, new: KeyValue | None) -> None:
+        uid = self._facts.owned.get(ledger)
+        if new is None:
+            if uid is not None:
+                del self._facts.owned[ledger]
+                self._deleted(who, uid, ledger)
+            return
+        metadata = parse(new.value)
+        owner = owner_of(metadata.custom_metadata)
+        if owner is not None:
+            self._facts.owned[ledger] = owner[1]
+            if metadata.state is LedgerState.IN_RECOVERY:
+                self._facts.fencer[ledger] = who
+
+    def _deleted(self, who: str, uid: str, ledger: LedgerId) -> None:
+        line, state = self._facts.lines.get(uid), self._facts.intents.get((uid, ledger))
+        if line is None or line.gone or line.head is None or line.head.deleting:
+            return
+        head, row = line.head, line.listed.get(ledger)
+        if row is None:
+            allowed = state in (None, "discard")
+            if state == "discard":
+                self._report.situation("unlisted entries discarded")
+        else:
+            dead = row.sealed and row.end <= head.earliest and (head.producers is None or row.number < head.producers)
+            allowed = dead or ledger in head.garbage or row.number < head.first
+        self._report.check("kept", allowed, "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
+                           who, ledger, line.name, row, head.earliest, state)
+
+    # -- keys below a stream ------------------------------------------------------------------------------
+
+    def _below(self, uid: str, folder: str, name: str, key: str, new: KeyValue | None) -> None:
+        facts = self._facts
+        if folder == "intents":
+            if new is None:
+                facts.intents.pop((uid, int(name)), None)
+            else:
+                facts.intents[uid, int(name)] = str(json.loads(new.value)["state"])
+        elif folder == "cursors":
+            before = facts.cursors.get((uid, name))
+            if new is None:
+                facts.cursors.pop((uid, name), None)
+                return
+            offset = facts.cursors[uid, name] = int(json.loads(new.value)["offset"])
+            self._report.check("cursor", before is None or before <= offset, "cursor {} went from {} to {}",
+                               name, before, offset)
+        elif folder == "pages" and new is not None:
+            self._report.situation("page written")
+            line = facts.lines[uid]
+            for row in decode_page(key, new.value).segments:
+                self._report.check("head", line.listed.get(row.ledger) == row and row.sealed,
+                                   "page {} of {} holds {}, listed was {}", name, line.name, row,
+                                   line.listed.get(row.ledger))
+
+    # -- heads --------------------------------------------------------------------------------------------
+
+    def _head(self, who: str, key: str, name: str, old: KeyValue | None, new: KeyValue | None) -> None:
+        facts = self._facts
+        serial = facts.tick()
+        before = decode_head(key, old.value) if old is not None else None
+        if new is None:
+            if before is not None:
+                line = facts.line(before.uid, name)
+                self._report.check("deleted", before.deleting, "{} removes the head of {} alive", who, name)
+                line.gone = True
+            return
+        after = decode_head(key, new.value)
+        line = facts.line(after.uid, name)
+        facts.current[name] = line
+        self._report.check("head", before is None or before.uid == after.uid, "{} replaces the head of {}", who, name)
+        line.head = after
+        if before is not None and before.uid == after.uid:
+            self._forward(who, line, before, after)
+        self._rows(who, line, before, after)
+        self._fence(line, after, serial)
+
+    def _forward(self, who: str, line: Line, before: Head, after: Head) -> None:
+        for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid"):
+            a, b = getattr(before, what), getattr(after, what)
+            self._report.check("head", a <= b, "{} moves {} of {} from {} back to {}", who, what, line.name, a, b)
+        self._report.check("head", (after.ended or not before.ended) and (after.deleting or not before.deleting),
+                           "{} makes {} live again", who, line.name)
+        if before.ended and not after.deleting:
+            self._report.check("head", after.end == before.end, "{} appends to {} after its end", who, line.name)
+        if after.ended and not before.ended:
+            self._report.situation("stream ended")
+        if after.first > before.first:
+            self._report.situation("segment trimmed")
+        if after.earliest > before.earliest:
+            self._truncated(who, line, before, after)
+
+    def _truncated(self, who: str, line: Line, before: Head, after: Head) -> None:
+        line.earliests[after.earliest] = None
+        asked = after.earliest in line.asked or (
+            line.any_base and any(after.earliest in (row.base, row.end) for row in line.listed.values()))
+        self._report.check("truncation", asked or self._allowed(line, who, before.earliest, after.earliest),
+                           "{} truncates {} from {} to {}, which nobody asked for", who, line.name, before.earliest,
+                           after.earliest)
+        if not asked:
+            self._report.situation("retention truncated")
+        row = after.open_segment
+        if row is not None and after.earliest > row.base:
+            self._report.situation("truncated in the open segment")
+        if any(reading.line is line and not reading.done and reading.expected is not None
+               and reading.expected < after.earliest for reading in self._facts.readings):
+            self._report.situation("truncated under a reader")
+
+    def _rows(self, who: str, line: Line, before: Head | None, after: Head) -> None:
+        report, previous = self._report, None
+        for row in after.tail:
+            report.check("M9", previous is None or (
+                previous.sealed and previous.number < row.number and previous.end == row.base),
+                "{} lists {} after {} in {}", who, row, previous, line.name)
+            known = line.listed.get(row.ledger)
+            if known is None:
+                self._listed(who, line, after, row)
+            elif known != row:
+                report.check("head", not known.sealed and known == Segment(*row_key(row), None, row.kind),
+                             "{} changes row {} of {} to {}", who, known, line.name, row)
+            if row.sealed and (known is None or not known.sealed):
+                self._sealed(who, line, after, row)
+            line.listed[row.ledger] = row
+            previous = row
+        if previous is not None:
+            end = previous.end if previous.sealed else previous.base
+            report.check("M9", end == after.end, "{} says that {} ends at {}, the last row is {}", who, line.name,
+                         after.end, previous)
+        kept = {row.ledger: None for row in after.tail}
+        for row in () if before is None else before.tail:
+            if row.ledger not in kept:
+                self._left(who, line, after, row)
+
+    def _listed(self, who: str, line: Line, head: Head, row: Segment) -> None:
+        line.listed_by[row.ledger] = head.epoch
+        before = head.tail[-2] if len(head.tail) > 1 else None
+        line.bases[row.base] = before is not None and line.listed_by.get(before.ledger) != head.epoch
+        state = self._facts.intents.get((line.uid, row.ledger))
+        owner = self._facts.owned.get(row.ledger)
+        self._report.check("M9", state == "made" and owner == line.uid,
+                           "{} lists ledger {} in {}: its intent is {}, its owner {}", who, row.ledger, line.name,
+                           state, owner)
+
+    def _sealed(self, who: str, line: Line, head: Head, row: Segment) -> None:
+        assert row.summary is not None
+        closed = self._ledgers.ledger(row.ledger).closed
+        holds = closed == (row.summary.last_entry, row.summary.bytes) and row.summary.records > 0
+        self._report.check("sealed-row", holds, "{} seals {} of {}, its ledger is closed at {}", who, row, line.name,
+                           closed)
+        if line.listed_by.get(row.ledger, head.epoch) != head.epoch:
+            self._report.situation("segment sealed by the next writer")
+        elif head.open_segment is not None:
+            age = (head.open_segment.created - row.created) / 1e6
+            big = row.summary.bytes >= self._policy.roll_bytes
+            why = "size" if big else "time" if age >= self._policy.segment_s else "call"
+            self._report.situation(f"rolled by {why}")
+
+    def _left(self, who: str, line: Line, after: Head, row: Segment) -> None:
+        """A row is no longer in the tail: paged, trimmed, or empty."""
+        empty = not row.sealed and row.ledger in after.garbage
+        dead = row.sealed and row.number < after.first and row.end <= after.earliest
+        self._report.check("M9", empty or dead or (row.sealed and row.number < after.paged),
+                           "{} takes {} out of {}", who, row, line.name)
+        if empty:
+            self._report.situation("empty segment left the list")
+            self._report.check("durable", row.base not in line.acked, "the segment {} of {} is dropped as empty", row,
+                               line.name)
+
+    def _fence(self, line: Line, head: Head, serial: int) -> None:
+        """Nothing that an older epoch wrote after now can be acknowledged: no row of an older epoch is open."""
+        row = head.open_segment
+        if row is not None and line.listed_by.get(row.ledger) != head.epoch:
+            return
+        if not line.fences or line.fences[-1][1] < head.epoch:
+            line.fences.append((serial, head.epoch))
+
+
+def row_key(row: Segment) -> tuple[int, LedgerId, int, int]:
+    return row.number, row.ledger, row.base, row.created
+
+
+__all__ = ["HeadWatch"]

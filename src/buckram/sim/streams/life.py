@@ -1,0 +1,171 @@
+"""One life of streams, from birth to judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from buckram.core import stream_changes, stream_head
+from buckram.net.tasks import TaskScope
+from buckram.sim.checkers.safety import Metadata
+from buckram.sim.cluster import LifeResult, report_broken_invariants
+from buckram.sim.loop import Crashed, Stuck
+from buckram.sim.streams.bulking import Publisher
+from buckram.sim.streams.ending import Ending
+from buckram.sim.streams.faults import StreamFaults
+from buckram.sim.streams.finals import Finals
+from buckram.sim.streams.names import INVARIANTS, SITUATIONS
+from buckram.sim.streams.plan import LIFE_S, StreamPlan, make_stream_plan
+from buckram.sim.streams.reading import ReaderActor
+from buckram.sim.streams.stage import NAMESPACE, Actor, Producer, Stage
+from buckram.sim.streams.tending import Deleter, JanitorActor, Truncator
+from buckram.sim.streams.writing import WriterActor
+from buckram.sim.world import World
+from buckram.streams import delete as stream_delete
+from buckram.streams import metadata as stream_metadata
+
+
+class Life:
+    def __init__(self, plan: StreamPlan, echo: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.world = stream_world(f"streams {plan.seed}", plan, echo)
+        self.stage = Stage(self.world, plan)
+        self.faults = StreamFaults(self.stage)
+
+    async def run(self) -> None:
+        world = self.world
+        world.broken = asyncio.Event()
+        world.trace.note("plan", str(self.plan))
+        await bring_up(world, self.plan)
+        work = asyncio.create_task(self._live(), name="life")
+        broken = asyncio.create_task(world.broken.wait(), name="broken")
+        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+
+    async def _live(self) -> None:
+        stage = self.stage
+        setup = Actor(stage, "s1")
+        await setup.up()
+        await setup.inside(self._create(setup), "create")
+        actors = [asyncio.create_task(actor.run(), name=actor.host) for actor in self._actors()]
+        watchers = [asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+                    for machine in self.world.machines.values()]
+        chaos = asyncio.create_task(self.faults.run(), name="faults")
+        await asyncio.wait(actors, timeout=LIFE_S)
+        await chaos
+        await Ending(stage, self.faults, actors).run()
+        if not self.world.report.violations:
+            Finals(stage.facts, self.world.report).judge()
+        for task in (*actors, *watchers):
+            task.cancel()
+
+    async def _create(self, setup: Actor) -> None:
+        for stream in self.plan.streams:
+            await setup.ns.create(stream, **self.plan.policy)
+            for n in range(2):
+                self.stage.producers.append(Producer(f"P{stream}{n}", stream))
+        assert setup.client is not None
+        await setup.client.close()
+
+    def _actors(self) -> list[Actor]:
+        plan, stage = self.plan, self.stage
+        actors: list[Actor] = [WriterActor(stage, f"w{n + 1}") for n in range(plan.writers)]
+        actors += [ReaderActor(stage, f"r{n + 1}") for n in range(plan.readers)]
+        if plan.publisher:
+            actors.append(Publisher(stage, "p1"))
+        if plan.truncator:
+            actors.append(Truncator(stage, "t1"))
+        if plan.janitor:
+            actors.append(JanitorActor(stage, "j1"))
+        if plan.deleter:
+            actors.append(Deleter(stage, "d1"))
+        return actors
+
+    def result(self) -> LifeResult:
+        world, report = self.world, self.world.report
+        return LifeResult(
+            self.plan.seed, str(self.plan), report.violations, report.evaluated, report.reached, self.stage.rules.acked,
+            world.crashes, world.faults, world.loop.steps, world.loop.time(), world.trace.digest,
+            list(world.trace.lines))
+
+
+def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None) -> World:
+    """A world whose ledgers' wire is not judged: that is the ledger simulator's business, and takes time."""
+    world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata)
+    world.fabric.observers.remove(world.judge.wire)
+    world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Metadata)]
+    world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
+    world.report.reached |= dict.fromkeys(SITUATIONS, 0)
+    return world
+
+
+async def bring_up(world: World, plan: StreamPlan) -> None:
+    """A cluster in which all is well."""
+    await world.store(world.loop.world, world.rng).initialise()
+    for n in range(1, plan.cluster.bookies + 1):
+        world.add_machine(f"b{n}")
+    started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
+    if not all(started):
+        world.report.violate("ends", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+
+
+@contextmanager
+def watch_tasks(world: World) -> Iterator[None]:
+    """A task of a scope that fails is only logged in production; here it counts."""
+    original = TaskScope._ended
+
+    def noticed(self: TaskScope, task: asyncio.Task[object]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Crashed):
+            world.report.violate("uncaught", f"task {task.get_name()} failed: {error!r}")
+        original(self, task)
+
+    TaskScope._ended = noticed  # type: ignore[method-assign]  # for the time of a life
+    try:
+        yield
+    finally:
+        TaskScope._ended = original  # type: ignore[method-assign]  # as it was
+
+
+@contextmanager
+def small_pages(on: bool = True) -> Iterator[None]:
+    """Pages of four segments instead of 256: lives are too short to fill those."""
+    sizes = {"PAGE_SEGMENTS": 4, "_TAIL_MOST": 8} if on else {}
+    with ExitStack() as stack:
+        for module in (stream_head, stream_changes, stream_metadata, stream_delete):
+            for name, size in sizes.items():
+                if name in vars(module):
+                    stack.callback(setattr, module, name, getattr(module, name))
+                    setattr(module, name, size)
+        yield
+
+
+def run_stream_life(
+    seed: int, *, plan: StreamPlan | None = None, echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> LifeResult:
+    """Live one life; the same seed gives the same one. Garbage is collected when it is over."""
+    enabled = gc.isenabled()
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        life = Life(plan or make_stream_plan(seed), echo)
+        stack.enter_context(small_pages(life.plan.small_pages))
+        stack.enter_context(report_broken_invariants(life.world))
+        stack.enter_context(watch_tasks(life.world))
+        try:
+            life.world.loop.run_until_complete(life.run())
+        except Stuck as stuck:
+            life.world.report.violate("stuck", str(stuck))
+        result = life.result()
+        life.world.close()
+    if enabled:
+        gc.enable()
+    return result
+
+
+__all__ = ["NAMESPACE", "Life", "bring_up", "run_stream_life", "stream_world", "watch_tasks"]

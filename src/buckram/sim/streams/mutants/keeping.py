@@ -1,0 +1,108 @@
+"""Planted bugs of truncation, janitors, deletion and bulk steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from buckram.core import stream_changes
+from buckram.sim.streams.mutants.base import Mutant, plant
+from buckram.streams import bulk, delete, janitor, ledgers, orphans, retention, truncate
+from buckram.streams.ledgers import drop_ledger
+
+_truncated, _published, _is_dead, _wanted = (
+    stream_changes.truncated, stream_changes.published, stream_changes.is_dead, retention.wanted_earliest)
+_forget = truncate._forget
+
+
+def _by_segment(name: str, head: Any, offset: int, known_end: int) -> Any:
+    step = _truncated(name, head, offset, known_end)
+    bases = [row.base for row in head.tail if head.earliest < row.base <= offset]
+    return stream_changes.Step(replace(step.head, earliest=bases[-1])) if step and bases else None
+
+
+def _dead_when_touched(head: Any, segment: Any) -> bool:
+    return bool(segment.sealed and segment.base < head.earliest)
+
+
+def _producers_not_needed(head: Any, segment: Any) -> bool:
+    return bool(segment.sealed and segment.end <= head.earliest)
+
+
+async def _forget_first(client: Any, streams: Any, name: Any, *, at_most: int | None = None) -> int:
+    head = (await streams.read(name)).head
+    dead = await truncate._dead(streams, head, 64)
+    if dead:
+        await _forget(streams, name, head, dead[-1].number + 1)
+        for row in dead:
+            await drop_ledger(client, row.ledger)
+    return len(dead)
+
+
+async def _no_intents(*args: Any, **kwargs: Any) -> list[Any]:
+    return []
+
+
+async def _discard_unclaimed(client: Any, streams: Any, uid: str, intent: Any) -> bool:
+    await drop_ledger(client, intent.ledger)
+    key = streams.layout.intent(uid, intent.ledger)
+    seen = await ledgers.read_intent(streams, uid, intent.ledger)
+    if seen is not None:
+        await streams.keys.delete(key, seen.version)
+    return True
+
+
+async def _nothing_pending(streams: Any, item: Any) -> bool:
+    return False
+
+
+def _transaction_forgotten(name: str, head: Any, segments: Any, application: str, *args: Any, **kwargs: Any) -> Any:
+    return _published(name, replace(head, transactions={}), segments, application, *args, **kwargs)
+
+
+async def _older_than_asked(client: Any, streams: Any, name: Any, head: Any, policy: Any, now: int) -> int:
+    return await _wanted(client, streams, name, head, policy, now + 5_000_000)
+
+
+async def _cursors_forgotten(streams: Any, head: Any) -> None:
+    return None
+
+
+async def _not_checked(self: Any, ledger: Any) -> Any:
+    """Each ledger counts what its writer said, in its own order: bases come from the wrong row."""
+    found = await _check(self, ledger)
+    return found[0], found[1]._replace(records=found[1].records + 1), found[2]
+
+
+_check = bulk.Bulk._check
+
+MUTANTS = (
+    Mutant("truncates-segments", "5", "truncation goes to the border of a segment",
+           plant((truncate, "truncated", _by_segment)), drills=("truncate",)),
+    Mutant("dead-when-touched", "5, 19", "a segment is deleted when its first record was truncated",
+           plant((truncate, "is_dead", _dead_when_touched), (stream_changes, "is_dead", _dead_when_touched)),
+           drills=("truncate",)),
+    Mutant("producers-trimmed", "idempotence", "the segment with the producers' table is deleted like any other",
+           plant((truncate, "is_dead", _producers_not_needed), (stream_changes, "is_dead", _producers_not_needed)),
+           lives=lambda plan: plan.truncator, seeds=120),
+    Mutant("forgets-first", "25", "trimming takes rows out of the list, then deletes their ledgers",
+           plant((truncate, "trim", _forget_first), (janitor, "trim", _forget_first)), drills=("truncate",)),
+    Mutant("delete-leaves-intents", "25", "deletion does not look for ledgers that are in no list",
+           plant((delete, "intents", _no_intents)), drills=("delete",)),
+    Mutant("discard-unclaimed", "25", "a prepared ledger is deleted without a claim of its intent",
+           plant((ledgers, "discard", _discard_unclaimed), (janitor, "discard", _discard_unclaimed),
+                 (delete, "discard", _discard_unclaimed)), drills=("janitor", "delete")),
+    Mutant("orphans-in-progress", "25", "a ledger that is about to be listed counts as an orphan",
+           plant((orphans, "_has_intent", _nothing_pending)), drills=("janitor",), lives=lambda plan: plan.janitor),
+    Mutant("transaction-forgotten", "lost replies", "a bulk step does not look whether it was published",
+           plant((bulk, "published", _transaction_forgotten)), drills=("bulk",),
+           lives=lambda plan: plan.publisher),
+    Mutant("wrong-bases", "3", "a bulk step counts records that are not there",
+           plant((bulk.Bulk, "_check", _not_checked)), drills=("bulk",), lives=lambda plan: plan.publisher),
+    Mutant("older-than-asked", "19", "retention takes records five seconds too young",
+           plant((retention, "wanted_earliest", _older_than_asked)),
+           lives=lambda plan: "retention_s" in plan.policy and plan.janitor, seeds=40),
+    Mutant("cursors-forgotten", "19, 23", "retention does not respect cursors",
+           plant((retention, "lowest_cursor", _cursors_forgotten)),
+           lives=lambda plan: bool(plan.policy.get("retention_cursors")) and plan.janitor, seeds=60),
+)

@@ -1,0 +1,121 @@
+"""Planted bugs of readers and cursors: starts, borders of segments, truncation, visibility."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buckram.core.stream_batch import Batch
+from buckram.sim.streams.mutants.base import Mutant, plant
+from buckram.streams import locate, reader, roll, source, truncate
+from buckram.streams.cursors import Cursor, _decode, _get
+from buckram.streams.reader import StreamReader
+from buckram.streams.segment import SegmentWriter
+from buckram.streams.source import Source
+
+_segment_close = SegmentWriter.close
+
+
+async def _fencing_end(client: Any, name: Any, head: Any) -> int:
+    segment = head.open_segment
+    if segment is None:
+        return int(head.end)
+    async with client.recover(segment.ledger) as opened:
+        return await locate.readable_end(name, opened, segment)
+
+
+def _always_skip(self: Source) -> bool:
+    earliest = self.follower.head.earliest
+    if self.position >= earliest:
+        return False
+    self.position = earliest
+    return True
+
+
+async def _next_entry(name: Any, opened: Any, segment: Any, offset: int, last: int) -> int:
+    relative = offset - segment.base
+    if relative <= 0:
+        return 0
+    return await locate.first_entry(name, opened, last, lambda header: header.first >= relative)
+
+
+def _whole_batch(self: Batch, first: int, stop: int | None = None) -> Batch:
+    return self
+
+
+async def _start_of_segment(client: Any, streams: Any, name: Any, head: Any, time: int) -> int:
+    segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_append >= time)
+    return int(head.end if segment is None else segment.base)
+
+
+async def _first_of_entry(client: Any, streams: Any, name: Any, head: Any, txid: int) -> int:
+    """One record late."""
+    return 1 + await _offset_of_txid(client, streams, name, head, txid)
+
+
+_offset_of_txid = locate.offset_of_txid
+
+
+async def _commit_what_was_read(self: StreamReader, offset: int | None = None) -> int:
+    """The position of what was fetched, not of what was handed out."""
+    await self.open()
+    assert self._cursor is not None
+    assert self._source is not None
+    await self._cursor.move(self._source.position)
+    return self._source.position
+
+
+async def _move_anywhere(self: Cursor, offset: int) -> None:
+    key = await self._key()
+    found = await _get(self._streams, key)
+    if found is None:
+        await self._create(key, offset)
+    elif _decode(key, found.value)[0] != offset:
+        await self._streams.keys.set(key, self._encode(offset), found.version)
+
+
+async def _finish_without_marks(segment: SegmentWriter) -> Any:
+    await segment.flush()
+    return await segment.close()
+
+
+def _no_idle(self: SegmentWriter) -> None:
+    self._timer = None
+
+
+async def _ended_means_end(self: Source, segment: Any) -> None:
+    """The end of an open segment's ledger is taken for the end of what there is."""
+    await self._leave()
+    self.stop = self.position
+
+
+async def _known_to_the_list(client: Any, name: Any, head: Any) -> int:
+    return int(head.end)
+
+
+MUTANTS = (
+    Mutant("reader-fences", "20", "to learn the end a reader opens the ledger with recovery",
+           plant((locate, "known_end", _fencing_end), (reader, "known_end", _fencing_end),
+                 (truncate, "known_end", _fencing_end))),
+    Mutant("skips-silently", "17", "a reader whose position was truncated goes on without a word",
+           plant((Source, "_check_truncation", _always_skip)), drills=("truncate",),
+           lives=lambda plan: plan.truncator),
+    Mutant("next-entry", "10", "a start in the middle of an entry begins with the next entry",
+           plant((source, "entry_of_offset", _next_entry))),
+    Mutant("whole-batch", "11", "a start in the middle of an entry gives the whole entry",
+           plant((Batch, "between", _whole_batch))),
+    Mutant("time-by-segment", "start", "a start by time begins with the segment",
+           plant((reader, "offset_at_time", _start_of_segment))),
+    Mutant("txid-late", "10", "a start by txid begins one record too late",
+           plant((reader, "offset_of_txid", _first_of_entry))),
+    Mutant("commit-ahead", "23", "a commit covers what was fetched and not handed out",
+           plant((StreamReader, "commit", _commit_what_was_read)), seeds=150),
+    Mutant("cursor-back", "23", "a cursor moves to wherever the last commit says",
+           plant((Cursor, "move", _move_anywhere)), seeds=150),
+    Mutant("no-marks", "13", "a segment ends without marks", plant((roll, "finish", _finish_without_marks))),
+    Mutant("no-idle-mark", "13, 14", "a writer that rests does not publish what was acknowledged",
+           plant((SegmentWriter, "_idle", _no_idle))),
+    Mutant("ended-means-end", "17", "a follower takes the end of a ledger for the end of the stream",
+           plant((Source, "_ended", _ended_means_end)), drills=("roll",)),
+    Mutant("list-end", "13", "what is readable of the open segment does not count as readable",
+           plant((reader, "known_end", _known_to_the_list)), scenarios=("reading-live",), seeds=5),
+)

@@ -1,0 +1,184 @@
+"""Planted bugs of writers: take-over, rolling, sealing, idempotence, order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from buckram.core import stream_changes
+from buckram.core.stream_changes import Step
+from buckram.core.stream_errors import WriterLost
+from buckram.core.stream_head import Summary
+from buckram.core.stream_producers import ProducerTable
+from buckram.core.stream_window import SegmentProgress, StreamWindow
+from buckram.errors import MetadataUnavailable, VersionConflict
+from buckram.sim.streams.mutants.base import Mutant, nothing, plant
+from buckram.sim.streams.plan import StreamPlan
+from buckram.streams import bulk, opening, recovery, roll
+from buckram.streams.appender import Appender
+from buckram.streams.intake import Cut
+from buckram.streams.metadata import StreamStore
+from buckram.streams.segment import SegmentWriter
+from buckram.streams.writer import StreamWriter
+
+_begin, _appender, _next_part = SegmentWriter.begin, Appender.__init__, Cut.next_part
+_rolled, _claimed, _sealed = stream_changes.rolled, stream_changes.claimed, stream_changes._sealed
+_summarise, _window_begin, _change = recovery.summarise, StreamWindow.begin, StreamStore.change
+_examine = vars(roll)["examine"]
+
+
+async def _look_only(client: Any, name: Any, ledger: Any) -> Any:
+    async with client.open(ledger) as reader:
+        return await recovery.summarise(name, reader)
+
+
+def _same_epoch(name: str, head: Any, writer: Any) -> Any:
+    step = _claimed(name, head, writer)
+    return step and Step(replace(step.head, epoch=head.epoch))
+
+
+def _ended_is_nothing(name: str, head: Any, writer: Any) -> Any:
+    step = _claimed(name, replace(head, ended=False), writer)
+    return step and Step(replace(step.head, ended=head.ended))
+
+
+def _listed_at_once(self: StreamWindow) -> SegmentProgress:
+    progress = _window_begin(self)
+    progress.listed = True
+    return progress
+
+
+async def _list_first(
+    self: Any, old: Any, fresh: Any, sealed: Any = None
+) -> None:
+    """The new segment comes into the list, then the old one ends."""
+    claim = self._claim
+    if old is not None:
+        await old.flush()
+        sealed = (old.ledger.ledger_id, roll_summary(old))
+    try:
+        await roll.list_segment(claim, sealed, fresh)
+    except Exception as error:
+        self._rolling = None
+        self._host.failed(roll.ended(str(claim.name), error))  # type: ignore[arg-type]  # ours only
+        return
+    if old is not None:
+        old.rest()
+        await old.ledger.close()
+    self._rolling = self._leaving = None
+    waiters, self._waiters = self._waiters, []
+    self._host.listed(fresh)
+    for future in waiters:
+        if not future.done():
+            future.set_result(True)
+
+
+def roll_summary(segment: SegmentWriter) -> Any:
+    """What SegmentWriter.close would give."""
+    return Summary(
+        segment.records, segment._entries - 1, segment.bytes, segment._first_append, segment._last_append,
+        segment._lowest, segment._highest, segment._last_txid, segment._snapshot)
+
+
+def _empty_rows(head: Any, summary: Any) -> Any:
+    if summary.records:
+        return _sealed(head, summary)
+    row = replace(head.tail[-1], summary=summary._replace(last_append=head.last_append, last_txid=head.last_txid))
+    return replace(head, tail=(*head.tail[:-1], row))
+
+
+def _own_clock(self: Appender, *args: Any, **kwargs: Any) -> None:
+    _appender(self, *args, **kwargs)
+    self._last_append = 0
+
+
+def _begin_without_table(self: SegmentWriter, progress: Any, time: int, txid: int, table: ProducerTable) -> None:
+    _begin(self, progress, time, txid, ProducerTable())
+
+
+def _lost_is_lost(name: str, head: Any, epoch: int, old: Any, ledger: int, base: int, now: int) -> Any:
+    present = head.open_segment
+    if present is not None and present.ledger == ledger:
+        raise WriterLost(name, "its open segment is not this writer's any more")
+    return _rolled(name, head, epoch, old, ledger, base, now)
+
+
+async def _no_answer_is_yes(self: StreamStore, name: Any, change: Any, **options: Any) -> Any:
+    at = await self.read(name)
+    options.pop("patience_s", None)
+    step = change(at.head)
+    try:
+        return await _change(self, name, change, patience_s=0.0, **options)
+    except (MetadataUnavailable, VersionConflict):
+        return step.head if step else at.head
+
+
+async def _last_batch_forgotten(name: Any, reader: Any) -> Any:
+    summary = await _summarise(name, reader)
+    if summary.records < 2:
+        return summary
+    header = recovery.entry_header(name, await reader.get(summary.last_entry))
+    return summary._replace(records=header.first or summary.records)
+
+
+async def _nothing_arrived(claim: Any, failed: Any) -> Any:
+    broken = await _examine(claim, failed)
+    return replace(broken, records=0) if broken.sealed is None else broken
+
+
+def _cut_anywhere(self: Cut, most_bytes: int, *, whole: bool = False) -> Any:
+    return _next_part(self, 300)
+
+
+def _overtaking(self: Appender, size: int) -> bool:
+    return False
+
+
+async def _flush_at_once(self: StreamWriter) -> None:
+    self._appender.send_batch()
+
+
+def _no_snapshot_of_others(self: ProducerTable, batch: Any) -> None:
+    """Records after the snapshot are not replayed."""
+
+
+def _crashes(plan: StreamPlan) -> bool:
+    return plan.crashing > 0 and plan.sessions > 1
+
+
+MUTANTS = (
+    Mutant("no-fence", "15, 20; M9", "the segment of the old writer is looked at, not recovered",
+           plant((opening, "recover_segment", _look_only)), drills=("take-over",)),
+    Mutant("epoch-ignored", "16", "a change of the head does not ask for the writer's epoch",
+           plant((stream_changes, "check_epoch", nothing), (roll, "check_epoch", nothing))),
+    Mutant("claim-keeps-epoch", "16", "a claim names the new writer and leaves the epoch",
+           plant((opening, "claimed", _same_epoch))),
+    Mutant("ack-unlisted", "8, 13; M9", "records are acknowledged before their segment is listed",
+           plant((StreamWindow, "begin", _listed_at_once)), drills=("roll",)),
+    Mutant("list-before-close", "8; M9", "the next segment is listed while the old ledger is open",
+           plant((roll.Roller, "_list", _list_first)), drills=("roll",)),
+    Mutant("empty-rows", "12", "an empty segment stays in the list", plant((stream_changes, "_sealed", _empty_rows))),
+    Mutant("own-clock", "append time", "a new writer trusts its clock, not the stream's last append time",
+           plant((Appender, "__init__", _own_clock))),
+    Mutant("no-snapshot", "idempotence", "a new segment does not begin with the producers' sequences",
+           plant((SegmentWriter, "begin", _begin_without_table)), drills=("roll",)),
+    Mutant("no-replay", "idempotence", "a recovery takes the snapshot and not the records after it",
+           plant((ProducerTable, "replay", _no_snapshot_of_others)), drills=("take-over",)),
+    Mutant("lost-reply-is-no", "7, lost replies", "a roll whose answer was lost is taken for refused",
+           plant((roll, "rolled", _lost_is_lost)), drills=("roll",)),
+    Mutant("lost-reply-is-yes", "7, lost replies", "a change of the head without an answer is taken for done",
+           plant((StreamStore, "change", _no_answer_is_yes)), drills=("roll", "take-over")),
+    Mutant("last-batch-forgotten", "9, 10", "the sealed count of a recovered segment leaves out its last batch",
+           plant((recovery, "summarise", _last_batch_forgotten))),
+    Mutant("resend-all", "7", "records of a broken segment are sent again though it holds some of them",
+           plant((roll, "examine", _nothing_arrived)), seeds=5),
+    Mutant("atomic-cut", "atomic", "an atomic batch is cut into entries", plant((Cut, "next_part", _cut_anywhere)),
+           drills=("roll",), lives=_crashes),
+    Mutant("overtaking", "order", "append_nowait does not wait behind those who wait for room",
+           plant((Appender, "full", _overtaking)), seeds=300),
+    Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamWriter, "flush", _flush_at_once))),
+    Mutant("ended-is-nothing", "22", "an ended stream can be claimed", plant((opening, "claimed", _ended_is_nothing)),
+           lives=lambda plan: plan.ending, seeds=120),
+    Mutant("bulk-no-fence", "15", "a bulk step seals a live segment without fencing its writer",
+           plant((bulk, "recover_segment", _look_only)), drills=("bulk",)),
+)

@@ -1,0 +1,204 @@
+"""Readers: from every kind of start, record by record or in batches, following or not, with seeks and cursors."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from buckram.core.stream_errors import CursorMoved, OffsetOutOfRange, OffsetTruncated
+from buckram.errors import BuckramError
+from buckram.sim.checkers.judge import describe
+from buckram.sim.streams.facts import Line, Reading
+from buckram.sim.streams.stage import Actor, Stage, full
+from buckram.sim.world import Died
+from buckram.streams.reader import StreamReader
+
+KINDS = ("offset", "earliest", "earliest", "latest", "time", "txid", "cursor")
+VISIT_S = 90.0
+ENOUGH = 120
+"""Records of one visit."""
+
+
+def line_of(reader: StreamReader) -> str:
+    """The uid of the stream that an open reader reads."""
+    source = reader._source
+    assert source is not None
+    return source.follower.head.uid
+
+
+class ReaderActor(Actor):
+    def __init__(self, stage: Stage, host: str) -> None:
+        super().__init__(stage, host)
+        self.cursor = f"c-{host}"
+
+    async def run(self) -> None:
+        await self.nap(0.5)
+        while not self.stage.over and await self.up():
+            try:
+                await self.inside(self.visit(self.rng.choice(self.plan.streams)), "reader")
+            except Died:
+                self.note("died")
+            self.no_crash()
+            await self.nap(2.0)
+
+    async def visit(self, stream: str) -> None:
+        """One reader from its opening to its end; a follower may be left reading, the ending waits for it."""
+        kind, follow = self.rng.choice(KINDS), self.rng.random() < 0.4
+        skip = self.rng.random() < 0.5
+        options, line, wanted = self._start(stream, kind)
+        if line is None:
+            return
+        reading = self.rules.reading(self.host, kind, follow=follow, skip=skip)
+        if kind in ("time", "txid"):
+            reading.wanted = wanted
+        before = line.head.earliest if line.head else 0
+        reader = self.ns.read(stream, follow=follow, on_truncated="skip" if skip else "error", **options)
+        self.maybe_crash(120)
+        try:
+            async with asyncio.timeout(VISIT_S):
+                position = await reader.open()
+        except TimeoutError:
+            self.report.check("ends", False, "{} could not open a reader of {} in {} s", self.host, stream, VISIT_S)
+            return
+        except BuckramError as error:
+            self._refused(line, kind, wanted, error)
+            return
+        reading.line = self.facts.lines.get(line_of(reader))
+        if reading.line is line:
+            self._began(reading, kind, wanted, position, before)
+        self.rules.began(reading, line_of(reader), position)
+        self.note(f"{stream}: reads from {kind} {wanted} at {position}{', follows' if follow else ''}")
+        work = self._tail(reader, reading) if follow else self._read(reader, reading)
+        if follow and self.rng.random() < 0.6:
+            self.stage.tails.append((self.process, reading))
+            self.process.spawn(work, "tail")
+        else:
+            try:
+                async with asyncio.timeout(1.0 + self.rng.random() * 2 if follow else VISIT_S):
+                    await work
+            except TimeoutError:
+                self.report.check("ends", follow, "{} could not read {} in {} s", self.host, stream, VISIT_S)
+            reading.done = True
+            await reader.close()
+
+    def _start(self, stream: str, kind: str) -> tuple[dict[str, Any], Line | None, Any]:
+        line = self.facts.current.get(full(stream))
+        if line is None:
+            return {}, None, None
+        wanted: Any = None
+        options: dict[str, Any] = {}
+        if kind == "offset":
+            wanted = options["start"] = self.rng.randrange(line.top + 2)
+        elif kind == "time":
+            times = [seen.time for seen in line.truth.values() if seen.time is not None]
+            wanted = options["start_time"] = (self.rng.choice(times) if times else 0) + self.rng.choice((-1, 0, 1))
+        elif kind == "txid":
+            wanted = options["start_txid"] = self.rng.randrange(self.stage.txids.get(stream, 0) + 2)
+        elif kind == "cursor":
+            options["cursor"] = self.cursor
+            wanted = self.facts.cursors.get((line.uid, self.cursor))
+        else:
+            options["start"] = kind
+        return options, line, wanted
+
+    def _refused(self, line: Line, kind: str, wanted: Any, error: BuckramError) -> None:
+        self.note(f"no reader: {describe(error)}: {error}")
+        if isinstance(error, OffsetTruncated):
+            self.report.check("truncation", error.earliest > error.offset and (
+                error.earliest in line.earliests or line.gone), "reading at {} is refused: {}", wanted, error)
+        elif isinstance(error, OffsetOutOfRange):
+            self.report.check("start", kind == "offset" and wanted >= error.latest, "offset {} is refused: {}", wanted,
+                              error)
+
+    def _began(self, reading: Reading, kind: str, wanted: Any, position: int, before: int) -> None:
+        """Where it stands right after opening; `before`: the earliest before. What comes first is judged later."""
+        line = reading.line
+        assert line is not None
+        earliest = line.head.earliest if line.head else 0
+        if kind == "offset":
+            holds = position == wanted or (reading.skip and wanted < position and position in line.earliests)
+        elif kind == "earliest":
+            holds = before <= position <= max(earliest, before)
+        elif kind == "cursor" and wanted is not None:
+            holds = position >= wanted  # one that moved meanwhile
+        else:
+            holds = position >= before
+        self.report.check("start", holds, "a reader of {} from {} {} stands at {}, earliest {} to {}", line.name, kind,
+                          wanted, position, before, earliest)
+
+    async def _tail(self, reader: StreamReader, reading: Reading) -> None:
+        await self._read(reader, reading)
+        reading.done = True
+
+    async def _read(self, reader: StreamReader, reading: Reading) -> None:
+        """Until its end. Errors that pass are tried again."""
+        tries = 0
+        while reading.follow or reading.delivered < ENOUGH or reading.kind == "audit":
+            try:
+                if self.rng.random() < 0.5:
+                    batch = await reader.next_batch()
+                    if batch is None:
+                        break
+                    self.rules.read(reading, batch.records())
+                else:
+                    try:
+                        self.rules.read(reading, [await anext(reader)])
+                    except StopAsyncIteration:
+                        break
+                await self._meanwhile(reader, reading)
+            except OffsetTruncated as error:
+                line = reading.line
+                assert line is not None
+                self.report.check("truncation", not reading.skip and (error.earliest in line.earliests)
+                                  and error.offset < error.earliest, "{} is told: {}", reading.kind, error)
+                return
+            except BuckramError as error:
+                self.note(f"reading failed: {describe(error)}: {error}")
+                tries += 1
+                if not error.retryable or tries > 5:
+                    reading.done = True
+                    return
+                await asyncio.sleep(0.2)
+        else:
+            return
+        self._ended(reading)
+
+    def _ended(self, reading: Reading) -> None:
+        self.note(f"{reading.kind} reader ends at {reading.expected}")
+        line = reading.line
+        if reading.follow and line is not None and line.head is not None and not line.head.deleting:
+            at_end = reading.expected in (line.head.end, None)  # None: it waited for a time or txid that did not come
+            self.report.check("follow", line.head.ended and at_end,
+                              "a reader that follows {} ends at {}, the list says {}", line.name, reading.expected,
+                              line.head)
+
+    async def _meanwhile(self, reader: StreamReader, reading: Reading) -> None:
+        """Between two deliveries: commit, seek, or be slow."""
+        roll = self.rng.random()
+        if reading.kind == "cursor" and roll < 0.3:
+            await self._commit(reader, reading)
+        elif roll < 0.02 and reading.line is not None:
+            earliest = reading.line.head.earliest if reading.line.head else 0
+            offset = self.rng.randrange(earliest, max(reading.expected or 0, earliest) + 1)
+            await reader.seek(offset)
+            reading.expected, reading.last_time = offset, 0
+        elif roll < 0.15:
+            await self.nap(0.1)
+
+    async def _commit(self, reader: StreamReader, reading: Reading) -> None:
+        assert reading.line is not None
+        uid = reading.line.uid
+        try:
+            told = await reader.commit()
+        except CursorMoved as error:
+            kept = self.facts.cursors.get((uid, self.cursor))
+            self.report.check("cursor", kept is not None and kept >= error.offset, "cursor is at {}, told was {}", kept,
+                              error)
+            return
+        kept = self.facts.cursors.get((uid, self.cursor))
+        self.report.check("cursor", told == reading.expected and kept is not None and kept >= told,
+                          "commit of {} says {}, kept is {}", reading.expected, told, kept)
+        self.report.situation("cursor went on")
+
+
+__all__ = ["ReaderActor", "line_of"]

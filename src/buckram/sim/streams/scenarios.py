@@ -1,0 +1,261 @@
+"""Directed schedules of streams. Each docstring says what a naive build would do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from buckram.core.stream_errors import OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
+from buckram.sim.metadata import HOST
+from buckram.sim.scenarios.run import Outcome
+from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
+from buckram.sim.streams.facts import Reading
+from buckram.sim.streams.reading import ReaderActor
+
+
+async def reading_live(b: Bench) -> None:
+    """What was acknowledged in the open segment of an idle writer is readable without following."""
+    pen = await b.writer("w1")
+    await b.append(pen, 3)
+    await asyncio.sleep(0.05)
+    found: list[int] = []
+
+    async def read(actor: ReaderActor) -> None:
+        async for record in actor.ns.read(b.stream):
+            found.append(record.offset)
+
+    actor = await b.up("r1")
+    assert isinstance(actor, ReaderActor)
+    await actor.inside(read(actor), "read")
+    b.report.check("visible", found == [0, 1, 2], "of three acknowledged records {} are readable", found)
+
+
+async def frozen_writer(b: Bench) -> None:
+    """The old writer sleeps with records on their way, wakes after two take-overs, and goes on as if nothing were."""
+    first = await b.writer("w1")
+    await b.append(first, 3)
+    b.appending(first, 2)
+    await asyncio.sleep(0.0003)
+    b.world.pause("w1")
+    second = await b.writer("w2", takeover=True)
+    await b.append(second, 3)
+    third = await b.writer("w3", takeover=True)
+    await b.append(third, 2)
+    b.world.resume("w1")
+    b.appending(first, 2)
+    b.appending(second, 1)
+    await asyncio.sleep(3.0)
+    b.expect(first.writer.lost.is_set() and second.writer.lost.is_set(), "an old writer does not know that it is out")
+
+
+async def frozen_in_a_roll(b: Bench) -> None:
+    """The writer sleeps between the end of its old segment and the list of the new one, which then comes too late."""
+    pen = await b.writer("w1")
+    await b.append(pen, 3)
+    b.faults.world.fabric.slow("w1", HOST, 0.3)
+    rolling = pen.actor.process.spawn(_quiet_roll(pen), "roll")
+    await asyncio.sleep(0.2)
+    b.appending(pen, 2)
+    await asyncio.sleep(0.25)
+    b.world.pause("w1")
+    b.world.fabric.slow("w1", HOST, 0.0)
+    second = await b.writer("w2", takeover=True)
+    await b.append(second, 2)
+    b.world.resume("w1")
+    b.appending(pen, 1)
+    await asyncio.sleep(5.0)
+    rolling.cancel()
+
+
+async def _quiet_roll(pen: object) -> None:
+    from buckram.errors import BuckramError
+
+    try:
+        await pen.writer.roll()  # type: ignore[attr-defined]  # a Pen
+    except BuckramError:
+        return
+
+
+async def lost_lease(b: Bench) -> None:
+    """A writer whose session expired goes on when nobody took its place, and ends when somebody did."""
+    pen = await b.writer("w1")
+    await b.append(pen, 2)
+    b.world.sessions["w1"].expire()
+    await asyncio.sleep(1.0)
+    await b.append(pen, 2)
+    b.expect(not pen.writer.lost.is_set() and pen.session.order[-1].result == "ok", "lost without a reason")
+    b.fabric_cut("w1", HOST)
+    b.world.sessions["w1"].expire()
+    second = await b.writer("w2", wait=True)
+    b.fabric_mend("w1", HOST)
+    await b.append(second, 2)
+    await asyncio.sleep(3.0)
+    b.expect(pen.writer.lost.is_set(), "does not know that it is out")
+
+
+async def polite(b: Bench) -> None:
+    """A second writer is told who is there; one that waits gets the stream when the first closes, and not before."""
+    pen = await b.writer("w1")
+    await b.append(pen, 2)
+    try:
+        await b.writer("w2")
+    except WriterExists as error:
+        b.expect(error.holder == "w1", f"held by {error.holder}")
+    else:
+        b.expect(False, "two writers")
+    waiting = asyncio.ensure_future(b.writer("w3", wait=True))
+    await asyncio.sleep(1.0)
+    b.expect(not waiting.done(), "did not wait")
+    await pen.actor.inside(pen.writer.close(), "close")
+    third = await waiting
+    await b.append(third, 2)
+
+
+async def no_ensemble(b: Bench) -> None:
+    """A roll finds too few bookies: it is put off and records go on into the old segment."""
+    pen = await b.writer("w1")
+    await b.append(pen, 2)
+    b.world.crash(b.world.machines["b3"], power=False)
+    await asyncio.sleep(4.0)
+    rolling = pen.actor.process.spawn(_quiet_roll(pen), "roll")
+    for _ in range(5):
+        await b.append(pen, 2)
+        await asyncio.sleep(0.3)
+    b.expect(bool(pen.writer.roll_trouble) and not rolling.done(), "rolled with two bookies")
+    b.expect(all(sent.result == "ok" for sent in pen.session.order), "an append failed")
+    await b.faults.restart(b.world.machines["b3"])
+    await b.until(rolling.done, "the roll", 30.0)
+
+
+async def metadata_away(b: Bench) -> None:
+    """The metadata store is away for a while: appends go on, a roll waits, nothing is lost."""
+    pen = await b.writer("w1")
+    await b.append(pen, 2)
+    b.world.metadata.down = True
+    await b.append(pen, 2)
+    rolling = pen.actor.process.spawn(_quiet_roll(pen), "roll")
+    for _ in range(4):
+        await b.append(pen, 1)
+        await asyncio.sleep(0.8)
+    b.expect(not pen.writer.lost.is_set(), "lost without a reason")
+    b.world.metadata.down = False
+    await b.until(rolling.done, "the roll", 60.0)
+    await b.append(pen, 1)
+
+
+async def truncated_under_readers(b: Bench) -> None:
+    """Two slow readers stand below the new earliest: one is told, one skips; both get all that is left, once."""
+    pen = await b.writer("w1")
+    for _ in range(3):
+        await b.append(pen, 4)
+        await b.roll(pen)
+    told: list[OffsetTruncated] = []
+
+    async def slowly(actor: ReaderActor, skip: bool) -> None:
+        reading: Reading = b.stage.rules.reading(actor.host, "slow", follow=False, skip=skip)
+        reader = actor.ns.read(b.stream, on_truncated="skip" if skip else "error")
+        b.stage.rules.began(reading, b.line.uid, await reader.open())
+        b.stage.rules.read(reading, [await anext(reader)])
+        await asyncio.sleep(2.0)
+        while True:
+            try:
+                batch = await reader.next_batch()
+            except OffsetTruncated as error:
+                told.append(error)
+                break
+            if batch is None:
+                break
+            b.stage.rules.read(reading, batch.records())
+        reading.done = True
+
+    readers = []
+    for host, skip in (("r1", False), ("r2", True)):
+        actor = await b.up(host)
+        assert isinstance(actor, ReaderActor)
+        readers.append(asyncio.ensure_future(actor.inside(slowly(actor, skip), "read")))
+    await asyncio.sleep(0.5)
+    keeper = await b.up("t1")
+    b.line.asked[9] = None
+    await keeper.inside(keeper.ns.truncate(b.stream, before=9), "truncate")
+    await asyncio.gather(*readers)
+    b.report.check("truncation", len(told) <= 1 and all(error.earliest == 9 for error in told), "told: {}", told)
+
+
+async def ended(b: Bench) -> None:
+    """Nothing follows an end; a reader that follows ends there; truncation and deletion still work."""
+    pen = await b.writer("w1")
+    await b.append(pen, 3)
+    actor = await b.up("r1")
+    reading = b.tail(actor, start="earliest")
+    await pen.actor.inside(pen.writer.end(), "end")
+    await b.until(lambda: reading.done, "the reader ends", 10.0)
+    b.report.check("follow", reading.expected == 3, "it ended at {}", reading.expected)
+    try:
+        await b.writer("w2", takeover=True)
+    except StreamEnded as error:
+        b.expect(error.end == 3, f"ended at {error.end}")
+    else:
+        b.report.check("head", False, "an ended stream has a writer")
+    b.line.asked[2] = None
+    await actor.inside(actor.ns.truncate(b.stream, before=2), "truncate")
+
+
+async def expectations(b: Bench) -> None:
+    """expect_offset as a compare-and-set between two who think that they are the writer."""
+    first = await b.writer("w1")
+    await b.append(first, 2)
+    ident, content = first.fresh(10)
+    await first.actor.inside(first.append(ident, content, expect=2), "append")
+    try:
+        await first.actor.inside(first.writer.append(b"x", expect_offset=2), "append")
+    except OffsetMismatch as error:
+        b.report.check("txid", error.next_offset == 3, "next is {}", error.next_offset)
+    else:
+        b.report.check("txid", False, "two records at one expected offset")
+
+
+async def retries(b: Bench) -> None:
+    """A producer hears of nothing: it repeats over a roll, a take-over and a truncation, and is stored once."""
+    first = await b.writer("w1")
+    producer = b.stage.producers[0]
+    await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")
+    await b.roll(first)
+    producer.acked = 1
+    await first.actor.inside(first.produce(producer, 4, one_by_one=True), "produce")
+    await b.append(first, 2)
+    second = await b.writer("w2", takeover=True)
+    producer.acked = -1
+    await second.actor.inside(second.produce(producer, 8, one_by_one=False), "produce")
+    await b.roll(second)
+    await b.append(second, 1)
+    keeper = await b.up("t1")
+    offset = b.line.top
+    b.line.asked[offset] = None
+    await asyncio.sleep(0.1)
+    await keeper.inside(keeper.ns.truncate(b.stream, before=offset), "truncate")
+    third = await b.writer("w3", takeover=True)
+    producer.acked = 3
+    await third.actor.inside(third.produce(producer, 6, one_by_one=True), "produce")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "reading-live": Scenario(reading_live), "frozen-writer": Scenario(frozen_writer),
+    "frozen-in-a-roll": Scenario(frozen_in_a_roll), "lost-lease": Scenario(lost_lease), "polite": Scenario(polite),
+    "no-ensemble": Scenario(no_ensemble), "metadata-away": Scenario(metadata_away),
+    "truncated-under-readers": Scenario(truncated_under_readers), "ended": Scenario(ended),
+    "expectations": Scenario(expectations), "retries": Scenario(retries),
+}  # fmt: skip
+
+
+def run_stream_scenario(
+    name: str, *, metadata: str = "memory", seed: int = 0, echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> Outcome:
+    scenario = SCENARIOS[name]
+    plan = scenario.plan()
+    plan.cluster.metadata = metadata
+    return play(name, scenario.story, plan, seed=seed, echo=echo, mutant=mutant)
+
+
+__all__ = ["SCENARIOS", "bench_plan", "run_stream_scenario"]

@@ -1,0 +1,160 @@
+"""What the actors of a stream's life share, and what an actor is: a client host that comes back when it died."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from buckram.client.client import Client
+from buckram.core.stream_policy import Policy, merged
+from buckram.errors import BuckramError
+from buckram.sim.checkers.judge import describe
+from buckram.sim.loop import Process
+from buckram.sim.plan import Plan
+from buckram.sim.streams.facts import Content, Facts, Line, Reading
+from buckram.sim.streams.heads import HeadWatch
+from buckram.sim.streams.plan import StreamPlan
+from buckram.sim.streams.rules import Rules
+from buckram.sim.world import Died, World
+from buckram.streams.namespace import Namespace
+
+T = TypeVar("T")
+NAMESPACE = "default"
+
+
+def full(stream: str) -> str:
+    return f"{NAMESPACE}/{stream}"
+
+
+@dataclass(slots=True)
+class Producer:
+    """An application with an id that survives its process: it sends again what it did not hear of."""
+
+    name: str
+    stream: str
+    acked: int = -1
+    sent: int = -1
+
+    def content(self, sequence: int) -> tuple[str, Content]:
+        ident = f"{self.name}#{sequence}"
+        return ident, Content(f"{ident}|".encode() + bytes(sequence * 37 % 200), producer=self.name, sequence=sequence)
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """One life's. `plan` is the cluster's, which is what sim/faults reads here."""
+
+    world: World
+    streams: StreamPlan
+    facts: Facts = field(default_factory=Facts)
+    over: bool = False
+    txids: dict[str, int] = field(default_factory=dict)
+    clients: dict[str, Client] = field(default_factory=dict)
+    producers: list[Producer] = field(default_factory=list)
+    tails: list[tuple[Process, Reading]] = field(default_factory=list)
+    passes: dict[str, int] = field(default_factory=dict)
+    """Serial at which a janitor's present pass began."""
+    rules: Rules = field(init=False)
+    policy: Policy = field(init=False)
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.rules = Rules(self.facts, world.report, world.loop.time)
+        self.policy = merged(self.streams.policy)
+        world.metadata.observers.append(
+            HeadWatch(self.facts, world.judge.facts, world.report, world.stores.layout, self.policy,
+                      self._named_by_policy))
+
+    @property
+    def plan(self) -> Plan:
+        return self.streams.cluster
+
+    def _named_by_policy(self, line: Line, who: str, before: int, to: int) -> bool:
+        """Retention may do this: each of its reasons covers everything from the start, so the farthest one decides."""
+        policy, client, head = self.policy, self.clients.get(who), line.head
+        if client is None or head is None:
+            return False
+        offsets = [offset for (uid, _), offset in self.facts.cursors.items() if uid == line.uid]
+        if policy.retention_cursors and offsets and to > min(offsets):
+            return False
+        if policy.retention_consumed and offsets and to <= min(offsets):
+            return True
+        if policy.retention_s is not None:
+            cutoff = client.services.runtime.clock.wall_us() - int(policy.retention_s * 1e6)
+            times = [line.truth[offset].time for offset in range(before, to) if offset in line.truth]
+            if all(time is None or time < cutoff for time in times):
+                return True
+        if policy.retention_bytes is not None:
+            rows = [row for row in line.listed.values() if row.summary is not None and row.base >= to]
+            return sum(row.summary.bytes for row in rows if row.summary is not None) >= policy.retention_bytes
+        return False
+
+
+class Actor:
+    """A client host with its own randomness. Its process may die at any time; `up` brings another one."""
+
+    def __init__(self, stage: Stage, host: str) -> None:
+        self.stage, self.world, self.plan, self.host = stage, stage.world, stage.streams, host
+        self.facts, self.rules, self.report = stage.facts, stage.rules, stage.world.report
+        self.rng = random.Random(f"{stage.streams.seed} streams {host}")
+        self.client: Client | None = None
+        self.doing = ""
+        """What a crash now would be a crash of."""
+
+    async def run(self) -> None:
+        """What it does as long as the life is not over."""
+
+    @property
+    def process(self) -> Process:
+        return self.world.processes[self.host]
+
+    @property
+    def alive(self) -> bool:
+        return self.client is not None and not self.process.dead
+
+    @property
+    def ns(self) -> Namespace:
+        assert self.client is not None
+        return self.client.namespace(NAMESPACE)
+
+    def note(self, text: str) -> None:
+        self.world.trace.note(self.host, text)
+
+    async def up(self, tries: int = 5) -> bool:
+        """A client in a living process, the present one or a new one."""
+        if self.alive:
+            return True
+        self.client = None
+        self.stage.clients.pop(self.host, None)  # it went with its process
+        for _ in range(tries):
+            try:
+                self.client = self.stage.clients[self.host] = await self.world.client(self.host)
+                return True
+            except (BuckramError, Died) as error:
+                self.note(f"cannot connect: {describe(error)}")
+                await asyncio.sleep(0.3)
+        return False
+
+    async def inside(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Run it as code of the process; Died."""
+        return await self.world.join(self.process, work, name)
+
+    def maybe_crash(self, within: int) -> bool:
+        """Set a crash somewhere in the next handles of the process."""
+        if self.stage.over or self.rng.random() >= self.plan.crashing:
+            return False
+        self.process.crash_after(int(self.rng.random() * within))
+        self.world.disturb(self.host, 1)
+        return True
+
+    def no_crash(self) -> None:
+        self.process.crash_after(1 << 60)
+
+    async def nap(self, most_s: float) -> None:
+        await asyncio.sleep(self.rng.random() * most_s)
+
+
+__all__ = ["NAMESPACE", "Actor", "Producer", "Stage", "full"]

@@ -1,0 +1,140 @@
+"""Those who take records away: somebody who truncates, a janitor, somebody who deletes the stream and makes it anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.core.stream_errors import NoSuchStream, OffsetOutOfRange, StreamExists
+from buckram.errors import BuckramError
+from buckram.sim.checkers.judge import describe
+from buckram.sim.streams.facts import Line
+from buckram.sim.streams.stage import Actor, full
+from buckram.sim.world import Died
+from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
+
+WORK_S = 90.0
+SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0)
+
+
+class _Tender(Actor):
+    crashed = ""
+    pause_s = 1.5
+
+    async def run(self) -> None:
+        await self.nap(1.5)
+        while not self.stage.over and await self.up():
+            try:
+                crashing = self.maybe_crash(160)
+                async with asyncio.timeout(WORK_S):
+                    await self.inside(self.work(self.rng.choice(self.plan.streams)), "tender")
+                if crashing:
+                    self.no_crash()
+            except Died:
+                self.note("died")
+                self.report.situation(self.crashed)
+            except TimeoutError:
+                self.report.check("ends", False, "{} is not done within {} s", self.host, WORK_S)
+            except BuckramError as error:
+                self.note(f"failed: {describe(error)}: {error}")
+            await self.nap(self.pause_s)
+
+    async def work(self, stream: str) -> None:
+        raise AssertionError
+
+
+class Truncator(_Tender):
+    crashed = "crash while truncating"
+
+    async def work(self, stream: str) -> None:
+        line = self.facts.current.get(full(stream))
+        if line is None or line.head is None or not line.top:
+            return
+        head, now, rng = line.head, self.rng.random() < 0.7, self.rng
+        how = rng.random()
+        if how < 0.7:
+            await self._before(stream, line, rng.randrange(head.earliest, line.top + 1), now)
+        elif how < 0.9:
+            await self._before_time(stream, line, now)
+        else:
+            line.any_base = True
+            await self.ns.truncate(stream, keep_bytes=rng.choice((0, 3000, 50_000)), trim_now=now)
+
+    async def _before(self, stream: str, line: Line, offset: int, now: bool) -> None:
+        line.asked[offset] = None
+        try:
+            earliest = await self.ns.truncate(stream, before=offset, trim_now=now)
+        except OffsetOutOfRange as error:
+            self.report.check("truncation", error.latest < offset, "truncation to {} is refused: {}", offset, error)
+            return
+        self.note(f"{stream} truncated below {offset}, earliest {earliest}")
+        if self.facts.current.get(full(stream)) is line:
+            kept = line.head.earliest if line.head else 0
+            self.report.check("truncation", earliest >= offset and kept >= offset, "truncated below {}, earliest is {}",
+                              offset, earliest)
+
+    async def _before_time(self, stream: str, line: Line, now: bool) -> None:
+        """Exact to the record: it is the first that is not older."""
+        times = sorted((offset, seen.time) for offset, seen in line.truth.items() if seen.time is not None)
+        if not times:
+            return
+        time = self.rng.choice(times)[1] or 0
+        first = min(offset for offset, at in times if at is not None and at >= time)
+        older = max((offset for offset, at in times if at is not None and at < time), default=-1)
+        # Of those between the two only the acknowledgement is known, not the time.
+        line.asked |= dict.fromkeys(range(older + 1, first + 1))
+        earliest = await self.ns.truncate(stream, before_time=time, trim_now=now)
+        self.note(f"{stream} truncated before time {time}, earliest {earliest}")
+
+
+class JanitorActor(_Tender):
+    crashed = "crash of a janitor"
+
+    async def work(self, stream: str) -> None:
+        await self.clean()
+
+    async def clean(self) -> JanitorReport:
+        assert self.client is not None
+        report = await Janitor(self.client, SETTINGS).clean()
+        if report.discarded_ledgers:
+            self.report.situation("janitor discarded a ledger")
+        self.note(f"cleaned: {report}")
+        return report
+
+
+class Deleter(_Tender):
+    crashed = "crash while deleting"
+    pause_s = 4.0
+
+    async def work(self, stream: str) -> None:
+        line = self.facts.current.get(full(stream))
+        if line is None or self.rng.random() < 0.5:
+            return
+        if line.head is not None and line.head.writer is not None and not line.gone:
+            self.report.situation("stream deleted under a writer")
+        for left in (2, 1, 0):
+            try:
+                await self.ns.delete(stream)
+                break
+            except NoSuchStream:
+                break
+            except BuckramError as error:
+                self.note(f"{stream}: delete failed: {describe(error)}: {error}")
+                if not left:
+                    return
+        self.deleted(line)
+        if self.rng.random() < 0.8:
+            try:
+                info = await self.ns.create(stream, **self.plan.policy)
+                self.note(f"{stream} made anew, {info.uid}")
+            except StreamExists:
+                return
+
+    def deleted(self, line: Line) -> None:
+        """delete() returned: this incarnation is gone."""
+        self.report.check("deleted", line.gone, "{} was deleted, its head is there: {}", line.name, line.head)
+        if line.deleted_at is None:
+            line.deleted_at = self.facts.tick()
+        self.note(f"{line.name} {line.uid} deleted")
+
+
+__all__ = ["SETTINGS", "Deleter", "JanitorActor", "Truncator"]
