@@ -141,5 +141,6 @@ def begin_the_slowest_first(request: pytest.FixtureRequest) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """And is looked at last."""
-    items.sort(key=lambda item: "decommissioning" in getattr(item, "fixturenames", ()))
+    """Looked at last. Interop tests come after all others, which need not share the machine with a dozen JVMs."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: (here in item.path.parents, "decommissioning" in getattr(item, "fixturenames", ())))
