@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 STATE = Path(".soak")
-ROUNDS = {"kill_rounds": STATE / "rounds.json", "interop_rounds": STATE / "interop-rounds.json"}
+ROUNDS = {"kill_rounds": STATE / "rounds.json", "interop_rounds": STATE / "interop-rounds.json",
+          "stream_rounds": STATE / "stream-rounds.json"}
 """Checks that remember each round; forgotten when the code is another."""
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -22,12 +23,15 @@ CHECKS: dict[str, list[str]] = {
     "simulated_lives": [PYTHON, "-m", "buckram.sim", "--seeds", "0:2000"],
     "mutants": [PYTHON, "-m", "buckram.sim", "--mutants"],
     "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(ROUNDS["kill_rounds"])],
+    "stream_rounds": [PYTHON, "-m", "tests.chaos.stream_rounds", "--rounds", "100", "--resume",
+                      str(ROUNDS["stream_rounds"])],
     "interop_rounds": [PYTHON, "-m", "tests.interop.rounds", "--rounds", "50", "--resume",
                        str(ROUNDS["interop_rounds"])],
     "fuzzing": [*PYTEST, "tests/core", "tests/property"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
     "contracts": [*PYTEST, "tests/contracts"],
     "bookies_and_clients": [*PYTEST, "tests/unit", "tests/e2e"],
+    "streams": [*PYTEST, "tests/streams", "tests/docs"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],
     "simulator": [*PYTEST, "tests/sim", "tests/scenarios", "tests/mutants"],

@@ -1,0 +1,278 @@
+"""Rounds of kill -9 around one stream: its writer, its reader, the janitor and bookies, while it rolls every second.
+
+`python -m tests.chaos.stream_rounds --rounds N --seed S [--resume FILE]`; the same seed chooses the same kills. Record
+n has offset n, because the writer is an idempotent producer that goes on after the last acknowledgement it heard. The
+reader commits a cursor, and what it committed is truncated. In the end every record was read, in order, with the bytes
+that were written, a restarted reader got nothing that it had committed, and no ledger is left that no stream lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import itertools
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.processes import BUCKRAM, BookieProcess, ProcessFailed, bookies, environment, last_json, run
+
+VICTIMS = ("writer", "reader", "janitor", "bookie")
+STREAM = "s"
+POLICY = ("ensemble=3/3/2", "roll_s=1s", "retention_consumed=yes")
+AHEAD = 4_000
+"""Records that may wait for their acknowledgement, so that a kill always hits some."""
+FEED, FEED_PAUSE_S = 100, 0.01
+ROLLED_S = 1.3
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round, chosen by its seed: who is killed, after how many more records."""
+
+    seed: int
+    kills: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def choose(cls, seed: int, kills: int = 4) -> Round:
+        rng = random.Random(seed)
+        order = [VICTIMS[seed % len(VICTIMS)], *(rng.choice(VICTIMS) for _ in range(kills - 1))]
+        return cls(seed, tuple((victim, rng.randrange(500, 5_000)) for victim in order))
+
+    def line(self, number: int) -> bytes:
+        """Self-describing and unique; the tail's length varies."""
+        return b"%d.%d." % (self.seed, number) + b"x" * (number * 7919 % 300)
+
+
+class Child:
+    """A `buckram` command whose lines of output go to `told`; lines that a kill cut short do not count."""
+
+    def __init__(self, uri: str, log: Path, told: Callable[[Any], None], *words: object) -> None:
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*BUCKRAM, *map(str, words)], env=environment(BUCKRAM_METADATA=uri), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+        self._told = told
+        self.wrong: Exception | None = None
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as pipe:
+            for raw in pipe:
+                if raw.endswith(b"\n") and self.wrong is None:
+                    try:
+                        self._told(json.loads(raw))
+                    except (AssertionError, ValueError, KeyError) as error:
+                        self.wrong = error
+
+    def end(self, number: int = signal.SIGKILL) -> int:
+        """Its exit code; everything it had printed was told by then."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.join()
+
+    def join(self) -> int:
+        code = self.process.wait(DEADLINE_S)
+        self._listener.join(DEADLINE_S)
+        if self.wrong is not None:
+            raise AssertionError(str(self.wrong)) from self.wrong
+        return code
+
+
+class Play:
+    """One round at work."""
+
+    def __init__(self, spec: Round, root: Path, servers: list[BookieProcess]) -> None:
+        self.spec, self.root, self.servers, self.uri = spec, root, servers, servers[0].uri
+        self.acked = self.read = -1
+        self.deleted = 0
+        self.result: dict[str, Any] = {}
+        self.children: dict[str, Child] = {}
+        self._session = -1
+        self._changed = threading.Condition()
+        self._feeder: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def start(self, who: str) -> None:
+        log = self.root / f"{who}.log"
+        if who == "writer":
+            first = self.acked + 1
+            self.children[who] = Child(
+                self.uri, log, self._acknowledged, "stream", "write", STREAM, "--takeover", "--acks", "--producer", "p",
+                "--sequence", first,
+            )  # fmt: skip
+            self._stop.clear()
+            self._feeder = threading.Thread(target=self._feed, args=(self.children[who].process, first), daemon=True)
+            self._feeder.start()
+        elif who == "reader":
+            self._session = -1
+            words = ("stream", "read", STREAM, "--cursor", "r", "--commit", "-f", "--json")
+            self.children[who] = Child(self.uri, log, self._seen, *words)
+        else:
+            words = ("stream", "janitor", "--every", "0.3s", "--grace", "0.5s", "--json")
+            self.children[who] = Child(self.uri, log, self._cleaned, *words)
+
+    def kill(self, who: str, number: int = signal.SIGKILL) -> None:
+        if who == "writer":
+            self._stop.set()
+        self.children[who].end(number)
+        if who == "writer" and self._feeder is not None:
+            self._feeder.join(DEADLINE_S)
+
+    def _feed(self, process: subprocess.Popen[bytes], number: int) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            while not self._stop.wait(FEED_PAUSE_S):
+                if number - self.acked < AHEAD:
+                    pipe.write(b"".join(self.spec.line(n) + b"\n" for n in range(number, number + FEED)))
+                    pipe.flush()
+                    number += FEED
+
+    def _acknowledged(self, value: Any) -> None:
+        with self._changed:
+            if isinstance(value, int):
+                assert value > self.acked, f"acknowledged {value} after {self.acked}"
+                self.acked = value
+            else:
+                self.result = value
+            self._changed.notify_all()
+
+    def _seen(self, row: dict[str, Any]) -> None:
+        offset = row["offset"]
+        with self._changed:
+            if self._session < 0:
+                assert offset <= self.read + 1, f"a restarted reader began at {offset}, it had read up to {self.read}"
+            else:
+                assert offset == self._session + 1, f"offset {offset} came after {self._session}"
+            self._session, self.read = offset, max(self.read, offset)
+            self._changed.notify_all()
+        value = base64.b64decode(row["value_base64"])
+        assert value == self.spec.line(offset), f"offset {offset} is {value[:60]!r}"
+
+    def _cleaned(self, report: dict[str, Any]) -> None:
+        self.deleted += report["deleted_segments"]
+
+    def wait(self, what: str, reached: Callable[[], bool]) -> None:
+        limit = time.monotonic() + DEADLINE_S
+        with self._changed:
+            while not reached():
+                ended = [who for who, child in self.children.items() if child.process.poll() is not None]
+                if ended:
+                    raise ProcessFailed(f"the {ended[0]} ended: {(self.root / f'{ended[0]}.log').read_text()[-2000:]}")
+                wrong = [child.wrong for child in self.children.values() if child.wrong is not None]
+                assert not wrong, str(wrong[0])
+                assert time.monotonic() < limit, f"no {what}: acknowledged {self.acked}, read {self.read}"
+                self._changed.wait(0.5)
+
+    def progress(self, count: int) -> None:
+        """So many more records are acknowledged and read, and at least one segment ended meanwhile."""
+        acked, read, since = self.acked, self.read, time.monotonic()
+        self.wait("acknowledgement", lambda: self.acked >= acked + count)
+        self.wait("record", lambda: self.read >= read + count)
+        self.wait("roll", lambda: time.monotonic() - since >= ROLLED_S)
+
+    def damage(self, who: str) -> None:
+        if who == "bookie":
+            victim = self.servers[self.spec.seed % len(self.servers)]
+            victim.kill()
+            self.progress(500)
+            victim.start()
+        else:
+            self.kill(who)
+            self.start(who)
+
+    def finish(self) -> dict[str, int]:
+        self._stop.set()
+        assert self._feeder is not None
+        self._feeder.join(DEADLINE_S)
+        writer = self.children.pop("writer")
+        assert writer.join() == 0, f"the writer failed: {(self.root / 'writer.log').read_text()[-2000:]}"
+        self.wait("end", lambda: self.read >= self.acked)
+        assert self.read == self.acked, f"read {self.read}, the last acknowledged was {self.acked}"
+        for who in ("reader", "janitor"):
+            assert self.children.pop(who).end(signal.SIGTERM) == 0, f"the {who} failed"
+        return self._check()
+
+    def _check(self) -> dict[str, int]:
+        report = last_json(run(["stream", "janitor", "--grace", "0s", "--json"], self.uri))
+        assert report["problems"] == [], report["problems"]
+        shown = last_json(run(["stream", "show", STREAM, "--segments", "--json"], self.uri))
+        end = self.acked + 1
+        assert shown["end"] == end, f"the stream ends at {shown['end']}, {end} records were acknowledged"
+        segments = shown.get("segment_list", [])
+        for before, after in itertools.pairwise(segments):
+            assert before["first_offset"] + before["records"] == after["first_offset"], f"{before}, then {after}"
+        ledgers = last_json(run(["ledger", "list", "--ids", "--json"], self.uri))["ledgers"]
+        assert ledgers == sorted(segment["ledger"] for segment in segments), f"ledgers {ledgers}, listed {segments}"
+        found = last_json(run(["stream", "orphans", "--json"], self.uri))
+        assert found["orphans"] == [], found
+        assert self.deleted >= len(self.spec.kills), f"only {self.deleted} segments ended and were deleted meanwhile"
+        return {"records": end, "truncated": shown["earliest"], "deleted_segments": self.deleted}
+
+
+def play(spec: Round, root: Path) -> dict[str, int]:
+    """Run one round below `root`; AssertionError says what was lost, changed, doubled or left behind."""
+    with bookies(root, 4) as servers:
+        settings = [word for setting in POLICY for word in ("--set", setting)]
+        run(["stream", "create", STREAM, *settings], servers[0].uri)
+        work = Play(spec, root, servers)
+        try:
+            for who in ("writer", "reader", "janitor"):
+                work.start(who)
+            for who, count in spec.kills:
+                work.progress(count)
+                work.damage(who)
+            work.progress(500)
+            return work.finish()
+        finally:
+            for child in work.children.values():
+                child.process.kill()
+                child.process.wait(DEADLINE_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", type=Path, help="file that remembers the rounds already done")
+    options = parser.parse_args()
+    done = json.loads(options.resume.read_text()) if options.resume and options.resume.exists() else {}
+    failed, began = 0, time.monotonic()
+    for seed in range(options.seed, options.seed + options.rounds):
+        if str(seed) in done:
+            continue
+        spec, root = Round.choose(seed), Path(tempfile.mkdtemp(prefix="buckram-stream-round-"))
+        try:
+            done[str(seed)] = play(spec, root)
+            print(f"round {seed} {[who for who, _ in spec.kills]}: {done[str(seed)]}", file=sys.stderr, flush=True)
+        except (AssertionError, ProcessFailed) as error:
+            failed += 1
+            print(f"round {seed} {spec.kills} FAILED: {error}\nfiles: {root}", file=sys.stderr)
+            print(f"replay: python -m tests.chaos.stream_rounds --rounds 1 --seed {seed}", file=sys.stderr, flush=True)
+            continue
+        shutil.rmtree(root)
+        if options.resume:
+            options.resume.write_text(json.dumps(done))
+    records = sum(outcome["records"] for outcome in done.values())
+    seconds = round(time.monotonic() - began, 1)
+    print(json.dumps({"rounds": len(done), "failed": failed, "records": records, "seconds": seconds}))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
