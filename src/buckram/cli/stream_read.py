@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from buckram.streams.reader import StreamReader
 
 OFFSET = click.IntRange(min=0)
+COMMIT_S = 0.5
+"""How long what was printed may wait for its commit: one for each batch would cost more than reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,33 +187,38 @@ def _start(text: str | None) -> int | str:
 
 
 async def _print(reader: StreamReader, form: Form, count: int | None, commit: bool) -> None:
-    """Until the end, `count`, or Ctrl-C, which is how one ends following."""
+    """Until the end, `count`, or Ctrl-C, which is how one ends following. What was printed is committed soon after."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with reader:
         ended = asyncio.ensure_future(stopped.wait())
+        printed: int | None = None
+        due = loop.time() + COMMIT_S
         try:
-            while count is None or count > 0:
+            while not ended.done() and (count is None or count > 0):
                 step = asyncio.ensure_future(reader.next_batch())
-                await asyncio.wait((step, ended), return_when=asyncio.FIRST_COMPLETED)
+                pause = None if printed is None else max(due - loop.time(), 0.0)
+                await asyncio.wait((step, ended), timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 if not step.done():
+                    # Cancelled reads lose nothing: the position moves with what is handed out.
                     step.cancel()
                     await asyncio.wait((step,))
+                batch = None if step.cancelled() else step.result()
+                if batch is None and not step.cancelled():
                     break
-                batch = step.result()
-                if batch is None:
-                    break
-                if count is not None:
-                    batch = batch.between(batch.first_offset, batch.first_offset + count)
-                    count -= len(batch)
-                _out(form.show(batch.records()) if _needs_records(form) else _values(batch.values()))
-                if commit:
-                    await reader.commit(batch.next_offset)
-                if ended.done():
-                    break
+                if batch is not None:
+                    batch = batch if count is None else batch.between(batch.first_offset, batch.first_offset + count)
+                    count = None if count is None else count - len(batch)
+                    _out(form.show(batch.records()) if _needs_records(form) else _values(batch.values()))
+                    printed = batch.next_offset if commit else None
+                if printed is not None and loop.time() >= due:
+                    await reader.commit(printed)
+                    printed, due = None, loop.time() + COMMIT_S
         finally:
             ended.cancel()
+        if printed is not None:
+            await reader.commit(printed)
 
 
 def _needs_records(form: Form) -> bool:

@@ -47,8 +47,8 @@ class JanitorThread:
     def _main(self) -> None:
         try:
             run_async(self._serve())
-        except BuckramError as error:
-            remark(f"the janitor ended: {error}; streams keep their space until it runs: start this command again")
+        except Exception as error:  # whatever it is, the bookies go on
+            remark(f"the janitor ended: {error!r}; streams keep their space until one runs: `buckram stream janitor`")
         finally:
             self._ready.set()
 
