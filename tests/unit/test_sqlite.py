@@ -358,7 +358,13 @@ async def test_an_idle_store_does_not_wake_up(path: Path) -> None:
         await keys.create("/a", b"")
         assert keys._worker._pause() is None
         await keys.get("/a", lambda: None)
-        assert keys._worker._pause() == 0.01
+        assert keys._worker._pause() == 0.05
+        await keys.create("/buckram/streams/x", b"")
+        for version in range(2):
+            await keys.get("/buckram/streams/x", lambda: None)
+            assert keys._worker._pause() == 0.01
+            await keys.set("/buckram/streams/x", b"", version)
+            assert keys._worker._pause() == 0.05
         await keys.set("/a", b"", 0)
         assert keys._worker._pause() is None
         await keys.create("/e", b"", ephemeral=True)

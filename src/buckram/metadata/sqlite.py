@@ -22,10 +22,10 @@ from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.sqlite_tree import Place, SqliteTree, Token
 from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
 
-_POLL_S = 0.01
-"""A look at a counter of the file, some 20 microseconds: readers of a stream wait for the next segment by watch."""
-_LIVENESS_POLL_S = 0.05
-"""Whether other processes' sessions live: a look at each one's lock."""
+_POLL_S = 0.05
+_EAGER_POLL_S, _EAGER = 0.01, "/buckram/streams/"
+"""While keys below it are watched: a look at a counter of the file, because readers of a stream wait for the next
+segment by watch. Everybody else, bookies above all, is not to wake up so often."""
 _SESSION_POLL_S = 1.0
 _MAX_WAITING = 10_000
 _MAX_BATCH = 256
@@ -161,6 +161,7 @@ class _Worker:
         self._settle = settle
         self._notify = notify
         self._watches: dict[Place, tuple[Token, dict[Notify, None]]] = {}
+        self._eager = 0
         self._last_poll = self._last_liveness = 0.0
 
     def run(self) -> None:
@@ -243,9 +244,11 @@ class _Worker:
     def _arm(self, place: Place, token: Token, watch: Notify | None) -> None:
         if watch is None:
             return
+        self._eager += place not in self._watches and place[1].startswith(_EAGER)
         armed, waiting = self._watches.get(place, (token, {}))
         if armed != token:  # a change that no poll has seen yet; those who waited hear of it now
             self._fire(place)
+            self._eager += place[1].startswith(_EAGER)
             waiting = {}
         waiting[watch] = None
         self._watches[place] = (token, waiting)
@@ -261,6 +264,7 @@ class _Worker:
                 self._fire(place)
 
     def _fire(self, place: Place) -> None:
+        self._eager -= place in self._watches and place[1].startswith(_EAGER)
         _, waiting = self._watches.pop(place, (None, {}))
         for watch in waiting:
             self._post(self._notify, watch)
@@ -268,7 +272,7 @@ class _Worker:
     def _pause(self) -> float | None:
         """Between two polls; None when nobody would notice anything."""
         if self._watches:
-            return _POLL_S
+            return _EAGER_POLL_S if self._eager else _POLL_S
         return _SESSION_POLL_S if self.tree.has_session else None
 
     def _poll(self) -> None:
@@ -276,7 +280,7 @@ class _Worker:
         if pause is None or now < self._last_poll + pause:
             return
         self._last_poll = now
-        liveness = now >= self._last_liveness + _LIVENESS_POLL_S
+        liveness = now >= self._last_liveness + _POLL_S
         if liveness:
             self._last_liveness = now
         # A poll that fails is repeated soon; the operations themselves report what is wrong with the store.

@@ -192,6 +192,9 @@ class TreeStore:
 
     async def _wait_until_ours(self, bookie_id: BookieId, key: str) -> None:
         """Wait until `key` is absent or ours, for at most takeover_wait_s."""
+        found = await self._get(key)
+        if found is None or found.owned:
+            return  # without a watch, which would stay as long as the registration does
         try:
             async with asyncio.timeout(self._takeover_wait_s):
                 while True:
