@@ -119,13 +119,16 @@ def _hash(paths: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def spawn(line: str, arguments: Sequence[str], log: Path, *, heap_mb: int) -> subprocess.Popen[bytes]:
-    """A JVM that ends when its standard input closes (that is up to what it runs: Main and Guarded do)."""
-    with log.open("ab") as errors:
+def spawn(line: str, arguments: Sequence[str], log: Path, *, heap_mb: int, talks: bool) -> subprocess.Popen[bytes]:
+    """A JVM that ends when its standard input closes (that is up to what it runs: Main and Guarded do).
+
+    `talks`: its standard output is for us; else that goes to the log, too.
+    """
+    with log.open("ab") as out:
         return subprocess.Popen(
             ["java", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m", *JVM,
              "-cp", class_path(line), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE if talks else out, stderr=out,
         )  # fmt: skip
 
 
@@ -134,7 +137,7 @@ class Java:
 
     def __init__(self, line: str, log: Path) -> None:
         self.line, self.log = line, log
-        self._process = spawn(line, ["interop.Main"], log, heap_mb=768)
+        self._process = spawn(line, ["interop.Main"], log, heap_mb=768, talks=True)
         self._waiting: dict[int, tuple[str, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._next = 0
@@ -239,7 +242,7 @@ class ApacheBookie:
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         main = ["interop.Guarded", "org.apache.bookkeeper.server.Main", "--conf", str(conf)]
         self.spawned_ms = time.time_ns() // 1_000_000
-        self.process = spawn(self.line, main, self.log, heap_mb=256)
+        self.process = spawn(self.line, main, self.log, heap_mb=256, talks=False)
 
     def wait_ready(self, registered_ms: Callable[[str], int]) -> None:
         """Until it listens and is registered anew: what a killed one left behind does not count."""

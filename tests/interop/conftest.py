@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.interop.apache import NEWEST, OLDER, Java, NoJava, class_path, running
+from tests.interop.apache import NEWEST, OLDER, Java, NoJava, class_path, outcome, running
 from tests.interop.clusters import Cluster, Decommissioning, auto_recovery
+from tests.interop.words import JAVA_DIGEST, Ask
 
+from buckram.client.client import Client, connect
+from buckram.config import ClientConfig
 from buckram.zookeeper_server import start_zookeeper
 
 _DIRECTIONS = {
@@ -17,6 +21,7 @@ _DIRECTIONS = {
     "test_shell": "Java clients and tools on our bookies",
     "test_autorecovery": "Java clients and tools on our bookies",
     "test_ours_on_apache": "our client on Apache's bookies",
+    "test_to_and_fro": "our client on Apache's bookies",
     "test_mixed": "mixed clusters",
     "test_rounds": "mixed clusters",
     "test_layouts": "mixed clusters",
@@ -36,15 +41,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"java checks: {sum(_passed.values())}" + (f" ({parts})" if parts else ""))
 
 
-@pytest.fixture(scope="session")
-def have_java() -> None:
-    """Skips where there is no Java; a machine of continuous integration must have it."""
+def _need(line: str) -> None:
+    """Skip where there is no Java; a machine of continuous integration must have it."""
     try:
-        class_path(NEWEST)
+        class_path(line)
     except NoJava as reason:
         if os.environ.get("CI"):
             pytest.fail(f"the interop tests need Apache's Java software: {reason}")
         pytest.skip(f"the interop tests need Apache's Java software: {reason}")
+
+
+@pytest.fixture(scope="session")
+def have_java() -> None:
+    _need(NEWEST)
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +84,7 @@ def java(have_java: None, workdir: Path) -> Iterator[Java]:
 
 @pytest.fixture(scope="session")
 def older_java(have_java: None, workdir: Path) -> Iterator[Java]:
+    _need(OLDER)
     with running(OLDER, workdir / "older-java.log") as process:
         yield process
 
@@ -117,6 +127,26 @@ def mixed(zookeeper: str, workdir: Path, java: Java) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+@pytest.fixture
+async def client(cluster: Cluster, wire: int) -> AsyncIterator[Client]:
+    """Our client, on the cluster and the wire protocol of the test."""
+    async with connect(cluster.uri, config=ClientConfig(wire_protocol=wire)) as connected:
+        yield connected
+
+
+@pytest.fixture
+def ask(java: Java, cluster: Cluster, wire: int, request: pytest.FixtureRequest) -> Iterator[Ask]:
+    """Apache's client, the same: a coroutine, so that ours goes on meanwhile. It is of this test alone, so that its
+    opinion of bookies that were killed ends with it."""
+    known = {"uri": cluster.uri, "wire": f"v{wire}", "client": request.node.name}
+
+    async def call(step: str, digest: str = "crc32c", **args: object) -> Any:
+        return await outcome(java.start(f"Handles.{step}", **known, digest=JAVA_DIGEST[digest], **args))
+
+    yield call
+    java.call("Handles.abandon", **known)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,10 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return found
 
 
-ROOMS = ("LedgerChecks", "HandleChecks", "BatchChecks", "RecentChecks", "AdminChecks")
+ROOMS = (
+    "LedgerChecks", "LacChecks", "RecoveryChecks", "IdChecks", "HandleChecks", "BatchChecks", "RecentChecks",
+    "AdminChecks",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("row", rows(*ROOMS), ids=str)

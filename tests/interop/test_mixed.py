@@ -7,23 +7,18 @@ replaced, and our client, which takes bookies of its own kind first, still needs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from tests.interop.apache import Java, outcome
 from tests.interop.clusters import PASSWORD, Cluster, both_kinds, payload
 from tests.interop.live import LiveWriter, poll
+from tests.interop.words import Ask, each_wire
 
-from buckram.client.client import Client, connect
+from buckram.client.client import Client
 from buckram.client.writer import Writer
-from buckram.config import ClientConfig
 from buckram.types import LedgerState
 
-WIRES = (2, 3)
 SHAPE = (4, 3, 2)
-Ask = Callable[..., Awaitable[Any]]
-each_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: f"v{wire}")
 each_victim = pytest.mark.parametrize("victim", ["ours", "theirs"])
 
 
@@ -32,24 +27,6 @@ def cluster(mixed: Cluster) -> Iterator[Cluster]:
     """Whoever was killed is replaced before the next test."""
     yield mixed
     mixed.replace_killed()
-
-
-@pytest.fixture
-async def client(cluster: Cluster, wire: int) -> AsyncIterator[Client]:
-    async with connect(cluster.uri, config=ClientConfig(wire_protocol=wire)) as connected:
-        yield connected
-
-
-@pytest.fixture
-def ask(java: Java, cluster: Cluster, wire: int, request: pytest.FixtureRequest) -> Iterator[Ask]:
-    """A Java client of each test's own: its opinion of bookies that were killed ends with it."""
-    known = {"uri": cluster.uri, "wire": f"v{wire}", "client": request.node.name}
-
-    async def call(step: str, **args: object) -> Any:
-        return await outcome(java.start(f"Handles.{step}", **known, **args))
-
-    yield call
-    java.call("Handles.abandon", **known)
 
 
 async def java_writer(cluster: Cluster, ask: Ask) -> tuple[int, int, list[str]]:

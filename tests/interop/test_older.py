@@ -11,6 +11,7 @@ import pytest
 from tests.interop.apache import OLDER, Java, outcome
 from tests.interop.catalogue import Row, rows
 from tests.interop.clusters import PASSWORD, Cluster, payload
+from tests.interop.words import each_wire
 
 from buckram.client.client import connect
 from buckram.config import ClientConfig
@@ -19,10 +20,10 @@ from buckram.errors import LedgerClosed, LedgerFenced
 CHOSEN = {
     "LedgerChecks": {
         "addAndReadBack", "asyncAddsAreAcknowledgedInOrder", "emptyEntries", "largestEntries", "readUnconfirmed",
-        "readLastConfirmed", "explicitLastConfirmedOfAnIdleWriter", "longPollGetsTheNextEntry",
-        "recoveryFencesTheWriter", "recoveryOfStripedLedgers", "wrongPassword", "explicitIdsInOrder", "chosenLedgerId",
-        "customMetadata", "deleteLedger",
     },
+    "LacChecks": {"readLastConfirmed", "explicitLastConfirmedOfAnIdleWriter", "longPollGetsTheNextEntry"},
+    "RecoveryChecks": {"recoveryFencesTheWriter", "recoveryOfStripedLedgers", "wrongPassword", "deleteLedger"},
+    "IdChecks": {"explicitIdsInOrder", "chosenLedgerId", "customMetadata"},
     "HandleChecks": {"appendAndReadBack", "deferredSyncAndForce", "listLedgers", "customMetadataAndItsRecord"},
 }  # fmt: skip
 ONE_DIGEST = {"v3": ("CRC32C",), "v2": ("CRC32", "MAC")}
@@ -54,9 +55,6 @@ def ask(older_java: Java, java: Java, generations: Cluster) -> Callable[..., Any
         return await outcome(process.start(f"Handles.{step}", uri=generations.uri, **args))
 
     return call
-
-
-each_wire = pytest.mark.parametrize("wire", [2, 3], ids=lambda wire: f"v{wire}")
 
 
 @each_wire

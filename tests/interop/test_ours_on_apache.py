@@ -1,23 +1,17 @@
-"""Our client on Apache's bookies, in a cluster that Apache's shell set up; ledgers go to and fro with Apache's client.
-
-INTEROP_ON=ours runs the same on our bookies.
-"""
+"""Our client on Apache's bookies, in a cluster that Apache's shell set up. INTEROP_ON=ours: the same on ours."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
-from tests.interop.apache import Java, JavaFailed, outcome
+from tests.chaos.processes import last_json, run
 from tests.interop.clusters import PASSWORD, Cluster, payload
-from tests.interop.live import LiveWriter, poll
+from tests.interop.live import poll
+from tests.interop.words import check, each_digest, each_wire, entries
 
-from buckram.client.client import Client, connect
-from buckram.client.reader import Reader
-from buckram.config import ClientConfig
+from buckram.client.client import Client
 from buckram.core.availability import EntryList
 from buckram.core.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply
 from buckram.errors import (
@@ -33,47 +27,11 @@ from buckram.errors import (
 )
 from buckram.types import LedgerState
 
-WIRES = (2, 3)
-DIGESTS = ("crc32", "crc32c", "mac", "dummy")
-JAVA_DIGEST = {"crc32": "CRC32", "crc32c": "CRC32C", "mac": "MAC", "dummy": "DUMMY"}
-each_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: f"v{wire}")
-each_digest = pytest.mark.parametrize("digest", DIGESTS)
-
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     found: Cluster = request.getfixturevalue(os.environ.get("INTEROP_ON", "apache"))
     return found
-
-
-@pytest.fixture
-async def client(cluster: Cluster, wire: int) -> AsyncIterator[Client]:
-    async with connect(cluster.uri, config=ClientConfig(wire_protocol=wire)) as connected:
-        yield connected
-
-
-@pytest.fixture
-def ask(java: Java, cluster: Cluster, wire: int) -> Callable[..., Any]:
-    """Apache's client on the same wire protocol: a coroutine, so that ours goes on meanwhile."""
-
-    async def call(step: str, digest: str = "crc32c", **args: object) -> Any:
-        known = {"uri": cluster.uri, "wire": f"v{wire}", "digest": JAVA_DIGEST[digest], **args}
-        return await outcome(java.start(f"Handles.{step}", **known))
-
-    return call
-
-
-def entries(first: int, last: int) -> list[bytes]:
-    return [payload(number) for number in range(first, last + 1)]
-
-
-async def check(reader: Reader, first: int, last: int) -> None:
-    found = await reader.read(first, last)
-    assert [entry.entry_id for entry in found] == list(range(first, last + 1))
-    assert [entry.payload for entry in found] == entries(first, last)
-
-
-# -- alone on Apache's bookies -----------------------------------------------------------------------------------
 
 
 @each_wire
@@ -295,124 +253,10 @@ async def test_bad_arguments_reach_no_bookie(client: Client) -> None:
         client.create(ensemble="2/3/2")
 
 
-# -- back and forth with Apache's client -------------------------------------------------------------------------
-
-
-@each_wire
-@each_digest
-async def test_java_reads_what_we_wrote(client: Client, ask: Callable[..., Any], digest: str) -> None:
-    async with client.create(digest=digest, password=PASSWORD, custom_metadata={"by": "python"}) as writer:
-        await writer.append_many(entries(0, 120))
-    read = await ask("read", digest, ledger=writer.ledger_id)
-    assert read == {"last": 120, "length": sum(map(len, entries(0, 120))), "closed": True}
-    facts = await ask("metadata", ledger=writer.ledger_id)
-    assert (facts["state"], facts["last_entry"], facts["digest"]) == ("CLOSED", 120, JAVA_DIGEST[digest])
-    assert (facts["custom"], facts["password"], facts["format"]) == ({"by": "python"}, "secret", 3)
-    assert facts["fragments"] == {"0": list(writer.metadata.last_fragment.ensemble)}
-
-
-@each_wire
-@each_digest
-async def test_we_read_what_java_wrote(client: Client, ask: Callable[..., Any], digest: str) -> None:
-    made = await ask("create", digest, custom={"by": "java"})
-    await ask("add", writer=made["writer"], count=80)
-    await ask("closeWriter", writer=made["writer"])
-    async with client.open(made["ledger"], password=PASSWORD) as reader:
-        assert reader.last_confirmed == 79
-        assert reader.length == sum(map(len, entries(0, 79)))
-        assert dict(reader.metadata.custom_metadata) == {"by": b"java"}
-        await check(reader, 0, 79)
-
-
-@each_wire
-@each_digest
-async def test_we_recover_from_a_live_java_writer(client: Client, ask: Callable[..., Any], digest: str) -> None:
-    made = await ask("create", digest)
-    await ask("startWriting", writer=made["writer"])
-    await ask("awaitAcknowledged", writer=made["writer"], entry=150)
-    async with client.recover(made["ledger"], password=PASSWORD) as reader:
-        state = await ask("stopWriting", writer=made["writer"])
-        assert state["failed"] != 0, "the Java writer was not fenced"
-        assert reader.last_confirmed >= state["acknowledged"]
-        await check(reader, 0, reader.last_confirmed)
-
-
-@each_wire
-@each_digest
-async def test_java_recovers_from_our_live_writer(client: Client, ask: Callable[..., Any], digest: str) -> None:
-    writer = await client.create(digest=digest, password=PASSWORD)
-    live = LiveWriter(writer)
-    await live.reached(50)
-    read = await ask("read", digest, ledger=writer.ledger_id, recover=True)
-    await live.fenced()
-    assert read["closed"]
-    assert read["last"] >= live.acknowledged
-
-
-@each_wire
-async def test_both_tail_our_idle_writer(client: Client, ask: Callable[..., Any]) -> None:
-    async with client.create(password=PASSWORD) as writer, client.open(writer.ledger_id, password=PASSWORD) as reader:
-        java_tail = asyncio.ensure_future(ask("tail", ledger=writer.ledger_id, until=29))
-        await writer.append_many(entries(0, 29))
-        # Nothing follows entry 29: both learn of it from the explicit last confirmed entry alone.
-        async with asyncio.timeout(30):
-            assert (await java_tail)["last"] == 29
-            tail = reader.tail()
-            got: list[bytes] = []
-            while len(got) < 30:
-                got += [entry.payload for entry in await tail.next_chunk()]
-        assert got == entries(0, 29)
-
-
-@each_wire
-async def test_both_tail_an_idle_java_writer(client: Client, ask: Callable[..., Any]) -> None:
-    made = await ask("create")
-    java_tail = asyncio.ensure_future(ask("tail", ledger=made["ledger"], until=24))
-    await ask("add", writer=made["writer"], count=25)
-    async with asyncio.timeout(30), client.open(made["ledger"], password=PASSWORD) as reader:
-        tail = reader.tail()
-        got: list[bytes] = []
-        while len(got) < 25:
-            got += [entry.payload for entry in await tail.next_chunk()]
-        assert got == entries(0, 24)
-        assert (await java_tail)["last"] == 24
-    await ask("closeWriter", writer=made["writer"])
-
-
-@pytest.mark.parametrize("wire", [3], ids=["v3"])
-async def test_java_force_is_visible_to_us(client: Client, ask: Callable[..., Any]) -> None:
-    made = await ask("create", deferred=True)
-    await ask("add", writer=made["writer"], count=6)
-    assert (await ask("force", writer=made["writer"]))["last_confirmed"] == 5
-    async with client.recover(made["ledger"], password=PASSWORD) as reader:
-        assert reader.last_confirmed >= 5
-        await check(reader, 0, 5)
-
-
-@pytest.mark.parametrize("wire", [2], ids=["v2"])
-async def test_java_has_no_deferred_sync_on_v2(ask: Callable[..., Any]) -> None:
-    """Ours has: what v2 lacks goes over v3."""
-    made = await ask("create", deferred=True)
-    with pytest.raises(JavaFailed) as refused:
-        await ask("add", writer=made["writer"], count=1)
-    assert refused.value.error == "BKIllegalOpException"
-
-
-@each_wire
-async def test_java_lists_and_deletes_what_we_made(client: Client, ask: Callable[..., Any]) -> None:
-    async with client.create() as writer:
-        await writer.append(payload(0))
-    assert writer.ledger_id in await ask("list")
-    await ask("delete", ledger=writer.ledger_id)
-    with pytest.raises(NoSuchLedger):
-        await client.open(writer.ledger_id)
-
-
-@each_wire
-async def test_java_gets_no_further_with_a_wrong_password(client: Client, ask: Callable[..., Any]) -> None:
-    async with client.create(password=PASSWORD) as writer:
-        await writer.append(payload(0))
-        with pytest.raises(JavaFailed) as refused:
-            await ask("read", ledger=writer.ledger_id, recover=True, password="wrong")
-        assert refused.value.error == "BKUnauthorizedAccessException"
-        await writer.append(payload(1))
+def test_our_commands_on_a_cluster_that_apache_set_up(cluster: Cluster) -> None:
+    found = last_json(run(["cluster", "check", "--json"], cluster.uri))
+    assert (found["problems"], found["manager"]) == ([], "hierarchical")
+    assert sorted(found["writable"]) == cluster.bookies
+    assert run(["bookie", "list"], cluster.uri).count("writable") == 3
+    again = last_json(run(["cluster", "init", "--json"], cluster.uri))
+    assert again["instance_id"] == found["instance_id"]

@@ -10,12 +10,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.apache.bookkeeper.client.BKException;
+import org.apache.bookkeeper.client.BKException.Code;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
@@ -228,6 +230,15 @@ final class Setting implements AutoCloseable {
         while (!holds.call()) {
             that(System.nanoTime() < limit, otherwise);
             Thread.sleep(10);
+        }
+    }
+
+    /** The end of a call with a callback. */
+    static <T> void finish(CompletableFuture<T> future, int rc, T value) {
+        if (rc == Code.OK) {
+            future.complete(value);
+        } else {
+            future.completeExceptionally(BKException.create(rc));
         }
     }
 

@@ -1,0 +1,27 @@
+"""Words that the tests of our client are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.interop.clusters import payload
+
+from buckram.client.reader import Reader
+
+Ask = Callable[..., Awaitable[Any]]
+JAVA_DIGEST = {"crc32": "CRC32", "crc32c": "CRC32C", "mac": "MAC", "dummy": "DUMMY"}
+each_wire = pytest.mark.parametrize("wire", [2, 3], ids=lambda wire: f"v{wire}")
+each_digest = pytest.mark.parametrize("digest", list(JAVA_DIGEST))
+
+
+def entries(first: int, last: int) -> list[bytes]:
+    return [payload(number) for number in range(first, last + 1)]
+
+
+async def check(reader: Reader, first: int, last: int) -> None:
+    """The entries first..last are there, one after another, with the bytes that they must have."""
+    found = await reader.read(first, last)
+    assert [entry.entry_id for entry in found] == list(range(first, last + 1))
+    assert [entry.payload for entry in found] == entries(first, last)
