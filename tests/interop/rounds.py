@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -272,6 +273,8 @@ def main() -> int:
             print(f"round {seed}: {done[str(seed)]}", file=sys.stderr, flush=True)
             if options.resume:
                 options.resume.write_text(json.dumps(done))
+    if not failed:
+        shutil.rmtree(root)
     acknowledged = sum(result["java_acked"] + result["our_acked"] for result in done.values())
     seconds = round(time.monotonic() - began, 1)
     print(json.dumps({"rounds": len(done), "failed": failed, "acked": acknowledged, "seconds": seconds}))
