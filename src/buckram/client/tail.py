@@ -28,6 +28,7 @@ from buckram.errors import (
     NoSuchLedger,
     ProtocolError,
     ReadFailed,
+    UnknownLedgerState,
 )
 from buckram.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId
@@ -202,7 +203,7 @@ class Tail:
                     bookie = polls.pop(task)
                     check_running(self._scope)
                     answer = task.result()
-                    unseen = unseen and isinstance(answer, Negative) and answer.code is Code.NO_LEDGER
+                    unseen = unseen and _unseen(answer)
                     if self._learn(bookie, answer):
                         return
                 if order and (more or not polls):
@@ -269,6 +270,13 @@ class Tail:
                 await changed.wait()
         except TimeoutError:
             return
+
+
+def _unseen(answer: Answer[EntryId]) -> bool:
+    """The bookie has not seen the ledger; one that may have lost data does not say so, but cannot wait either."""
+    if isinstance(answer, Unknown):
+        return isinstance(answer.error, UnknownLedgerState)
+    return isinstance(answer, Negative) and answer.code is Code.NO_LEDGER
 
 
 async def _until(changed: asyncio.Event) -> None:
