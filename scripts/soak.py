@@ -22,6 +22,9 @@ PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 CHECKS: dict[str, list[str]] = {
     "simulated_lives": [PYTHON, "-m", "buckram.sim", "--seeds", "0:2000"],
     "mutants": [PYTHON, "-m", "buckram.sim", "--mutants"],
+    "stream_lives": [PYTHON, "-m", "buckram.sim", "--streams", "--seeds", "0:2000"],
+    "stream_mutants": [PYTHON, "-m", "buckram.sim", "--streams", "--mutants"],
+    "stream_crash_points": [PYTHON, "-m", "buckram.sim", "--streams", "--crash-points"],
     "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(ROUNDS["kill_rounds"])],
     "stream_rounds": [PYTHON, "-m", "tests.chaos.stream_rounds", "--rounds", "100", "--resume",
                       str(ROUNDS["stream_rounds"])],

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from buckram.core.stream_errors import WriterLost
 from buckram.errors import BuckramError
 from buckram.sim.loop import Process
 from buckram.sim.scenarios.run import Outcome
@@ -95,6 +96,8 @@ async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Sp
             await work(actor)
         except BuckramError as error:
             actor.note(f"{type(error).__name__}: {error}")
+            if isinstance(error, WriterLost):
+                bench.stage.rules.lost(next(s for s in reversed(bench.facts.sessions) if s.host == HOST), error)
             bench.report.check("ends", spy.lose is not None, "{} failed although nothing went wrong: {!r}", HOST, error)
 
     try:
@@ -171,11 +174,11 @@ async def roll(bench: Bench, spy: Spy) -> None:
     async def work(actor: Actor) -> None:
         await pen.produce(bench.stage.producers[1], 2, one_by_one=False)
         rolling = asyncio.ensure_future(pen.writer.roll())
-        for _ in range(6):
-            task = asyncio.ensure_future(pen.append_many([pen.fresh(20), pen.fresh(20)], atomic=True))
-            await asyncio.sleep(0.001)
-        await rolling
-        await task
+        tasks = []
+        while not rolling.done():
+            tasks.append(asyncio.ensure_future(pen.append_many([pen.fresh(20) for _ in range(6)], atomic=True)))
+            await asyncio.sleep(0.002)
+        await asyncio.gather(rolling, *tasks)
         await pen.produce(bench.stage.producers[1], 2, one_by_one=False)
 
     await _doing(bench, work, spy)
@@ -239,6 +242,26 @@ async def delete(bench: Bench, spy: Spy) -> None:
     await _doing(bench, work, spy)
     await asyncio.sleep(0.2)
     enough.set()
+    await asyncio.sleep(2.0)
+    if line.deleted_at is not None:
+        deleter.nothing_left(line)
+
+
+async def delete_after_death(bench: Bench, spy: Spy) -> None:
+    """There is a ledger that a dead writer prepared and never listed."""
+    await _history(bench, 1)
+    pen = await bench.writer("w1")
+    pen.actor.process.crash()
+    line, deleter = bench.line, Deleter(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        await actor.ns.delete(bench.stream)
+        deleter.deleted(line)
+
+    await _doing(bench, work, spy)
+    if line.deleted_at is not None:
+        await asyncio.sleep(bench.world.metadata.session_timeout_s + 3.0)
+        deleter.nothing_left(line)
 
 
 async def bulk(bench: Bench, spy: Spy) -> None:
@@ -295,7 +318,7 @@ async def janitor(bench: Bench, spy: Spy) -> None:
 
 DRILLS: dict[str, Act] = {
     "open": open_first, "take-over": take_over, "roll": roll, "close": close, "end": end, "truncate": truncate,
-    "delete": delete, "bulk": bulk, "janitor": janitor,
+    "delete": delete, "delete-after-death": delete_after_death, "bulk": bulk, "janitor": janitor,
 }  # fmt: skip
 
 

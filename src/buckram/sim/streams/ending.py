@@ -157,17 +157,17 @@ class Ending:
         steady_since = loop.time()
         await asyncio.sleep(0.3)
         acked: dict[int, float] = {}
-        for roll in (False, False, True, False):
+        for roll in (False, True, False):
             if roll:
                 actor.process.spawn(self._roll(pen), "roll")
-            for _ in range(3):
+            for _ in range(2):
                 ident, content = pen.fresh(20)
                 await pen.append(ident, content)
                 sent = self.facts.sent[ident][-1]
                 if sent.offset is not None:
                     acked[sent.offset] = loop.time()
                 await asyncio.sleep(0.0 if actor.rng.random() < 0.5 else 0.05)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         if all(self.world.steady(host, steady_since) for host in self.world.processes):
             for offset, told in acked.items():
                 late = arrived.get(offset, loop.time()) - told
@@ -263,6 +263,7 @@ class Ending:
             if line is not None and not line.gone:
                 await deleter.inside(self._delete(deleter, stream), "delete")
                 deleter.deleted(line)
+                deleter.nothing_left(line)
 
     async def _delete(self, deleter: Deleter, stream: str) -> None:
         await deleter.ns.delete(stream)

@@ -223,6 +223,9 @@ class HeadWatch:
         dead = row.sealed and row.number < after.first and row.end <= after.earliest
         self._report.check("M9", empty or dead or (row.sealed and row.number < after.paged),
                            "{} takes {} out of {}", who, row, line.name)
+        if dead:
+            self._report.check("orphans", row.ledger not in self._facts.owned,
+                               "{} forgets {} of {} before its ledger is deleted", who, row, line.name)
         if empty:
             self._report.situation("empty segment left the list")
             self._report.check("durable", row.base not in line.acked, "the segment {} of {} is dropped as empty", row,

@@ -65,7 +65,9 @@ def make_stream_plan(seed: int) -> StreamPlan:
     cluster.late_wake = rng.random() < 0.2
     cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
     config = cluster.configs.client
-    cluster.configs.client = replace(config, min_racks_per_write_quorum=2, enforce_min_racks=0)
+    cluster.configs.client = replace(
+        config, min_racks_per_write_quorum=2, enforce_min_racks=0,
+        max_pending_bytes=rng.choice((2000, 1 << 24, 1 << 24)))
     if rng.random() < 0.15:
         cluster.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
     elif cluster.collecting:

@@ -29,7 +29,7 @@ def line_of(reader: StreamReader) -> str:
 class ReaderActor(Actor):
     def __init__(self, stage: Stage, host: str) -> None:
         super().__init__(stage, host)
-        self.cursor = f"c-{host}"
+        self.cursor = self.rng.choice((f"c-{host}", "shared"))
 
     async def run(self) -> None:
         await self.nap(0.5)

@@ -136,5 +136,13 @@ class Deleter(_Tender):
             line.deleted_at = self.facts.tick()
         self.note(f"{line.name} {line.uid} deleted")
 
+    def nothing_left(self, line: Line) -> None:
+        """Whatever was on its way when it was deleted has arrived."""
+        ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == line.uid]
+        known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
+        left = [key for key in known if self.world.metadata.peek(key) is not None]
+        self.report.check("deleted", not ledgers and not left, "of deleted stream {} there are ledgers {} and keys {}",
+                          line.name, ledgers, left)
+
 
 __all__ = ["SETTINGS", "Deleter", "JanitorActor", "Truncator"]

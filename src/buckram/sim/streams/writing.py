@@ -283,6 +283,8 @@ class WriterActor(Actor):
                     self.report.situation("rolled by call")
             except BuckramError as error:
                 self.note(f"roll failed: {describe(error)}: {error}")
+                if isinstance(error, WriterLost):
+                    self.rules.lost(pen.session, error)
             self.doing = ""
             if crashing:
                 self.no_crash()

@@ -60,6 +60,10 @@ def _transaction_forgotten(name: str, head: Any, segments: Any, application: str
     return _published(name, replace(head, transactions={}), segments, application, *args, **kwargs)
 
 
+async def _never(self: Any) -> None:
+    return None
+
+
 async def _older_than_asked(client: Any, streams: Any, name: Any, head: Any, policy: Any, now: int) -> int:
     return await _wanted(client, streams, name, head, policy, now + 5_000_000)
 
@@ -88,14 +92,14 @@ MUTANTS = (
     Mutant("forgets-first", "25", "trimming takes rows out of the list, then deletes their ledgers",
            plant((truncate, "trim", _forget_first), (janitor, "trim", _forget_first)), drills=("truncate",)),
     Mutant("delete-leaves-intents", "25", "deletion does not look for ledgers that are in no list",
-           plant((delete, "intents", _no_intents)), drills=("delete",)),
+           plant((delete, "intents", _no_intents)), drills=("delete-after-death",)),
     Mutant("discard-unclaimed", "25", "a prepared ledger is deleted without a claim of its intent",
            plant((ledgers, "discard", _discard_unclaimed), (janitor, "discard", _discard_unclaimed),
                  (delete, "discard", _discard_unclaimed)), drills=("janitor", "delete")),
     Mutant("orphans-in-progress", "25", "a ledger that is about to be listed counts as an orphan",
            plant((orphans, "_has_intent", _nothing_pending)), drills=("janitor",), lives=lambda plan: plan.janitor),
     Mutant("transaction-forgotten", "lost replies", "a bulk step does not look whether it was published",
-           plant((bulk, "published", _transaction_forgotten)), drills=("bulk",),
+           plant((bulk, "published", _transaction_forgotten), (bulk.Bulk, "published", _never)), drills=("bulk",),
            lives=lambda plan: plan.publisher),
     Mutant("wrong-bases", "3", "a bulk step counts records that are not there",
            plant((bulk.Bulk, "_check", _not_checked)), drills=("bulk",), lives=lambda plan: plan.publisher),

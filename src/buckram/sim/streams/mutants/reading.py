@@ -42,17 +42,17 @@ def _whole_batch(self: Batch, first: int, stop: int | None = None) -> Batch:
     return self
 
 
-async def _start_of_segment(client: Any, streams: Any, name: Any, head: Any, time: int) -> int:
-    segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_append >= time)
-    return int(head.end if segment is None else segment.base)
+async def _time_late(client: Any, streams: Any, name: Any, head: Any, time: int) -> int:
+    """One record late."""
+    return 1 + await _offset_at_time(client, streams, name, head, time)
 
 
-async def _first_of_entry(client: Any, streams: Any, name: Any, head: Any, txid: int) -> int:
+async def _txid_late(client: Any, streams: Any, name: Any, head: Any, txid: int) -> int:
     """One record late."""
     return 1 + await _offset_of_txid(client, streams, name, head, txid)
 
 
-_offset_of_txid = locate.offset_of_txid
+_offset_of_txid, _offset_at_time = locate.offset_of_txid, locate.offset_at_time
 
 
 async def _commit_what_was_read(self: StreamReader, offset: int | None = None) -> int:
@@ -103,14 +103,14 @@ MUTANTS = (
            plant((source, "entry_of_offset", _next_entry))),
     Mutant("whole-batch", "11", "a start in the middle of an entry gives the whole entry",
            plant((Batch, "between", _whole_batch))),
-    Mutant("time-by-segment", "start", "a start by time begins with the segment",
-           plant((reader, "offset_at_time", _start_of_segment))),
+    Mutant("time-late", "start", "a start by time begins one record too late",
+           plant((reader, "offset_at_time", _time_late))),
     Mutant("txid-late", "10", "a start by txid begins one record too late",
-           plant((reader, "offset_of_txid", _first_of_entry))),
+           plant((reader, "offset_of_txid", _txid_late))),
     Mutant("commit-ahead", "23", "a commit covers what was fetched and not handed out",
            plant((StreamReader, "commit", _commit_what_was_read)), seeds=150),
     Mutant("cursor-back", "23", "a cursor moves to wherever the last commit says",
-           plant((Cursor, "move", _move_anywhere)), seeds=150),
+           plant((Cursor, "move", _move_anywhere)), scenarios=("shared-cursor",)),
     Mutant("no-marks", "13", "a segment ends without marks", plant((roll, "finish", _finish_without_marks))),
     Mutant("no-idle-mark", "13, 14", "a writer that rests does not publish what was acknowledged",
            plant((SegmentWriter, "_idle", _no_idle))),

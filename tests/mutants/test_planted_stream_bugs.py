@@ -1,0 +1,41 @@
+"""Every bug planted in the stream layer is caught by a rule: the quick ones always, all of them in a soak."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from buckram.core import stream_changes
+from buckram.sim.streams.mutants.hunt import MUTANTS, kill
+from buckram.sim.streams.names import INVARIANTS
+from buckram.streams import roll
+from buckram.streams.segment import SegmentWriter
+from buckram.streams.source import Source
+
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
+RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",
+        "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",
+        "empty-rows")  # fmt: skip
+"""Those that took more than a few seconds when this was written."""
+LIVES = 8
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if SOAK or name not in RARE])
+def test_it_is_caught(name: str) -> None:
+    mutant = MUTANTS[name]
+    found = kill(name, None if SOAK else LIVES)
+    assert found.by in INVARIANTS, f"{name} ({mutant.bug}) was not caught in {found.lives} lives"
+
+
+def test_there_are_enough_and_each_says_what_it_stands_for() -> None:
+    assert len(MUTANTS) >= 30
+    assert all(mutant.trap and mutant.bug for mutant in MUTANTS.values())
+
+
+def test_production_is_put_back() -> None:
+    before = [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, Source)]
+    for mutant in MUTANTS.values():
+        with mutant.apply():
+            pass
+    assert [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, Source)] == before

@@ -1,0 +1,128 @@
+"""Streams in the simulator: lives with seeds that change from run to run (and are printed), all of 0:2000 in a soak."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from buckram.sim.__main__ import main
+from buckram.sim.streams.command import StreamTotals, run_chunk, shrink
+from buckram.sim.streams.life import run_stream_life
+from buckram.sim.streams.mutants.hunt import MUTANTS
+from buckram.sim.streams.names import INVARIANTS, SITUATIONS
+from buckram.sim.streams.plan import OWN_FAULTS, make_stream_plan
+from buckram.sim.swarm import run_seeds
+
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
+LIVES = 20
+FIRST = random.SystemRandom().randrange(1_000_000)
+
+
+def test_lives_with_new_seeds() -> None:
+    print(f"python -m buckram.sim --streams --seeds {FIRST}:{FIRST + LIVES}")
+    for seed in range(FIRST, FIRST + LIVES):
+        result = run_stream_life(seed)
+        assert not result.violations, f"{result.violations[0]}; python -m buckram.sim --streams --seed {seed} --trace"
+        if seed % 10 == 0:
+            gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SOAK, reason="2000 lives: BUCKRAM_SOAK=1")
+def test_two_thousand_lives_reach_everything() -> None:
+    totals = run_seeds(0, 2000, jobs=2, run=run_chunk, totals=StreamTotals())
+    assert totals.failed == []
+    assert totals.missing() == []
+
+
+def test_plans_cover_what_they_promise() -> None:
+    plans = [make_stream_plan(seed) for seed in range(400)]
+    for mode in ("publisher", "truncator", "janitor", "deleter", "ending", "small_pages"):
+        assert any(getattr(plan, mode) for plan in plans), mode
+        assert not all(getattr(plan, mode) for plan in plans), mode
+    assert all(3 <= plan.cluster.bookies <= 5 for plan in plans)
+    assert any(plan.cluster.metadata != "memory" for plan in plans)
+    drawn = {fault for plan in plans for fault in plan.faults}
+    assert [fault for fault in OWN_FAULTS if fault not in drawn] == []
+    for setting in ("retention_s", "retention_bytes", "retention_cursors", "retention_consumed"):
+        assert any(setting in plan.policy for plan in plans), setting
+
+
+def test_a_bookie_that_is_gone_for_good_leaves_enough() -> None:
+    """Else no segment could be made any more, and the end of a life could not demand it."""
+    for seed in range(1000):
+        plan = make_stream_plan(seed)
+        assert "wipe" not in plan.faults or plan.cluster.bookies > plan.cluster.shape[0]
+
+
+def in_a_process(seed: int, hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "buckram.sim", "--streams", "--seed", str(seed)], capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+    return str(json.loads(done.stdout.splitlines()[-1])["trace_hash"])
+
+
+@pytest.mark.parametrize("seed", [3, 14])
+def test_one_seed_one_trace(seed: int) -> None:
+    here = run_stream_life(seed)
+    run_stream_life(seed + 1)
+    again = run_stream_life(seed)
+    assert again.lines == here.lines
+    assert {here.trace_hash, again.trace_hash, in_a_process(seed, "0"), in_a_process(seed, "12345")} == {
+        here.trace_hash}
+
+
+def test_other_seeds_are_other_lives() -> None:
+    assert len({run_stream_life(seed).trace_hash for seed in range(3)}) == 3
+
+
+KEYS = ["lives", "violations", "invariants", "reached", "acked", "crashes", "faults", "trace_hash"]
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert isinstance(line, dict)
+    return line
+
+
+def test_seeds_give_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--streams", "--seeds", "0:3", "--jobs", "1"]) == 0
+    line = last_line(capsys)
+    assert list(line) == KEYS
+    assert (line["lives"], line["violations"]) == (3, 0)
+    invariants, reached = line["invariants"], line["reached"]
+    assert isinstance(invariants, dict)
+    assert isinstance(reached, dict)
+    assert list(invariants) == list(INVARIANTS)
+    assert list(reached) == list(SITUATIONS)
+    assert min(invariants[name] for name in ("durable", "exactly-once", "M9", "authentic", "takeover")) > 0
+
+
+def test_one_seed_with_a_trace_and_chosen_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--streams", "--seed", "5", "--faults", "kill,expire a writer", "--trace"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1])["faults"] == 2
+    assert "expire a writer" in captured.err
+    assert main(["--streams", "--seed", "5", "--faults", "earthquake"]) == 2
+
+
+def test_a_violation_fails_the_command_and_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with MUTANTS["flush-at-once"].apply():
+        assert main(["--streams", "--seed", "0"]) == 1
+    captured = capsys.readouterr()
+    assert "VIOLATION ends" in captured.err
+    assert "replay: python -m buckram.sim --streams --seed 0" in captured.err
+    assert json.loads(captured.out.splitlines()[-1])["violations"] == 1
+
+
+def test_a_violation_is_shrunk_to_fewer_faults() -> None:
+    seed = next(seed for seed in range(100) if len(make_stream_plan(seed).faults) > 1)
+    with MUTANTS["whole-batch"].apply():
+        command = shrink(seed, "exactly-once")
+    assert command.startswith(f"python -m buckram.sim --streams --seed {seed}")

@@ -1,0 +1,43 @@
+"""Directed schedules of streams, and a crash or a lost reply at every step of each operation."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+
+import pytest
+
+from buckram.sim.streams.crashing import DRILLS, places, run_place
+from buckram.sim.streams.scenarios import SCENARIOS, run_stream_scenario
+
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
+SHARE = 6
+"""So many places of each operation, others in each run; all of them in a soak."""
+
+
+@pytest.mark.parametrize("metadata", ["memory", "zk+hierarchical"])
+@pytest.mark.parametrize("name", list(SCENARIOS))
+def test_schedule(name: str, metadata: str) -> None:
+    outcome = run_stream_scenario(name, metadata=metadata)
+    assert outcome.violations == []
+    assert not outcome.failed
+
+
+def test_schedules_are_deterministic() -> None:
+    first, again = run_stream_scenario("retries"), run_stream_scenario("retries")
+    assert first.trace_hash == again.trace_hash
+    assert first.trace_hash != run_stream_scenario("retries", seed=1).trace_hash
+
+
+@pytest.mark.parametrize("name", list(DRILLS))
+def test_every_step_may_be_the_last(name: str) -> None:
+    there, outcome = places(name)
+    assert outcome.ok, (outcome.violations[:1], outcome.failed)
+    assert len(there) >= 15, "the operation has become much shorter, or nothing is counted"
+    assert {place.when for place in there} == {"", "after", "before"}
+    chosen = there if SOAK else random.SystemRandom().sample(there, SHARE)
+    for place in chosen:
+        _, problems, _ = run_place(place)
+        assert problems == [], str(place)
+    gc.collect()
