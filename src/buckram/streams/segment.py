@@ -66,6 +66,11 @@ class SegmentWriter:
         self._snapshot_size = 0
         self._marked = 0
         """Records that a mark stands behind, or that need none."""
+        self._stored = 0
+        """Records that were acknowledged when this was looked at last."""
+        metadata = ledger.metadata
+        self._spread = metadata.ensemble_size - metadata.write_quorum + 1
+        """So many entries in a row reach every member of the ensemble."""
         self._loop = asyncio.get_running_loop()
         self._idle_s = idle_s
         self._rested_at = 0.0
@@ -144,26 +149,30 @@ class SegmentWriter:
         self.in_flight -= 1
         self._acked(self, next_offset)
         # Nothing follows that would carry the LAC over the last records. One timer, armed lazily, never per entry.
-        if not self.in_flight:
+        if not self.in_flight or self._spread > 1:
             self._rested_at = self._loop.time()
-            if self._timer is None and self._idle_s and self._marked != self.records:
+            self._stored = next_offset - self.progress.base
+            if self._timer is None and self._idle_s and self._marked != self._stored:
                 self._timer = self._loop.call_at(self._rested_at + self._idle_s, self._idle)
 
     def _idle(self) -> None:
         self._timer = None
-        if self.in_flight or self._marked == self.records or not self._idle_s:
+        if self._marked == self._stored or not self._idle_s:
             return
-        due = self._rested_at + self._idle_s
-        if self._loop.time() < due:
-            self._timer = self._loop.call_at(due, self._idle)
-            return
-        self._marked = self.records
+        if self._spread == 1:
+            # The next entry tells every member, and so does one that was sent after the last acknowledgement.
+            if self.in_flight:
+                return
+            due = self._rested_at + self._idle_s
+            if self._loop.time() < due:
+                self._timer = self._loop.call_at(due, self._idle)
+                return
+        self._marked = self._stored
         self._tell(IDLE)
 
     def _tell(self, kind: int) -> None:
         """So many that each member of the ensemble gets one: a tail waits at any of them."""
-        metadata = self.ledger.metadata
-        for _ in range(metadata.ensemble_size - metadata.write_quorum + 1):
+        for _ in range(self._spread):
             self._plain(kind, b"")
 
     def _submit(self, payload: bytes) -> None:
