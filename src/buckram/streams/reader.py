@@ -254,7 +254,7 @@ class StreamReader:
         assert isinstance(span.start, int)
         if span.start > head.end:
             end = await known_end(self._client, self._name, head)
-            if span.start > end and not span.follow:
+            if span.start > end and (head.ended or not span.follow):
                 raise OffsetOutOfRange(self.stream, span.start, head.earliest, end)
         return self._checked(span.start, head.earliest)
 
