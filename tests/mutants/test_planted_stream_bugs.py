@@ -16,7 +16,8 @@ from buckram.streams.source import Source
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",
         "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",
-        "empty-rows")  # fmt: skip
+        "empty-rows", "lost-reply-is-no", "wrong-bases", "no-replay", "last-batch-forgotten", "forgets-first",
+        "ended-means-end", "transaction-forgotten")  # fmt: skip
 """Those that took more than a few seconds when this was written."""
 LIVES = 8
 

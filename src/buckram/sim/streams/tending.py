@@ -52,7 +52,7 @@ class Truncator(_Tender):
         head, now, rng = line.head, self.rng.random() < 0.7, self.rng
         how = rng.random()
         if how < 0.7:
-            await self._before(stream, line, rng.randrange(head.earliest, line.top + 1), now)
+            await self._before(stream, line, rng.randrange(head.earliest, max(line.top, head.earliest) + 1), now)
         elif how < 0.9:
             await self._before_time(stream, line, now)
         else:

@@ -97,7 +97,7 @@ MUTANTS = (
            plant((ledgers, "discard", _discard_unclaimed), (janitor, "discard", _discard_unclaimed),
                  (delete, "discard", _discard_unclaimed)), drills=("janitor", "delete")),
     Mutant("orphans-in-progress", "25", "a ledger that is about to be listed counts as an orphan",
-           plant((orphans, "_has_intent", _nothing_pending)), drills=("janitor",), lives=lambda plan: plan.janitor),
+           plant((orphans, "_has_intent", _nothing_pending)), lives=lambda plan: plan.janitor),
     Mutant("transaction-forgotten", "lost replies", "a bulk step does not look whether it was published",
            plant((bulk, "published", _transaction_forgotten), (bulk.Bulk, "published", _never)), drills=("bulk",),
            lives=lambda plan: plan.publisher),
