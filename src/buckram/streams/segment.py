@@ -131,8 +131,10 @@ class SegmentWriter:
         await self.ledger.flush()
 
     async def close(self) -> Summary:
-        """Seal the ledger, after `flush`; what it holds. Errors as Writer.close."""
+        """Seal the ledger; what it holds. Errors as Writer.close."""
         self.rest()
+        # An idle mark may have come since the last flush and wait here for room: the ledger would close without it.
+        await self.flush()
         await self.ledger.close()
         return Summary(
             self.records, self._entries - 1, self.bytes, self._first_append, self._last_append, self._lowest,

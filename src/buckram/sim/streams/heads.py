@@ -211,6 +211,8 @@ class HeadWatch:
                            closed)
         if line.listed_by.get(row.ledger, head.epoch) != head.epoch:
             self._report.situation("segment sealed by the next writer")
+        elif self._facts.fencer.get(row.ledger) == who:
+            self._report.situation("broken segment replaced by its writer")
         elif head.open_segment is not None:
             age = (head.open_segment.created - row.created) / 1e6
             big = row.summary.bytes >= self._policy.roll_bytes

@@ -41,5 +41,6 @@ SITUATIONS = (
     "retry by another writer", "retry after a roll", "reader crossed a roll", "reader crossed a take-over",
     "truncated under a reader", "truncated in the open segment", "retention truncated", "segment trimmed",
     "bulk step sealed a live segment", "bulk step retried", "stream deleted under a writer", "reply lost on a head",
-    "conflict on a head", "page written", "stream ended", "cursor went on", "janitor discarded a ledger",
+    "conflict on a head", "broken segment replaced by its writer", "page written", "stream ended", "cursor went on",
+    "janitor discarded a ledger",
 )

@@ -36,6 +36,17 @@ def _same_epoch(name: str, head: Any, writer: Any) -> Any:
     return step and Step(replace(step.head, epoch=head.epoch))
 
 
+async def _ledger_flush_only(self: SegmentWriter) -> None:
+    """Not waiting for what is queued here."""
+    await self.ledger.flush()
+
+
+def _striped(plan: StreamPlan) -> bool:
+    """More entries for a mark than one."""
+    ensemble, write_quorum = plan.policy["ensemble"].split("/")[:2]
+    return ensemble != write_quorum
+
+
 def _not_ended(name: str, head: Any, nonce: str, old: Any, *, end: bool = False) -> Any:
     return stream_changes.released(name, head, nonce, old)
 
@@ -150,6 +161,8 @@ MUTANTS = (
            plant((StreamWindow, "begin", _listed_at_once)), drills=("roll",)),
     Mutant("list-before-close", "8; M9", "the next segment is listed while the old ledger is open",
            plant((roll.Roller, "_list", _list_first)), drills=("roll",)),
+    Mutant("close-leaves-marks", "8; M9", "a segment is closed while an idle mark waits for room",
+           plant((SegmentWriter, "flush", _ledger_flush_only)), lives=_striped),
     Mutant("empty-rows", "12", "an empty segment stays in the list", plant((stream_changes, "_sealed", _empty_rows))),
     Mutant("own-clock", "append time", "a new writer trusts its clock, not the stream's last append time",
            plant((Appender, "__init__", _own_clock))),
