@@ -44,7 +44,7 @@ async def _ledger_flush_only(self: SegmentWriter) -> None:
 def _striped(plan: StreamPlan) -> bool:
     """More entries for a mark than one."""
     ensemble, write_quorum = plan.policy["ensemble"].split("/")[:2]
-    return ensemble != write_quorum
+    return bool(ensemble != write_quorum)
 
 
 def _not_ended(name: str, head: Any, nonce: str, old: Any, *, end: bool = False) -> Any:
