@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +60,19 @@ def local_session(
     session = builder.getOrCreate()
     register(session)
     return session
+
+
+def class_archive() -> Path:
+    """Where a class archive for this PySpark and Java would be: with it a JVM starts three seconds sooner.
+
+    Made by a JVM with -XX:ArchiveClassesAtExit, used with -XX:SharedArchiveFile; tied to that Java and those jars.
+    """
+    import pyspark
+
+    java = find_java()
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    place = zlib.crc32(f"{java.home} {Path(pyspark.__file__).parent}".encode())
+    return Path(cache) / "buckram" / f"spark-{pyspark.__version__}-java-{java.version}-{place:08x}.jsa"
 
 
 def register(session: SparkSession) -> None:

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
 from buckram.client.open import check_password
 from buckram.errors import BuckramError, InvalidArgument
@@ -68,6 +74,17 @@ class BuckramDataSource(DataSource):
         if options.streams:
             return stream_reader.StreamBatchReader(options, names, nullable)
         return LedgerReader(options, names, nullable)
+
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from buckram.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from buckram.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
 
 class LedgerReader(DataSourceReader):

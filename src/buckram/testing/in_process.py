@@ -228,17 +228,20 @@ def _node(root: Path, number: int, uri: str) -> _Node:
 
 
 @asynccontextmanager
-async def cluster(bookies: int = 3, *, metadata: Literal["memory", "sqlite"] = "memory") -> AsyncIterator[Cluster]:
+async def cluster(
+    bookies: int = 3, *, metadata: Literal["memory", "sqlite"] | str = "memory"
+) -> AsyncIterator[Cluster]:
     """`async with cluster(bookies=3) as c`: a cluster of its own, gone without a trace at the end.
 
     With `metadata="memory"` its URI is good on this loop only, with "sqlite" also for other threads and processes.
+    A URI: that store, which must be running and stays as it is at the end.
     """
     if bookies < 1:
         raise InvalidArgument(f"bookies = {bookies}: at least one is needed")
     with tempfile.TemporaryDirectory(prefix="buckram-test-") as folder:
         root = Path(folder)
         name = f"memory:test-{os.getpid()}-{next(_numbers)}"
-        uri = name if metadata == "memory" else f"sqlite://{root / 'metadata.db'}"
+        uri = {"memory": name, "sqlite": f"sqlite://{root / 'metadata.db'}"}.get(metadata, metadata)
         # This session keeps a cluster in memory alive, whoever comes and goes.
         store = await open_store(uri)
         running = Cluster(uri, [_node(root, number, uri) for number in range(bookies)])

@@ -14,10 +14,13 @@ T = TypeVar("T")
 
 
 class ThreadedCluster:
-    """`with ThreadedCluster(bookies=3) as c`: c.uri works in every thread and process of this machine."""
+    """`with ThreadedCluster(bookies=3) as c`: c.uri works in every thread and process of this machine.
 
-    def __init__(self, bookies: int = 3) -> None:
-        self._bookies = bookies
+    `metadata`: the URI of a running store to use instead of a file of its own.
+    """
+
+    def __init__(self, bookies: int = 3, metadata: str = "sqlite") -> None:
+        self._bookies, self._metadata = bookies, metadata
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._cluster: Cluster | None = None
@@ -97,6 +100,6 @@ class ThreadedCluster:
     async def _main(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._leave = asyncio.Event()
-        async with cluster(self._bookies, metadata="sqlite") as self._cluster:
+        async with cluster(self._bookies, metadata=self._metadata) as self._cluster:
             ready.set()
             await self._leave.wait()

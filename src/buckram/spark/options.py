@@ -1,0 +1,276 @@
+"""Every option of the data source `buckram`: who takes it, default, meaning, and how its text becomes a value. Pure.
+
+One table for source and sink; docs/spark.md shows it. What options mean together is checked by who uses them
+(planning.py, sink.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from buckram.core.stream_names import check_name, stream_name
+from buckram.errors import InvalidArgument
+from buckram.types import MAX_LEDGER_ID
+
+Role = Literal["read", "stream", "write"]
+READ: tuple[Role, ...] = ("read",)
+STREAM: tuple[Role, ...] = ("stream",)
+READS: tuple[Role, ...] = ("read", "stream")
+WRITE: tuple[Role, ...] = ("write",)
+ALL: tuple[Role, ...] = ("read", "stream", "write")
+ROLE_NAMES: Mapping[Role, str] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
+SPARKS_OWN = ("checkpointlocation", "queryname")
+"""What Spark itself puts among the options of a streaming query."""
+
+Parser = Callable[[str, str], Any]
+"""From the option's name and text; InvalidArgument names both and what is needed."""
+
+
+class LedgerRange(NamedTuple):
+    """Ledger ids from `first` to `last`, both inclusive."""
+
+    first: int
+    last: int
+
+
+class Position(NamedTuple):
+    """Where to begin or end: a word for all streams, or offsets by full stream name (others: the default)."""
+
+    word: Literal["earliest", "latest"]
+    offsets: Mapping[str, int] = {}
+
+
+# -- how texts become values ------------------------------------------------------------------------------
+
+
+def bad(name: str, text: str, needs: str) -> InvalidArgument:
+    """The error for an option's value."""
+    shown = text if len(text) <= 100 else text[:100] + "..."
+    return InvalidArgument(f'option "{name}" = {shown!r}: needs {needs}')
+
+
+def a_text(name: str, text: str) -> str:
+    if not text.strip():
+        raise bad(name, text, "a value that is not empty")
+    return text
+
+
+def any_text(name: str, text: str) -> str:
+    return text
+
+
+def a_flag(name: str, text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise bad(name, text, "true or false") from None
+
+
+def a_number(minimum: int) -> Parser:
+    def parse(name: str, text: str) -> int:
+        needs = f"a whole number of at least {minimum}"
+        try:
+            value = int(text)
+        except ValueError:
+            raise bad(name, text, needs) from None
+        if value < minimum:
+            raise bad(name, text, needs)
+        return value
+
+    return parse
+
+
+SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def a_size(name: str, text: str) -> int:
+    """Bytes, as Spark writes sizes: 67108864, 64m, 64MB, 1GiB."""
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    size = int(match[1]) * SIZE_UNITS[match[2]] if match else 0
+    if size < 1:
+        raise bad(name, text, "bytes, at least 1, such as 67108864 or 64m")
+    return size
+
+
+def one_of(*choices: str) -> Parser:
+    known = {choice.lower(): choice for choice in choices}
+
+    def parse(name: str, text: str) -> str:
+        found = known.get(text.strip().lower())
+        if found is None:
+            raise bad(name, text, " or ".join(choices))
+        return found
+
+    return parse
+
+
+def a_stream(name: str, text: str) -> str:
+    """One full stream name."""
+    try:
+        return str(stream_name(text.strip()))
+    except InvalidArgument as error:
+        raise InvalidArgument(f'option "{name}": {error}') from None
+
+
+def some_streams(name: str, text: str) -> tuple[str, ...]:
+    """Full names, each once, in the order given."""
+    parts = [part.strip() for part in text.split(",")]
+    found = tuple(dict.fromkeys(a_stream(name, part) for part in parts if part))
+    if not found:
+        raise bad(name, text, "NAMESPACE/STREAM, several separated by commas")
+    return found
+
+
+def a_pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise bad(name, text, f"a regular expression of Python ({error})") from None
+    return a_text(name, text)
+
+
+def a_cursor(name: str, text: str) -> str:
+    try:
+        return check_name("cursor", text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f'option "{name}": {error}') from None
+
+
+def a_position(default: Literal["earliest", "latest"]) -> Parser:
+    """`earliest`, `latest`, or a JSON object of stream names with offsets (or -2 earliest, -1 latest, as Kafka's)."""
+
+    def parse(name: str, text: str) -> Position:
+        word = {"earliest": Position("earliest"), "latest": Position("latest")}.get(text.strip().lower())
+        if word is not None:
+            return word
+        needs = 'earliest, latest, or JSON such as {"shop/orders": 120}'
+        try:
+            raw = json.loads(text)
+        except ValueError:
+            raise bad(name, text, needs) from None
+        if not isinstance(raw, dict) or not all(type(offset) is int and offset >= -2 for offset in raw.values()):
+            raise bad(name, text, f"{needs}, with offsets from 0 on (-2: earliest, -1: latest)")
+        return Position(default, {a_stream(name, stream): offset for stream, offset in raw.items()})
+
+    return parse
+
+
+def some_ledgers(name: str, text: str) -> tuple[LedgerRange, ...] | None:
+    """`all`, or ids and ranges separated by commas: `3,5,8-12`. None means all."""
+    if text.strip().lower() == "all":
+        return None
+    ranges = []
+    number = a_number(0)
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        low = number(name, first)
+        high = number(name, last) if dash else low
+        if low > high or high > MAX_LEDGER_ID:
+            raise InvalidArgument(f'option "{name}": range {part.strip()!r} is empty or beyond {MAX_LEDGER_ID}')
+        ranges.append(LedgerRange(low, high))
+    return tuple(ranges)
+
+
+# -- the table --------------------------------------------------------------------------------------------
+
+
+class Option(NamedTuple):
+    """`default` is a text like the user's (None: there is none, and the option is not among the values)."""
+
+    name: str
+    roles: tuple[Role, ...]
+    default: str | None
+    meaning: str
+    parse: Parser
+    shown_default: str = ""
+    """Where the default is not a text."""
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("metadata", ALL, None, "The cluster: a metadata URI, such as `zk://host:2181/ledgers`", a_text, "needed"),
+    # what to read
+    Option("subscribe", READS, None, "Streams, NAMESPACE/STREAM separated by commas; `.load(\"shop/orders\")` is the "
+           "same for short", some_streams),
+    Option("path", ALL, None, "What `.load(...)`, `.save(...)` and `.start(...)` give: streams to read, or the stream "
+           "to write", some_streams),
+    Option("streams", READS, None, "Another name for `subscribe`", some_streams),
+    Option("subscribePattern", READS, None, "All streams whose whole name matches this regular expression (Python's). "
+           "With a slash in it NAMESPACE/STREAM is matched, else the names in `default`. New streams are picked up "
+           "from their start", a_pattern),
+    Option("startingOffsets", READS, None, "`earliest`, `latest`, or JSON: `{\"shop/orders\": 120}`. A streaming query "
+           "uses it in its first run only; its checkpoint says the rest", a_position("earliest"),
+           "earliest; streaming: latest"),
+    Option("endingOffsets", READ, None, "As startingOffsets; not included", a_position("latest"), "latest"),
+    Option("startingTimestamp", READS, None, "From the first record that was appended at or after this time "
+           "(milliseconds since 1970)", a_number(0)),
+    Option("endingTimestamp", READ, None, "Before the first record that was appended at or after this time "
+           "(milliseconds)", a_number(0)),
+    Option("failOnDataLoss", READS, "true", "Whether a query fails when records that it wants were truncated; else it "
+           "goes on at the earliest and says so in the log", a_flag),
+    Option("includeHeaders", READS, "false", "Adds the column `headers`", a_flag),
+    Option("maxPartitionBytes", READS, "64m", "Partitions of about so many bytes", a_size),
+    Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
+    Option("pushdown", READ, "false", "Filters on `offset` and `append_time` narrow what is read; needs Spark 4.1 and "
+           "`spark.sql.python.filterPushdown.enabled=true`", a_flag),
+    Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records in a micro-batch", a_number(1)),
+    Option("maxBytesPerTrigger", STREAM, None, "At most about so many bytes in a micro-batch", a_size),
+    Option("cursor", STREAM, None, "This durable cursor of each stream moves as batches complete", a_cursor),
+    # ledgers
+    Option("ledgers", READ, None, "Ledgers instead of streams: `all`, or ids and ranges: `3,5,8-12`", some_ledgers),
+    Option("ledger", READ, None, "Another name for `ledgers`", some_ledgers),
+    Option("firstEntry", READ, "0", "First entry of each ledger", a_number(0)),
+    Option("lastEntry", READ, None, "Last entry of each ledger, included", a_number(0)),
+    Option("password", READ, "", "Of the ledgers", any_text, "empty"),
+    # writing
+    Option("stream", WRITE, None, "The stream to write", a_stream),
+    Option("createStream", WRITE, "false", "Makes the stream if it is not there", a_flag),
+    Option("txnAppId", WRITE, None, "Who writes, for exactly-once", a_text, "the query's id"),
+    Option("txnVersion", WRITE, None, "Batch job: the version of this step; one that was published before is not "
+           "written again", a_number(0)),
+    Option("onCheckpointReset", WRITE, "fail", "`newEpoch`: go on where a new checkpoint meets batches that an earlier "
+           "one has published", one_of("fail", "newEpoch")),
+    Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),
+)  # fmt: skip
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
+    """The values of what was given and of what has a default, by the names of the table, for any of `roles`.
+
+    InvalidArgument: an unknown option (lists the known ones), one that is for another role, a bad value.
+    """
+    takes = [option for option in OPTIONS if any(role in option.roles for role in roles)]
+    found = {option.name: option.parse(option.name, option.default) for option in takes if option.default is not None}
+    for key, text in given.items():
+        name = key.lower()
+        option = _BY_NAME.get(name)
+        if option is not None and option in takes:
+            found[option.name] = option.parse(option.name, text)
+        elif option is not None:
+            others = " and ".join(ROLE_NAMES[role] for role in option.roles)
+            raise InvalidArgument(f'option "{option.name}" is for {others} only; leave it out here')
+        elif name not in SPARKS_OWN:
+            raise InvalidArgument(f"unknown option {key!r}; known here: {', '.join(o.name for o in takes)}")
+    if "metadata" not in found:
+        raise InvalidArgument('option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path')
+    return found
+
+
+def given_names(given: Mapping[str, str]) -> set[str]:
+    """Which options of the table the user gave, by the names of the table."""
+    return {option.name for option in OPTIONS if any(key.lower() == option.name.lower() for key in given)}
+
+
+def table() -> str:
+    """The options as a table in Markdown."""
+    lines = ["| option | for | default | meaning |", "|---|---|---|---|"]
+    marks = {"read": "batch", "stream": "streaming", "write": "write"}
+    for option in OPTIONS:
+        roles = "all" if option.roles == ALL else ", ".join(marks[role] for role in option.roles)
+        default = option.shown_default or option.default or ""
+        lines.append(f"| `{option.name}` | {roles} | {default} | {option.meaning} |")
+    return "\n".join(lines) + "\n"
