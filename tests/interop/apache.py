@@ -1,18 +1,13 @@
 """Apache's Java software: found with Maven, compiled with the programs beside this file, run as processes.
 
-Maven is asked once per pom.xml and release line; what it said is kept under build/interop by the pom's hash, compiled
-classes by the hash of the sources. Not here: what is checked (java/src, test_*.py), clusters (clusters.py).
+Finding and compiling is javakit's. Not here: what is checked (java/src, test_*.py), clusters (clusters.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import hashlib
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,34 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from javakit import programs
+from javakit.programs import NEWEST, end
+
 from buckram.zookeeper_server.server import free_port
 
-HERE = Path(__file__).parent
-POM = HERE / "java" / "pom.xml"
-SOURCES = HERE / "java" / "src" / "interop"
+SOURCES = Path(__file__).parent / "java" / "src" / "interop"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
-NEWEST, OLDER = "newest", "older"
 NOT_IN_OLDER = ("BatchChecks.java", "RecentChecks.java")
 """Sources for what the older release line does not have."""
-RESOLVE = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-TOOLS = ("java", "javac", "mvn")
 START_DEADLINE_S = 60.0
 CALL_DEADLINE_S = 60.0
-# What the scripts of the distribution pass, and a JVM that starts fast and stays small.
-JVM = (
-    "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true",
-    "-Dio.netty.leakDetectionLevel=disabled", "-Dio.netty.tryReflectionSetAccessible=true",
-    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
-    "--add-opens=java.base/java.io=ALL-UNNAMED", "--add-opens=java.base/java.util.zip=ALL-UNNAMED",
-    "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper=warn",
-    "-Dorg.slf4j.simpleLogger.log.io.netty=warn", "-Dorg.slf4j.simpleLogger.log.org.apache.bookkeeper.client=warn",
-    "-Dorg.slf4j.simpleLogger.log.org.apache.bookkeeper.net=warn",
-)  # fmt: skip
-
-
-class NoJava(Exception):
-    """No JDK or no Maven here, or Maven cannot resolve; says which and what to do."""
+# JVMs that start fast and stay small.
+JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError")
 
 
 class JavaFailed(AssertionError):
@@ -62,74 +42,16 @@ class JavaFailed(AssertionError):
         self.error = error
 
 
-def missing_tools() -> str:
-    """Which of the tools are not here; empty when all are."""
-    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
-    return f"no {', '.join(absent)} on the PATH: install a JDK 17 and Maven" if absent else ""
-
-
 def class_path(line: str) -> str:
     """Jars and compiled programs of a release line ("newest", "older"); NoJava when they cannot be had."""
-    absent = missing_tools()
-    if absent:
-        raise NoJava(absent)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with (BUILD / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        jars = _resolve(line)
-        return f"{_compile(line, jars)}:{jars}"
-
-
-def _resolve(line: str) -> str:
-    kept = BUILD / f"{line}-{_hash([POM])}.classpath"
-    if kept.exists():
-        jars = kept.read_text().strip()
-        if all(Path(jar).exists() for jar in jars.split(":")):
-            return jars
-    draft = kept.with_suffix(".new")
-    done = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(POM), "-P", line, RESOLVE, f"-Dmdep.outputFile={draft}"],
-        capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise NoJava(f"Maven could not resolve {POM} ({line}): {done.stdout[-1500:]}{done.stderr[-500:]}")
-    draft.replace(kept)
-    return kept.read_text().strip()
-
-
-def _compile(line: str, jars: str) -> Path:
     sources = sorted(path for path in SOURCES.glob("*.java") if line == NEWEST or path.name not in NOT_IN_OLDER)
-    classes = BUILD / f"{line}-{_hash([POM, *sources])}.classes"
-    if not classes.exists():
-        draft = classes.with_suffix(f".{os.getpid()}")
-        shutil.rmtree(draft, ignore_errors=True)
-        done = subprocess.run(
-            ["javac", "-nowarn", "-proc:none", "-Xlint:-options", "-d", str(draft), "-cp", jars, *map(str, sources)],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"javac: {done.stderr[-4000:]}"
-        draft.replace(classes)
-    return classes
-
-
-def _hash(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+    return programs.class_path(sources, BUILD, line)
 
 
 def spawn(line: str, arguments: Sequence[str], log: Path, *, heap_mb: int, talks: bool) -> subprocess.Popen[bytes]:
-    """A JVM that ends when its standard input closes (that is up to what it runs: Main and Guarded do).
-
-    `talks`: its standard output is for us; else that goes to the log, too.
-    """
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            ["java", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m", *JVM,
-             "-cp", class_path(line), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE if talks else out, stderr=out,
-        )  # fmt: skip
+    """A JVM that ends when its standard input closes (that is up to what it runs: Main and Guarded do)."""
+    limits = [f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={heap_mb}m"]
+    return programs.spawn(class_path(line), [*limits, *JVM], arguments, log, talks=talks)
 
 
 class Java:
@@ -187,15 +109,6 @@ async def outcome(call: Future[Any], deadline_s: float = CALL_DEADLINE_S) -> Any
     """Wait for a call without stopping the loop."""
     async with asyncio.timeout(deadline_s):
         return await asyncio.wrap_future(call)
-
-
-def end(process: subprocess.Popen[bytes], deadline_s: float = 10.0) -> None:
-    """Wait for a process that was told to end, kill it when it does not."""
-    try:
-        process.wait(deadline_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 # Small files and caches; otherwise Apache's defaults, journal syncs included.

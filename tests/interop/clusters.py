@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from javakit.programs import NEWEST
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from tests.chaos.processes import run
-from tests.interop.apache import NEWEST, ApacheBookie, Java
+from tests.interop.apache import ApacheBookie, Java
 
 from buckram.processes import BookieProcess
 

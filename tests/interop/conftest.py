@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.apache import NEWEST, OLDER, Java, NoJava, class_path, outcome, running
+from javakit.programs import NEWEST, OLDER, NoJava
+from tests.interop.apache import Java, class_path, outcome, running
 from tests.interop.clusters import Cluster, Decommissioning, auto_recovery
 from tests.interop.words import JAVA_DIGEST, Ask
 

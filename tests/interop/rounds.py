@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.apache import NEWEST, Java, JavaFailed, outcome, running
+from javakit.programs import NEWEST
+from tests.interop.apache import Java, JavaFailed, outcome, running
 from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import poll
 

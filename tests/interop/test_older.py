@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.apache import OLDER, Java, outcome
+from javakit.programs import OLDER
+from tests.interop.apache import Java, outcome
 from tests.interop.catalogue import Row, rows
 from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.words import each_wire

@@ -13,7 +13,7 @@ import os
 import random
 import resource
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,20 +60,21 @@ class Tally:
         self.first_error = self.first_error or error
 
     def percentiles(self) -> dict[str, float]:
-        """p50, p99 and p999 in milliseconds, each wait weighted by its entries: the smallest latency that at least
-        that share of the entries did not exceed."""
+        """p50, p99 and p999 in milliseconds."""
+        return dict(zip(("p50_ms", "p99_ms", "p999_ms"), self.quantiles((0.5, 0.99, 0.999)), strict=True))
+
+    def quantiles(self, shares: Sequence[float]) -> list[float]:
+        """Milliseconds for each of these ascending shares, each wait weighted by its entries: the smallest latency
+        that at least that share of the entries did not exceed. Zeros when there was none."""
         ordered = sorted(self.waits)
         total = sum(n for _, n in ordered)
-        found: dict[str, float] = {}
-        for name, share in (("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999)):
-            seen = 0
-            found[name] = 0.0
-            for latency, n in ordered:
-                seen += n
-                if seen >= share * total:
-                    found[name] = round(latency * 1000, 3)
-                    break
-        return found
+        found: list[float] = []
+        seen = 0
+        for latency, n in ordered:
+            seen += n
+            while len(found) < len(shares) and seen >= shares[len(found)] * total:
+                found.append(round(latency * 1000, 3))
+        return found + [0.0] * (len(shares) - len(found))
 
 
 def cpu_seconds() -> float:
@@ -81,8 +82,16 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def write(client: Client, load: WriteLoad, on_ledger: Callable[[int], None] | None = None) -> dict[str, Any]:
-    """Run a write load after a short warm-up; the figures of `buckram bench write`. Ledgers are closed at the end."""
+async def write(
+    client: Client,
+    load: WriteLoad,
+    on_ledger: Callable[[int], None] | None = None,
+    measured: Callable[[Tally], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> dict[str, Any]:
+    """Run a write load after a short warm-up; the figures of `buckram bench write`. Ledgers are closed at the end.
+
+    `measured(tally)` is entered for the time that counts, with what will hold every wait of it.
+    """
     payloads = [random.randbytes(load.size) for _ in range(PAYLOADS)]
     writers = [await client.create(ensemble=load.ensemble) for _ in range(load.ledgers)]
     try:
@@ -92,7 +101,8 @@ async def write(client: Client, load: WriteLoad, on_ledger: Callable[[int], None
         run = _paced if load.rate else _full_speed
         await run(writers, payloads, load, Tally(), load.seconds * WARM_UP_SHARE)
         tally, cpu, began = Tally(), cpu_seconds(), time.perf_counter()
-        await run(writers, payloads, load, tally, load.seconds)
+        with measured(tally):
+            await run(writers, payloads, load, tally, load.seconds)
         seconds, cpu = time.perf_counter() - began, cpu_seconds() - cpu
     finally:
         for writer in writers:
