@@ -15,18 +15,16 @@ from buckram.core.stream_errors import (
     NoSuchStream,
     OffsetOutOfRange,
     OpenSegment,
-    StaleTransaction,
     StreamEnded,
     StreamError,
     WriterLost,
 )
-from buckram.core.stream_head import PAGE_SEGMENTS, Head, Page, Segment, Summary, Transaction, WriterInfo
+from buckram.core.stream_head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
+from buckram.core.stream_transactions import StepId, recorded, settled
 from buckram.errors import InvalidArgument, check
 from buckram.types import LedgerId
 
 MAX_BULK_SEGMENTS = 2000
-MAX_APPLICATIONS = 1000
-APPLICATION_KEPT_US = 30 * 86_400 * 1_000_000
 MAX_PROPERTIES_BYTES = 64 * 1024
 _TAIL_MOST = 2 * PAGE_SEGMENTS
 
@@ -128,6 +126,19 @@ def _sealed(head: Head, summary: Summary) -> Head:
 # -- bulk -------------------------------------------------------------------------------------------------
 
 
+def check_publishable(name: str, head: Head, step: StepId, *, seal_live: bool = False) -> bool:
+    """Whether the step can be published now; False: it was already. Otherwise the error that says why not."""
+    check_usable(name, head)
+    if settled(name, head.transactions, step) is not None:
+        return False
+    if head.ended:
+        raise StreamEnded(name, head.end)
+    if (head.open_segment is not None or head.writer is not None) and not seal_live:
+        writer = head.writer
+        raise OpenSegment(name, writer.name if writer else "unknown", writer.since if writer else 0)
+    return True
+
+
 def published(
     name: str,
     head: Head,
@@ -138,25 +149,20 @@ def published(
     *,
     seal_live: bool = False,
     live: tuple[LedgerId, Summary] | None = None,
+    query: str = "",
+    place: str = "",
+    new_epoch: bool = False,
 ) -> Step | None:
     """List sealed ledgers as segments and record the transaction. None when this version is recorded already.
 
     A stream that a writer holds is refused (OpenSegment; an idle writer counts, too: its offsets would be wrong),
     unless `seal_live`: then the open segment, which the caller fenced as `live`, is sealed, and the writer is out.
     """
-    check_usable(name, head)
-    done = head.transactions.get(application)
-    if done is not None and done.version >= version:
-        if done.version == version:
-            return None
-        raise StaleTransaction(name, application, version, done.version)
-    if head.ended:
-        raise StreamEnded(name, head.end)
+    step = StepId(application, version, query, place, new_epoch)
+    if not check_publishable(name, head, step, seal_live=seal_live):
+        return None
     present = head.open_segment
     if present is not None or head.writer is not None:
-        if not seal_live:
-            writer = head.writer
-            raise OpenSegment(name, writer.name if writer else "unknown", writer.since if writer else 0)
         if present is not None:
             if live is None or live[0] != present.ledger:
                 raise LiveMoved(name, "another segment is open than the one that was fenced")
@@ -170,7 +176,7 @@ def published(
         told = summary._replace(first_append=time, last_append=time, last_txid=head.last_txid, snapshot=NO_SNAPSHOT)
         rows.append(Segment(number, ledger, offset, time, told))
         offset, number = offset + summary.records, number + 1
-    transactions = _recorded(name, head.transactions, application, Transaction(version, first, offset, time))
+    transactions = recorded(name, head.transactions, step, first, offset, time)
     head = replace(
         head, tail=tuple(rows), end=offset, next_number=number, transactions=transactions,
         last_append=time if segments else head.last_append,
@@ -182,20 +188,6 @@ class LiveMoved(StreamError):
     """The open segment changed while a bulk step fenced it: fence the one that is open now and ask again."""
 
     retryable = True
-
-
-def _recorded(
-    name: str, known: Mapping[str, Transaction], application: str, done: Transaction
-) -> dict[str, Transaction]:
-    kept = {app: txn for app, txn in known.items() if app != application}
-    if len(kept) >= MAX_APPLICATIONS:
-        oldest = min(kept, key=lambda app: kept[app].time)
-        if done.time - kept[oldest].time < APPLICATION_KEPT_US:
-            raise InvalidArgument(
-                f"stream {name}: {MAX_APPLICATIONS} applications published within 30 days; use fewer names"
-            )
-        del kept[oldest]
-    return {**kept, application: done}
 
 
 # -- truncation, garbage, settings ------------------------------------------------------------------------
@@ -299,20 +291,24 @@ def check_head(name: str, head: Head) -> None:
 def check_step(name: str, before: Head, after: Head) -> None:
     """What never goes back from one head to the next; InvariantViolation."""
     check(before.uid == after.uid and before.created == after.created, "stream", f"{name}: another stream")
-    for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid"):
+    for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid", "rewritten"):
         check(getattr(before, what) <= getattr(after, what), "stream", f"{name}: {what} went back")
     check(after.ended or not before.ended, "stream", f"{name}: no longer ended")
     check(after.deleting or not before.deleting, "stream", f"{name}: no longer deleted")
+    known = {row.ledger: row for row in before.tail}
+    ends = {row.end for row in before.tail}
     kept = {row.number: row for row in after.tail}
     for row in before.tail:
         now = kept.get(row.number)
-        if now is not None and row.sealed and row.number >= after.paged:
-            check(now == row, "M9", f"{name}: a sealed segment changed, {row} to {now}")
+        if now is not None and row.sealed and row.number >= after.paged and now != row:
+            # Compaction: a new ledger holds this segment and whole ones after it.
+            whole = now.ledger not in known and now.base == row.base and now.sealed and now.end in ends
+            check(whole, "M9", f"{name}: a sealed segment changed, {row} to {now}")
     check_head(name, after)
 
 
 __all__ = [
-    "MAX_BULK_SEGMENTS", "NO_TXID", "LiveMoved", "Step", "check_epoch", "check_head", "check_properties", "check_step",
-    "check_usable", "claimed", "configured", "deleted", "is_dead", "published", "released", "rolled", "sealed",
-    "swept", "trimmed", "truncated",
+    "MAX_BULK_SEGMENTS", "NO_TXID", "LiveMoved", "Step", "check_epoch", "check_head", "check_properties",
+    "check_publishable", "check_step", "check_usable", "claimed", "configured", "deleted", "is_dead",
+    "published", "released", "rolled", "sealed", "swept", "trimmed", "truncated",
 ]  # fmt: skip

@@ -171,6 +171,34 @@ class StaleTransaction(StreamError):
         self.application, self.version, self.recorded = application, version, recorded
 
 
+class CheckpointReset(StreamError):
+    """Another query than the one of this checkpoint published under the same name. Nothing was published now.
+
+    `out`: this query itself was replaced by a newer one and can never publish again.
+    """
+
+    def __init__(
+        self, stream: str, application: str, query: str, version: int, recorded_query: str, recorded: int, *,
+        out: bool = False,
+    ) -> None:  # fmt: skip
+        who = f"query {query} (batch {version})" if query else f"a batch job (version {version})"
+        other = f"query {recorded_query} (batch {recorded})" if recorded_query else f"a batch job (version {recorded})"
+        if out:
+            text = f"{who} was replaced by {other} of application {application!r} and can publish no more: stop it"
+        elif not query or not recorded_query:
+            text = f"application {application!r} is {other}, not {who}: choose another txnAppId"
+        else:
+            text = (
+                f"the checkpoint was reset: application {application!r} published up to {other}, and now {who} comes "
+                "with another checkpoint. Either use the earlier checkpoint again; or, if the batches that come now "
+                "shall be written in addition to what is there, set onCheckpointReset=newEpoch; or choose another "
+                "txnAppId and checkpointLocation if this is another query"
+            )
+        super().__init__(stream, f"{text}; nothing was written")
+        self.application, self.query, self.version = application, query, version
+        self.recorded_query, self.recorded, self.out = recorded_query, recorded, out
+
+
 class InvalidSegment(StreamError, InvalidArgument):
     """A ledger that cannot become a segment of the stream. Nothing was published."""
 

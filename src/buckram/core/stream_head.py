@@ -75,6 +75,11 @@ class Transaction(NamedTuple):
     first_offset: int
     next_offset: int
     time: int
+    query: str = ""
+    """Of a streaming query: its id, and a mark of where its checkpoint is (core/stream_transactions)."""
+    place: str = ""
+    past: tuple[str, ...] = ()
+    """Queries that this one replaced; they never publish again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class Head:
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     garbage: tuple[LedgerId, ...] = ()
     """Ledgers that left the list or never came into it, to be deleted."""
+    rewritten: int = 0
+    """How often a page was written again (compaction): what was read of pages before that is out of date."""
 
     @property
     def open_segment(self) -> Segment | None:
@@ -115,7 +122,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Sealed segments in order of their numbers. Some may be missing (merged); those below `Head.first` are gone."""
+    """Sealed segments in order of their numbers. Some may be missing (compacted into the one
+    before); those below `Head.first` are gone."""
 
     number: int
     segments: tuple[Segment, ...]
@@ -131,8 +139,8 @@ def encode_head(head: Head) -> bytes:
         "policy": dict(head.policy), "properties": dict(head.properties), "earliest": head.earliest,
         "first": head.first, "paged": head.paged, "end": head.end, "last_append": head.last_append,
         "last_txid": head.last_txid, "next_number": head.next_number, "producers": head.producers,
-        "ended": head.ended, "deleting": head.deleting, "garbage": list(head.garbage),
-        "transactions": {name: list(done) for name, done in head.transactions.items()},
+        "ended": head.ended, "deleting": head.deleting, "garbage": list(head.garbage), "rewritten": head.rewritten,
+        "transactions": {name: _txn(done) for name, done in head.transactions.items()},
         "tail": [_row(segment) for segment in head.tail],
     })  # fmt: skip
 
@@ -151,8 +159,8 @@ def decode_head(key: str, data: bytes) -> Head:
             next_number=_int(raw["next_number"]),
             producers=None if raw["producers"] is None else _int(raw["producers"]), ended=raw["ended"] is True,
             deleting=raw["deleting"] is True, garbage=tuple(map(_int, raw["garbage"])),
-            transactions={name: Transaction(*map(_int, done)) for name, done in raw["transactions"].items()},
-            tail=tuple(map(_segment, raw["tail"])),
+            transactions={name: _transaction(done) for name, done in raw["transactions"].items()},
+            tail=tuple(map(_segment, raw["tail"])), rewritten=_int(raw.get("rewritten", 0)),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None
@@ -181,6 +189,19 @@ def _segment(row: Sequence[Any]) -> Segment:
         raise ValueError(f"a segment row of {len(row)} fields")
     summary = Summary(*map(_int, rest)) if rest else None
     return Segment(_int(number), _int(ledger), _int(base), _int(created), summary, _text(kind))
+
+
+def _txn(done: Transaction) -> list[Any]:
+    plain: list[Any] = list(done[:4])
+    return [*plain, done.query, done.place, list(done.past)] if done.query or done.place or done.past else plain
+
+
+def _transaction(row: Sequence[Any]) -> Transaction:
+    version, first, stop, time, *rest = row
+    query, place, past = rest or ("", "", ())
+    return Transaction(
+        _int(version), _int(first), _int(stop), _int(time), _text(query), _text(place), tuple(map(_text, past))
+    )
 
 
 def _dump(value: dict[str, Any]) -> bytes:

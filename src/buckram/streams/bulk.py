@@ -10,23 +10,24 @@ The transaction (application, version) makes `publish` safe when its reply is lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from buckram.client.client import Client
 from buckram.client.writer import Writer
 from buckram.core.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
-from buckram.core.stream_changes import MAX_BULK_SEGMENTS, LiveMoved, Step, published
+from buckram.core.stream_changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
 from buckram.core.stream_codecs import codec_number
-from buckram.core.stream_errors import InvalidSegment
+from buckram.core.stream_errors import InvalidSegment, StreamError
 from buckram.core.stream_head import Head, Summary, Transaction
 from buckram.core.stream_names import StreamName, check_name, owner_of
 from buckram.core.stream_policy import Policy
+from buckram.core.stream_transactions import StepId, settled
 from buckram.errors import InvalidArgument, NoSuchKey, VersionConflict
 from buckram.seams import KeyOp
 from buckram.streams import records
 from buckram.streams.intake import Cut
-from buckram.streams.ledgers import Intent, discard, listing, make_ledger, read_intent
+from buckram.streams.ledgers import Intent, bulk_purpose, discard, listing, make_ledger, read_intent
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import recover_segment, summarise
 from buckram.types import Buffer, LedgerId
@@ -108,35 +109,42 @@ class Bulk:
     """A bulk step of one stream; from `ns.bulk(name, application=..., version=...)`."""
 
     def __init__(
-        self, client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, application: str,
-        version: int,
-    ) -> None:  # fmt: skip
+        self, client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, step: StepId
+    ) -> None:
+        version = step.version
         if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version < 2**63:
-            raise InvalidArgument(f"version {version!r} of transaction {application!r}: needs an int from 0 on")
-        self.stream, self.application, self.version = str(name), check_name("application", application), version
-        self.uid = head.uid
-        self._client, self._streams, self._name, self._policy = client, streams, name, policy
-        self._epoch = head.epoch
+            raise InvalidArgument(f"version {version!r} of transaction {step.application!r}: needs an int from 0 on")
+        self.stream, self.application, self.version = str(name), check_name("application", step.application), version
+        self.uid, self.policy = head.uid, policy
+        self._client, self._streams, self._name, self._step = client, streams, name, step
+        self._head = head
 
     @property
     def purpose(self) -> str:
         """What intents and owner marks of this step's ledgers say."""
-        return f"bulk {self.application} {self.version}"
+        return bulk_purpose(self.application, self.version)
+
+    def foreseen(self, *, seal_live: bool = False) -> bool:
+        """Whether there is anything to do, as of when this step was opened: False, it was published before. Raises what
+        `publish` would: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded."""
+        return check_publishable(self.stream, self._head, self._step, seal_live=seal_live)
 
     async def published(self) -> Transaction | None:
         """What this version was published as; None if it was not. StaleTransaction is `publish`'s to raise."""
         head = (await self._streams.read(self._name)).head
         done = head.transactions.get(self.application)
-        return done if done is not None and done.version == self.version else None
+        return done if done is not None and (done.version, done.query) == (self.version, self._step.query) else None
 
-    async def create_ledger(self) -> BulkLedger:
-        """A ledger for records of this step: with an intent and an owner mark before its first entry."""
+    async def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
+        """A ledger for records of this step: with an intent and an owner mark before its first entry. `marks`: what
+        else its custom metadata says."""
         services = self._client.services
         ledger, _ = await make_ledger(
-            self._client, self._streams, self._name, self.uid, self._policy, epoch=self._epoch, purpose=self.purpose
-        )
+            self._client, self._streams, self._name, self.uid, self.policy, epoch=self._head.epoch,
+            purpose=self.purpose, query=self._step.query, marks=marks,
+        )  # fmt: skip
         clock = services.runtime.clock.wall_us
-        return BulkLedger(self.stream, ledger, self._policy, clock, services.net.max_frame_bytes)
+        return BulkLedger(self.stream, ledger, self.policy, clock, services.net.max_frame_bytes)
 
     async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
         """Make the ledgers segments, in this order, and record the transaction, in one compare-and-set.
@@ -169,14 +177,15 @@ class Bulk:
         while True:
             head = (await self._streams.read(self._name)).head
             live: tuple[LedgerId, Summary] | None = None
-            if seal_live and head.open_segment is not None and self.application not in _newer(head, self.version):
+            if seal_live and head.open_segment is not None and self._may_publish(head):
                 ledger = head.open_segment.ledger
                 live = ledger, await recover_segment(self._client, self._name, ledger)
 
             def step(head: Head, live: tuple[LedgerId, Summary] | None = live) -> Step | None:
+                _, _, query, place, new_epoch = self._step
                 return published(
                     self.stream, head, segments, self.application, self.version, clock.wall_us(),
-                    seal_live=seal_live, live=live,
+                    seal_live=seal_live, live=live, query=query, place=place, new_epoch=new_epoch,
                 )  # fmt: skip
 
             try:
@@ -192,6 +201,13 @@ class Bulk:
                 raise InvalidSegment(
                     self.stream, ledger, f"it or another one of this step was discarded or published before ({error})"
                 ) from error
+
+    def _may_publish(self, head: Head) -> bool:
+        """Nobody is fenced for a step that is not going to be published."""
+        try:
+            return settled(self.stream, head.transactions, self._step) is None
+        except StreamError:
+            return False  # the change says why
 
     async def _check(self, ledger: SealedLedger) -> tuple[LedgerId, Summary, Intent]:
         """It exists, is closed, was made for this stream, and its last entry counts as it was told."""
@@ -223,8 +239,3 @@ class Bulk:
             intent = await read_intent(self._streams, self.uid, ledger)
             if intent is not None:
                 await discard(self._client, self._streams, self.uid, intent)
-
-
-def _newer(head: Head, version: int) -> list[str]:
-    """Applications that published this version or a later one."""
-    return [application for application, done in head.transactions.items() if done.version >= version]

@@ -18,9 +18,10 @@ from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, WriterExis
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy, merged
+from buckram.core.stream_transactions import decided
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, VersionConflict
 from buckram.streams.delete import delete_stream, drop_leftovers
-from buckram.streams.ledgers import SEGMENT, Intent, discard, drop_ledger, intents
+from buckram.streams.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, intents
 from buckram.streams.metadata import StreamStore, patiently
 from buckram.streams.opening import open_writer
 from buckram.streams.orphans import all_names, children_of, delete_orphan, find_orphans
@@ -39,7 +40,10 @@ class JanitorSettings:
     grace_s: float = 3.0
     """Between the two looks that decide that something belongs to nobody."""
     bulk_age_s: float = 86_400.0
-    """Ledgers of a bulk step that was neither published nor aborted for so long are discarded."""
+    """An application is taken for dead when it neither published nor made a ledger for so long; then what it made and
+    did not publish is discarded. Of one that lives only what is decided goes, however old it is."""
+    retired_s: float = 3600.0
+    """Ledgers whose segments were compacted are kept for so long: somebody may be reading them, or plan to."""
     orphans: bool = True
     """Read the record of every ledger and delete orphans, too."""
 
@@ -53,7 +57,7 @@ class JanitorReport:
     deleted_segments: int = 0
     sealed_segments: int = 0
     discarded_ledgers: int = 0
-    """Prepared or bulk ledgers that were never listed, and those that left a list empty."""
+    """Prepared, bulk or compacted ledgers that were never listed, those that left a list empty or for a copy."""
     deleted_streams: int = 0
     """Deletions that somebody began and did not end."""
     orphans: int = 0
@@ -174,14 +178,17 @@ class Janitor:
 
     async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
         suspects: list[_Suspect] = []
+        made: list[Intent] = []
         after = -1
         while found := await patiently(partial(intents, self._streams, head.uid, after=after, limit=_INTENTS)):
             after = found[-1].ledger
-            for intent in found:
-                if intent.discard or _dead(intent, head, self._now(), self._settings):
-                    report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
-                elif intent.purpose == SEGMENT and intent.epoch == head.epoch:
-                    suspects.append(_Suspect(name, head.uid, head.epoch, intent))
+            made += found
+        alive = _alive(made, head)
+        for intent in made:
+            if intent.discard or _dead(intent, head, alive, self._now(), self._settings):
+                report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
+            elif intent.purpose == SEGMENT and intent.epoch == head.epoch:
+                suspects.append(_Suspect(name, head.uid, head.epoch, intent))
         if not suspects or await held(self._streams, head.uid):
             return []
         return suspects
@@ -247,15 +254,32 @@ async def _has_dead(streams: StreamStore, head: Head) -> bool:
     return False
 
 
-def _dead(intent: Intent, head: Head, now: int, settings: JanitorSettings) -> bool:
-    """It can be discarded at once: whoever made it can never list it, or has had long enough."""
+def _alive(made: list[Intent], head: Head) -> dict[str, int]:
+    """When each application was last heard of: it made a ledger or published."""
+    heard = {application: done.time for application, done in head.transactions.items()}
+    for intent in made:
+        application = _application(intent)
+        heard[application] = max(heard.get(application, 0), intent.time)
+    return heard
+
+
+def _application(intent: Intent) -> str:
+    return intent.step[0] if intent.step is not None else intent.purpose
+
+
+def _dead(intent: Intent, head: Head, alive: Mapping[str, int], now: int, settings: JanitorSettings) -> bool:
+    """It can be discarded at once: whoever made it can never list it, or has not been heard of for long.
+
+    A ledger's own age says nothing: a large batch takes its time, and its first tasks end long before it is published.
+    """
     if intent.purpose == SEGMENT:
         return intent.epoch < head.epoch
-    application, _, version = intent.purpose.removeprefix("bulk ").rpartition(" ")
-    done = head.transactions.get(application)
-    if done is not None and version.isdigit() and done.version >= int(version):
+    if intent.purpose == RETIRED:
+        return now - intent.time > settings.retired_s * _US
+    step = intent.step
+    if step is not None and decided(head.transactions, step[0], intent.query, step[1]):
         return True
-    return now - intent.time > settings.bulk_age_s * _US
+    return now - alive[_application(intent)] > settings.bulk_age_s * _US
 
 
 def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> Step | None:

@@ -7,8 +7,9 @@ intent. That is safe at any time; whether it is polite is the caller's business.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from buckram.client.delete import delete_ledger
@@ -16,7 +17,7 @@ from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import StreamName, owner_mark
 from buckram.core.stream_policy import Policy
 from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
-from buckram.seams import Delete
+from buckram.seams import Create, Delete
 from buckram.streams.metadata import Patience, StreamStore, patiently
 from buckram.types import LedgerId
 
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
     from buckram.client.writer import Writer
 
-SEGMENT = "segment"
+SEGMENT, COMPACT, RETIRED = "segment", "compact", "retired"
+_BULK = "bulk "
 _MADE, _DISCARD = "made", "discard"
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """`epoch`: of the writer that made it. `purpose`: "segment", or "bulk APPLICATION VERSION"."""
+    """`epoch`: of the writer that made it. `purpose`: "segment", "bulk APPLICATION VERSION", "compact", or "retired":
+    it was listed, and a compacted copy took its place at `time`."""
 
     ledger: LedgerId
     epoch: int
@@ -38,22 +41,36 @@ class Intent:
     time: int
     discard: bool
     version: int
+    query: str = ""
+
+    @property
+    def step(self) -> tuple[str, int] | None:
+        """(application, version) of a bulk step's ledger."""
+        if not self.purpose.startswith(_BULK):
+            return None
+        application, _, version = self.purpose.removeprefix(_BULK).rpartition(" ")
+        return (application, int(version)) if application and version.isdigit() else None
+
+
+def bulk_purpose(application: str, version: int) -> str:
+    """What intents and owner marks of a bulk step's ledgers say."""
+    return f"{_BULK}{application} {version}"
 
 
 async def make_ledger(
     client: Client, streams: StreamStore, name: StreamName, uid: str, policy: Policy, *, epoch: int,
-    purpose: str = SEGMENT,
+    purpose: str = SEGMENT, query: str = "", marks: Mapping[str, bytes] | None = None,
 ) -> tuple[Writer, Intent]:  # fmt: skip
-    """A new ledger of the stream, in no list. Errors: NotEnoughBookies, MetadataUnavailable; nothing is left behind
-    that a janitor does not find."""
+    """A new ledger of the stream, in no list. `marks`: further custom metadata. Errors: NotEnoughBookies,
+    MetadataUnavailable; nothing is left behind that a janitor does not find."""
     store, now = client.services.store, client.services.runtime.clock.wall_us()
     ledger = await store.allocate_ledger_id()
-    intent = Intent(ledger, epoch, purpose, now, False, 0)
+    intent = Intent(ledger, epoch, purpose, now, False, 0, query)
     await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
     try:
         writer = await client.create(
             ensemble=policy.ensemble, digest=policy.digest, ledger_id=ledger,
-            custom_metadata=dict(owner_mark(name, uid, purpose)),
+            custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )  # fmt: skip
     except BuckramError:
         with suppress(BuckramError):  # else it is the janitor's work; the reason of the failure is worth more
@@ -78,6 +95,11 @@ def listing(streams: StreamStore, uid: str, intent: Intent) -> Delete:
     return Delete(streams.layout.intent(uid, intent.ledger), intent.version)
 
 
+def retiring(streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int) -> Create:
+    """To be part of the multi that takes the ledger out of the list: the janitor deletes it after a while."""
+    return Create(streams.layout.intent(uid, ledger), _encode(Intent(ledger, epoch, RETIRED, now, False, 0)))
+
+
 async def intents(streams: StreamStore, uid: str, *, after: LedgerId = -1, limit: int = 1000) -> list[Intent]:
     """In order of ledger ids; empty at the end."""
     parent = streams.layout.intents(uid)
@@ -97,7 +119,10 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
         return None
     try:
         raw = json.loads(kept.value)
-        return Intent(ledger, raw["epoch"], raw["purpose"], raw["time"], raw["state"] == _DISCARD, kept.version)
+        return Intent(
+            ledger, raw["epoch"], raw["purpose"], raw["time"], raw["state"] == _DISCARD, kept.version,
+            raw.get("query", ""),
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
@@ -109,7 +134,7 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
         try:
             if not intent.discard:
                 version = await streams.keys.set(key, _encode(intent, _DISCARD), intent.version)
-                intent = Intent(intent.ledger, intent.epoch, intent.purpose, intent.time, True, version)
+                intent = replace(intent, discard=True, version=version)
             await drop_ledger(client, intent.ledger)
             await streams.keys.delete(key, intent.version)
             return True
@@ -134,7 +159,12 @@ async def drop_ledger(client: Client, ledger: LedgerId) -> None:
 
 def _encode(intent: Intent, state: str = _MADE) -> bytes:
     fields = {"epoch": intent.epoch, "purpose": intent.purpose, "time": intent.time, "state": state}
+    if intent.query:
+        fields["query"] = intent.query
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-__all__ = ["SEGMENT", "Intent", "discard", "drop_ledger", "intents", "listing", "make_ledger", "read_intent"]
+__all__ = [
+    "COMPACT", "RETIRED", "SEGMENT", "Intent", "bulk_purpose", "discard", "drop_ledger", "intents", "listing",
+    "make_ledger", "read_intent", "retiring",
+]  # fmt: skip

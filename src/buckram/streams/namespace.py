@@ -15,6 +15,7 @@ from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, OffsetOutO
 from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
 from buckram.core.stream_names import StreamName, stream_name
 from buckram.core.stream_policy import Policy, check_overrides, merged
+from buckram.core.stream_transactions import StepId
 from buckram.errors import BuckramError, InvalidArgument, VersionConflict
 from buckram.streams.bulk import Bulk
 from buckram.streams.cursors import Cursor, CursorInfo, list_cursors, place_cursor
@@ -253,16 +254,17 @@ class Namespace:
 
     # -- bulk ---------------------------------------------------------------------------------------------
 
-    async def bulk(self, stream: str, *, application: str, version: int) -> Bulk:
+    async def bulk(
+        self, stream: str, *, application: str, version: int, query: str = "", place: str = "", new_epoch: bool = False
+    ) -> Bulk:
         """A bulk step (streams/bulk): ledgers that become segments in one compare-and-set, once per (application,
-        version). NoSuchStream."""
+        version). NoSuchStream. The rest is for streaming queries, see core/stream_transactions.StepId."""
         name = self._name(stream)
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
         space = await self._spaces.get(self.name)
-        return Bulk(
-            self._client, self._streams, name, head, merged(space.policy, head.policy), application, version
-        )
+        step = StepId(application, version, query, place, new_epoch)
+        return Bulk(self._client, self._streams, name, head, merged(space.policy, head.policy), step)
 
     # -- inside -------------------------------------------------------------------------------------------
 

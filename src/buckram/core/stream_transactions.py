@@ -1,0 +1,108 @@
+"""Who published what into a stream: each application's newest transaction, and whether a step may be published. Pure.
+
+A step is (application, version); streaming queries also say which run of the world it belongs to: the query's id, which
+lives in its checkpoint, and where that checkpoint is. So a checkpoint that was deleted or replaced is noticed, and a
+query that was replaced can never publish again. The change of the head is stream_changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from buckram.core.stream_errors import CheckpointReset, StaleTransaction
+from buckram.core.stream_head import Transaction
+from buckram.errors import InvalidArgument
+
+MAX_APPLICATIONS = 1000
+APPLICATION_KEPT_US = 30 * 86_400 * 1_000_000
+ONCE = "once "
+"""An application whose name begins so publishes once and never comes back: it needs its record only to find out what
+became of a lost reply. The ledgers themselves can be listed once only."""
+ONCE_KEPT_US = 3600 * 1_000_000
+_ONCE_LEAST_US = 600 * 1_000_000
+_PAST = 16
+
+
+class StepId(NamedTuple):
+    """What makes a bulk step happen once. `query` and `place` (of its checkpoint) are empty for batch jobs.
+
+    `new_epoch`: go on where another query published before, instead of CheckpointReset; that one is out for good.
+    """
+
+    application: str
+    version: int
+    query: str = ""
+    place: str = ""
+    new_epoch: bool = False
+
+
+def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transaction | None:
+    """What this very step was published as; None: it may be published now.
+
+    StaleTransaction: a later one of the same query or job is published. CheckpointReset: another query stands there.
+    """
+    if step.query:
+        for application, other in known.items():
+            if step.query in other.past:
+                raise CheckpointReset(name, application, step.query, step.version, other.query, other.version, out=True)
+    done = known.get(step.application)
+    if done is not None and done.query == step.query:
+        if done.version > step.version:
+            raise StaleTransaction(name, step.application, step.version, done.version)
+        return done if done.version == step.version else None
+    before = _before(known, step)
+    if before is not None and not step.new_epoch:
+        application, done = before
+        raise CheckpointReset(name, application, step.query, step.version, done.query, done.version)
+    return None
+
+
+def decided(known: Mapping[str, Transaction], application: str, query: str, version: int) -> bool:
+    """Ledgers of this step that are in no list will never be in one: it is published, or its query is out."""
+    done = known.get(application)
+    if done is not None and done.query == query:
+        return done.version >= version
+    return bool(query) and any(query in other.past for other in known.values())
+
+
+def recorded(
+    name: str, known: Mapping[str, Transaction], step: StepId, first: int, stop: int, now: int
+) -> dict[str, Transaction]:
+    """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1."""
+    past: tuple[str, ...] = ()
+    before = _before(known, step)
+    kept = {app: txn for app, txn in known.items() if app != step.application}
+    if before is not None:
+        application, replaced = before
+        kept.pop(application, None)
+        past = (*replaced.past, replaced.query)[-_PAST:] if replaced.query else replaced.past
+    elif step.application in known:
+        past = known[step.application].past
+    kept = {app: txn for app, txn in kept.items() if not (app.startswith(ONCE) and now - txn.time > ONCE_KEPT_US)}
+    if len(kept) >= MAX_APPLICATIONS:
+        _drop_one(name, kept, now)
+    return {**kept, step.application: Transaction(step.version, first, stop, now, step.query, step.place, past)}
+
+
+def _before(known: Mapping[str, Transaction], step: StepId) -> tuple[str, Transaction] | None:
+    """The application that another query published as: the same name, or the same checkpoint."""
+    done = known.get(step.application)
+    if done is not None:
+        return None if done.query == step.query else (step.application, done)
+    if not step.place:
+        return None
+    return next(((app, txn) for app, txn in known.items() if txn.place == step.place), None)
+
+
+def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:
+    once = [app for app, txn in kept.items() if app.startswith(ONCE) and now - txn.time > _ONCE_LEAST_US]
+    oldest = min(once or kept, key=lambda app: kept[app].time)
+    if not once and now - kept[oldest].time < APPLICATION_KEPT_US:
+        raise InvalidArgument(
+            f"stream {name}: {MAX_APPLICATIONS} applications published within 30 days; use fewer names"
+        )
+    del kept[oldest]
+
+
+__all__ = ["APPLICATION_KEPT_US", "MAX_APPLICATIONS", "ONCE", "StepId", "decided", "recorded", "settled"]
