@@ -312,6 +312,11 @@ class BufferCursor:
         self._body = memoryview(body).cast("B")
         self._at = 0
 
+    @property
+    def position(self) -> int:
+        """Where the next buffer begins."""
+        return self._at
+
     def take(self, size: int) -> memoryview:
         start = self._at
         if size < 0 or start + size > len(self._body):

@@ -118,7 +118,8 @@ class StreamStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self.layout = Layout(store)
-        self._pages: dict[tuple[str, int], Page] = {}
+        self._pages: dict[tuple[str, int], tuple[Page, int]] = {}
+        """With `Head.rewritten` as of before it was read."""
         self._store = store
 
     @property
@@ -205,25 +206,25 @@ class StreamStore:
 
     # -- segments -----------------------------------------------------------------------------------------
 
-    async def page(self, uid: str, number: int) -> Page:
-        """NoSuchKey when it was trimmed away."""
-        page = self._pages.pop((uid, number), None)
-        if page is None:
-            key, patience = self.layout.page(uid, number), Patience()
-            while True:
-                try:
-                    page = decode_page(key, (await self.keys.get(key)).value)
-                    break
-                except MetadataUnavailable as error:
-                    await patience.wait(error)
+    async def page(self, head: Head, number: int) -> Page:
+        """At least as new as `head`. NoSuchKey when it was trimmed away."""
+        known = self._pages.pop((head.uid, number), None)
+        if known is None or known[1] < head.rewritten:
+            known = (await self.page_at(head.uid, number))[0], head.rewritten
             if len(self._pages) >= _CACHED_PAGES:
                 del self._pages[next(iter(self._pages))]
-        self._pages[uid, number] = page
-        return page
+        self._pages[head.uid, number] = known
+        return known[0]
 
-    def forget_page(self, uid: str, number: int) -> None:
-        """Read it anew next time."""
-        self._pages.pop((uid, number), None)
+    async def page_at(self, uid: str, number: int) -> tuple[Page, int]:
+        """As it is now, with its version."""
+        key, patience = self.layout.page(uid, number), Patience()
+        while True:
+            try:
+                found = await self.keys.get(key)
+                return decode_page(key, found.value), found.version
+            except MetadataUnavailable as error:
+                await patience.wait(error)
 
     async def find(self, head: Head, reached: Callable[[Segment], bool]) -> Segment | None:
         """The first segment for which `reached` holds; it must hold for all after it.
@@ -249,7 +250,7 @@ class StreamStore:
     async def _rows(self, head: Head, page: int) -> list[Segment]:
         """Of one page those that exist; none if it was trimmed meanwhile: that happens to the oldest only."""
         try:
-            return [row for row in (await self.page(head.uid, page)).segments if row.number >= head.first]
+            return [row for row in (await self.page(head, page)).segments if row.number >= head.first]
         except NoSuchKey:
             return []
 
@@ -274,7 +275,7 @@ class StreamStore:
         start = max(from_number, head.first)
         for number in range(start // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS):
             try:
-                page = await self.page(head.uid, number)
+                page = await self.page(head, number)
             except NoSuchKey:
                 continue
             for row in page.segments:
@@ -291,7 +292,7 @@ class StreamStore:
                 yield row
         for number in reversed(range(head.first // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS)):
             try:
-                page = await self.page(head.uid, number)
+                page = await self.page(head, number)
             except NoSuchKey:
                 return  # trimmed meanwhile, and with it all before
             for row in reversed(page.segments):

@@ -1,8 +1,9 @@
 """Orphans: ledgers that name a stream as their owner, but no stream lists them and nobody is about to.
 
 Found by comparing all ledgers with all streams. The order of the looks makes the answer certain: ledgers first, then
-intents, then lists. A ledger gets its intent before it exists, loses it in the step that lists it, and leaves a list
-only after it was deleted; so one that has no intent and then is in no list will never be in one.
+intents, then lists, then intents. A ledger gets its intent before it exists, loses it in the step that lists it, and
+leaves a list after it was deleted or, when a compacted copy takes its place, in a step that gives it an intent again;
+so one that has no intent and then is in no list will never be in one, and if it still has none nobody reads it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ async def find_orphans(client: Client, streams: StreamStore, *, in_progress: boo
         if ledgers is None:
             found.append(Orphan(item.ledger, item.stream, item.uid, "stream deleted", age))
         elif item.ledger not in ledgers:
-            found.append(Orphan(item.ledger, item.stream, item.uid, "discarded", age))
+            # Compaction may have taken it out of the list since the first look at intents.
+            retired = await _has_intent(streams, item)
+            if in_progress or not retired:
+                reason: Reason = "in progress" if retired else "discarded"
+                found.append(Orphan(item.ledger, item.stream, item.uid, reason, age))
     return found
 
 

@@ -1,0 +1,27 @@
+"""Pace: a speed limit in bytes per second, for jobs that must leave room to others. No task, no thread."""
+
+from __future__ import annotations
+
+import asyncio
+
+_BURST_S = 0.25
+
+
+class Pace:
+    """`await pace.take(size)` before (or after) moving so many bytes; None or 0 bytes per second never waits."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._rate = bytes_per_s or 0.0
+        self._due = 0.0
+
+    async def take(self, size: int) -> None:
+        """Waits until the bytes before these have had their time; a quarter of a second may be used up at once."""
+        if not self._rate:
+            return
+        now = asyncio.get_running_loop().time()
+        self._due = max(self._due, now - _BURST_S) + size / self._rate
+        if self._due > now:
+            await asyncio.sleep(self._due - now)
+
+
+__all__ = ["Pace"]
