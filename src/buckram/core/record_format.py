@@ -191,9 +191,19 @@ def encode(
     if columns.producers is not None and columns.sequences is not None:
         mask |= PRODUCERS
         body.producers(columns.producers, columns.sequences)
+    return encode_body(
+        body, mask, len(columns.values), first=first, append_time=append_time, last_txid=last_txid, lowest=lowest,
+        highest=highest, snapshot=snapshot, compression=compression,
+    )  # fmt: skip
+
+
+def encode_body(
+    body: BodyBuilder, mask: int, records: int, *, first: int, append_time: int, last_txid: int = NO_TXID,
+    lowest: int, highest: int, snapshot: EntryId = NO_SNAPSHOT, compression: int = NONE,
+) -> tuple[bytes, EntryHeader]:  # fmt: skip
+    """The entry of a body whose columns are there already; `lowest` and `highest` with its records."""
     header = EntryHeader(
-        DATA, compression, mask, len(columns.values), body.size, first, append_time, last_txid, lowest, highest,
-        snapshot,
+        DATA, compression, mask, records, body.size, first, append_time, last_txid, lowest, highest, snapshot
     )
     return _entry(header, body.parts), header
 
@@ -214,7 +224,7 @@ def encode_plain(
     return _entry(header, [body])
 
 
-def _entry(header: EntryHeader, parts: list[bytes]) -> bytes:
+def _entry(header: EntryHeader, parts: list[Buffer]) -> bytes:
     kind, compression, mask, *rest = header
     if compression != NONE:
         packed = compress(compression, b"".join(parts))
@@ -231,10 +241,11 @@ class BodyBuilder:
     __slots__ = ("parts", "size")
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: list[Buffer] = []
         self.size = 0
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: Buffer) -> None:
+        """Bytes, or a view of bytes that nobody changes before the entry is made."""
         self.parts.append(data)
         pad = -len(data) % 8
         if pad:

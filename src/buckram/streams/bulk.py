@@ -10,8 +10,9 @@ The transaction (application, version) makes `publish` safe when its reply is lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from buckram.client.client import Client
 from buckram.client.writer import Writer
@@ -32,7 +33,11 @@ from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import recover_segment, summarise
 from buckram.types import Buffer, LedgerId
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _BATCH_BYTES = 256 * 1024
+_GROUP_BYTES = 4 * 1024 * 1024
 _CHECKED_AT_ONCE = 32
 
 
@@ -75,6 +80,45 @@ class BulkLedger:
         if sizes:
             await self._ledger.append_many(self._entries(columns, sizes))
         return self._totals.records
+
+    def arrow_entries(self, batch: pa.RecordBatch) -> Iterator[list[bytes]]:
+        """Cut a record batch into the next entries of this ledger, in groups of about 4 MiB, to be stored in this order
+        by `append_entries`. Columns `value` (binary or string; null is the delete marker), and `key`, `timestamp`,
+        `headers` where they are there. Needs no loop. RecordTooLarge, InvalidArgument: this ledger is of no use then.
+        """
+        from buckram.streams.arrow_write import Rows
+
+        rows, totals = Rows(self._stream, batch, self._clock()), self._totals
+
+        def encode(rows: Rows, start: int, stop: int) -> bytes:
+            payload, header = rows.encode(
+                start, stop, first=totals.records, lowest=totals.lowest, highest=totals.highest,
+                compression=self._compression,
+            )  # fmt: skip
+            totals.records += header.records
+            totals.lowest, totals.highest = header.min_timestamp, header.max_timestamp
+            return payload
+
+        return rows.entries(encode, self._limit, _GROUP_BYTES)
+
+    async def append_entries(self, entries: Sequence[bytes]) -> None:
+        """Store entries of `arrow_entries`; calls may overlap and are stored in their order."""
+        await self._ledger.append_many(entries)
+
+    async def append_arrow(self, batch: pa.RecordBatch) -> int:
+        """Append the rows of a record batch (see arrow_entries); how many the ledger has when they are stored."""
+        for entries in self.arrow_entries(batch):
+            await self.append_entries(entries)
+        return self._totals.records
+
+    @property
+    def length(self) -> int:
+        """Bytes so far."""
+        return self._ledger.length
+
+    async def abandon(self) -> None:
+        """Stop writing without sealing; the ledger is nobody's then."""
+        await self._ledger.abandon()
 
     def _entries(self, columns: Columns, sizes: list[int]) -> list[bytes]:
         cut = Cut(columns, sizes)
