@@ -22,7 +22,7 @@ from buckram.streams.lease import Holder, Lease
 from buckram.streams.ledgers import SEGMENT, discard, intents
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import load_producers, recover_segment
-from buckram.streams.roll import sweep_garbage
+from buckram.streams.sealing import sweep_garbage
 from buckram.streams.writer import StreamWriter
 
 _RECOVERY_PATIENCE_S = 30.0

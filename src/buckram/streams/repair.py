@@ -5,17 +5,24 @@ Sending the rest again is appender.replace, the new segment roll.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from buckram.core.stream_changes import check_epoch
 from buckram.core.stream_head import Summary
 from buckram.core.stream_producers import ProducerTable
-from buckram.errors import MetadataUnavailable
+from buckram.errors import MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed
 from buckram.streams.claim import Claim
 from buckram.streams.ledgers import discard
+from buckram.streams.metadata import Patience
 from buckram.streams.recovery import load_producers, producers_of, recover_segment
+from buckram.streams.sealing import PATIENCE_S
 from buckram.streams.segment import SegmentWriter
 from buckram.types import LedgerId
+
+T = TypeVar("T")
+_PASSING = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +34,26 @@ class Broken:
     producers: ProducerTable
 
 
-async def examine(claim: Claim, failed: SegmentWriter) -> Broken:
-    """What a broken segment of ours holds; one that was never listed holds nothing that counts, and is discarded."""
+async def while_passing(attempt: Callable[[], Awaitable[T]], told: Callable[[str], None]) -> T:
+    """Again and again while bookies or the metadata store are away, at most a minute; `told` why it waits."""
+    patience = Patience(PATIENCE_S)
+    while True:
+        try:
+            return await attempt()
+        except _PASSING as error:
+            told(str(error))
+            await patience.wait(error)
+
+
+async def settle(claim: Claim, failed: SegmentWriter, told: Callable[[str], None]) -> Broken:
+    """Close a broken segment and find out what it holds. Errors: WriterLost; what keeps it from being recovered."""
+    failed.rest()
+    await failed.ledger.abandon()
+    return await while_passing(lambda: _examine(claim, failed), told)
+
+
+async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:
+    """One that was never listed holds nothing that counts, and is discarded."""
     ledger = failed.ledger.ledger_id
     at = await claim.streams.read(claim.name)
     check_epoch(str(claim.name), at.head, claim.epoch)
@@ -40,3 +65,4 @@ async def examine(claim: Claim, failed: SegmentWriter) -> Broken:
     summary = await recover_segment(claim.client, claim.name, ledger)
     producers = await producers_of(claim.client, claim.name, row, summary)
     return Broken((ledger, summary), summary.records, producers)
+

@@ -2,47 +2,35 @@
 
 Before the switch a ledger is prepared that is in no list. At the switch records go into it at once; none of them is
 released before the old segment is complete, closed, and one compare-and-set has sealed it and listed the new one (M9).
-A ledger that cannot be prepared puts the roll off; records go on into the old segment.
+A ledger that cannot be prepared puts the roll off; records go on into the old segment. A ledger that breaks ends its
+segment early: what it does not hold is sent again in another one. Sealing and listing is sealing, looking what a broken
+one holds is repair.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
-from buckram.core.stream_changes import check_epoch, rolled, swept
-from buckram.core.stream_errors import NoSuchStream, WriterFailed, WriterLost
-from buckram.core.stream_head import Head, Summary
+from buckram.core.stream_changes import check_epoch
+from buckram.core.stream_errors import NoSuchStream, WriterLost
+from buckram.core.stream_head import Summary
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import ProducerTable
-from buckram.errors import (
-    BuckramError,
-    InvariantViolation,
-    LedgerFenced,
-    MetadataUnavailable,
-    NoSuchKey,
-    NotEnoughBookies,
-    ReadFailed,
-    RecoveryFailed,
-    VersionConflict,
-)
+from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed
 from buckram.net.tasks import TaskScope
 from buckram.streams.claim import Claim
-from buckram.streams.ledgers import discard, drop_ledger, listing, make_ledger
+from buckram.streams.ledgers import discard, make_ledger
 from buckram.streams.metadata import Patience
-from buckram.streams.repair import Broken, examine
+from buckram.streams.repair import settle, while_passing
+from buckram.streams.sealing import PATIENCE_S, ended, finish, list_segment
 from buckram.streams.segment import SegmentWriter
 from buckram.types import LedgerId
 
 _PREPARE_AT = 0.75
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 5.0
-_PATIENCE_S = 60.0
-"""How long a roll that has begun waits for the metadata store; nothing is acknowledged meanwhile."""
 _CHECK_S = 1.0
 _STOP_S = 2.0
-_SWEPT_AT_ONCE = 64
-_PASSING = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
 
 
 class Host:
@@ -56,9 +44,10 @@ class Host:
         failed: Callable[[BuckramError], None],
         acked: Callable[[SegmentWriter, int], None],
         broken: Callable[[SegmentWriter, BuckramError], None],
+        pause: Callable[[], None],
     ) -> None:
         self.switch, self.replace, self.listed = switch, replace, listed
-        self.failed, self.acked, self.broken = failed, acked, broken
+        self.failed, self.acked, self.broken, self.pause = failed, acked, broken, pause
 
 
 class Roller:
@@ -75,9 +64,11 @@ class Roller:
         self._delay = _RETRY_MIN_S
         self._current: SegmentWriter | None = None
         self._leaving: SegmentWriter | None = None
+        self._hopes: Patience | None = None
+        """How long segments may break one after the other that hold nothing."""
         self.last_trouble = ""
         """Why the last roll was put off; empty when none is."""
-        self.closed = False
+        self.closed = self._over = False
 
     @property
     def busy(self) -> bool:
@@ -119,19 +110,15 @@ class Roller:
             self._due(True)
         return future
 
-    def repair(self, failed: SegmentWriter) -> bool:
-        """A segment broke, not because of another writer: go on in a new one. False in the middle of a roll."""
-        listing = self._rolling is not None and self._leaving is None and not failed.progress.listed
-        if self.closed or failed is not self._current or (self._rolling is not None and not listing):
-            return False
-        if self._rolling is not None:
-            self._rolling.cancel()
-        self._rolling = self._scope.spawn(self._repair(failed), "repair")
-        return True
+    def repair(self, failed: SegmentWriter) -> None:
+        """The current segment broke, not because of another writer: go on in a new one. Not while a roll is under way
+        or after `stop`: who ends the segment then finds out."""
+        if self._rolling is None and not self.closed:
+            self._rolling = self._scope.spawn(self._repair(failed), "repair")
 
     def fail(self, error: BuckramError) -> None:
         """The writer ended."""
-        self.closed = True
+        self.closed = self._over = True
         if self._timer is not None:
             self._timer.cancel()
         for segment in (self._current, self._leaving):
@@ -155,7 +142,7 @@ class Roller:
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.wait([self._preparing])
-        if self._rolling is not None:
+        while self._rolling is not None and not self._rolling.done():  # a repair may follow on a roll
             await asyncio.wait([self._rolling])
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
@@ -240,41 +227,6 @@ class Roller:
         self._current = fresh
         self._rolling = self._scope.spawn(self._list(old, fresh), "roll")
 
-    async def _repair(self, failed: SegmentWriter) -> None:
-        """Close the broken segment, find out what it holds, and send the rest again in a new one."""
-        claim, patience = self._claim, Patience(_PATIENCE_S)
-        failed.rest()
-        await failed.ledger.abandon()
-        broken: Broken | None = None
-        while True:
-            try:
-                broken = broken or await examine(claim, failed)
-                fresh = self._prepared or await self.prepare()
-                if fresh is self._prepared:
-                    self._prepared = None
-                break
-            except _PASSING as error:
-                self.last_trouble = str(error)
-                try:
-                    await patience.wait(error)
-                except BuckramError as last:
-                    self._rolling = None
-                    self._host.failed(ended(str(claim.name), last))
-                    return
-            except InvariantViolation:
-                raise
-            except BuckramError as error:
-                self._rolling = None
-                self._host.failed(ended(str(claim.name), error))
-                return
-        self.last_trouble = ""
-        self._current = fresh
-        self._host.replace(failed, failed.progress.base + broken.records, fresh, broken.producers)
-        if broken.sealed is None and not fresh.records:
-            self._rolling = None  # nothing to list yet
-            return
-        await self._list(None, fresh, broken.sealed)
-
     async def _list(
         self, old: SegmentWriter | None, fresh: SegmentWriter, sealed: tuple[LedgerId, Summary] | None = None
     ) -> None:
@@ -282,13 +234,10 @@ class Roller:
         claim = self._claim
         try:
             if old is not None:
-                sealed = (old.ledger.ledger_id, await finish(old))
+                sealed, fresh = await self._end(old, fresh)
             await list_segment(claim, sealed, fresh)
         except BuckramError as error:
-            self._rolling = None
-            if isinstance(error, InvariantViolation):
-                raise
-            self._host.failed(ended(str(claim.name), error))
+            self._give_up(error)
             return
         self._rolling = self._leaving = None
         waiters, self._waiters = (self._waiters, []) if old is not None else ([], self._waiters)
@@ -299,62 +248,78 @@ class Roller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self.closed:
+        if fresh.broken is not None:
+            self.repair(fresh)
+        elif not self.closed:
             self.sent()
             if self._waiters:
                 self._due(True)
 
-
-async def finish(segment: SegmentWriter) -> Summary:
-    """Let everything be acknowledged and readable, then close the ledger."""
-    segment.mark()
-    await segment.flush()
-    # The mark before stands behind all records; this one carries the LAC over both, so tailing readers see the end
-    # of the segment now and not when they hear of the closed ledger.
-    segment.mark()
-    await segment.flush()
-    patience = Patience(_PATIENCE_S)
-    while True:
+    async def _end(
+        self, old: SegmentWriter, fresh: SegmentWriter
+    ) -> tuple[tuple[LedgerId, Summary] | None, SegmentWriter]:
+        """Complete and close the old segment. If it breaks and lacks records, they come first in another new one."""
         try:
-            return await segment.close()
-        except MetadataUnavailable as error:
-            await patience.wait(error)
+            return (old.ledger.ledger_id, await finish(old)), fresh
+        except WriteFailed as error:
+            self.last_trouble = str(error)
+        broken = await settle(self._claim, old, self._trouble)
+        end = old.progress.base + broken.records
+        if end == fresh.progress.base:
+            self._host.acked(old, end)
+        else:
+            # Nothing of the new one was released, and its offsets come too late for what the old one lacks.
+            self._host.pause()
+            unlisted = fresh
+            unlisted.rest()
+            await unlisted.ledger.abandon()
+            self._current = fresh = await self._take()
+            self._host.replace(old, end, fresh, broken.producers)
+            self._scope.spawn(self.discard(unlisted), "discard")
+        self.last_trouble = ""
+        return broken.sealed, fresh
 
+    # -- a segment that broke -----------------------------------------------------------------------------
 
-async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: SegmentWriter) -> None:
-    """One compare-and-set: `old` sealed, the new ledger listed, its intent gone. WriterLost."""
-    name, ledger, base = str(claim.name), fresh.ledger.ledger_id, fresh.progress.base
-    try:
-        await claim.streams.change(
-            claim.name, lambda head: rolled(name, head, claim.epoch, old, ledger, base, claim.now()), uid=claim.uid,
-            extra=lambda _: [listing(claim.streams, claim.uid, fresh.intent)], patience_s=_PATIENCE_S,
-        )  # fmt: skip
-    except (VersionConflict, NoSuchKey) as error:
-        raise WriterFailed(
-            name, f"its prepared ledger {ledger} was discarded by a janitor, which took this writer for dead ({error})"
-        ) from error
+    async def _repair(self, failed: SegmentWriter) -> None:
+        """Close the broken segment, find out what it holds, and send the rest again in a new one."""
+        self.last_trouble = str(failed.broken)
+        try:
+            broken = await settle(self._claim, failed, self._trouble)
+            if broken.records:
+                self._hopes = None
+            else:
+                self._hopes = self._hopes or Patience(PATIENCE_S)
+                await self._hopes.wait(failed.broken or WriteFailed(failed.ledger.ledger_id, "holds nothing"))
+            fresh = await self._take()
+        except BuckramError as error:
+            self._give_up(error)
+            return
+        self.last_trouble = ""
+        self._current = fresh
+        self._host.replace(failed, failed.progress.base + broken.records, fresh, broken.producers)
+        if broken.sealed is None and not fresh.records:
+            self._rolling = None  # nothing to list yet
+            if fresh.broken is not None:
+                self.repair(fresh)
+            return
+        await self._list(None, fresh, broken.sealed)
 
+    async def _take(self) -> SegmentWriter:
+        """The prepared ledger, or one that is made now."""
+        fresh, self._prepared = self._prepared, None
+        if fresh is None:
+            fresh = await while_passing(self.prepare, self._trouble)
+        if self._over:
+            self._prepared = fresh  # for `stop` or `abandon`
+            raise HandleClosed(f"stream {self._claim.name}: the writer ended while its segment was replaced")
+        return fresh
 
-async def sweep_garbage(claim: Claim, head: Head) -> None:
-    """Delete what left the list without records. Best effort: the next writer or the janitor does the rest."""
-    done = head.garbage[:_SWEPT_AT_ONCE]
-    with suppress(MetadataUnavailable, RecoveryFailed):
-        for ledger in done:
-            await drop_ledger(claim.client, ledger)
-        await claim.streams.change(claim.name, lambda head: swept(head, done), uid=claim.uid)
+    def _trouble(self, why: str) -> None:
+        self.last_trouble = why
 
-
-def ended(stream: str, error: BuckramError) -> BuckramError:
-    """What a writer's end is told as."""
-    if isinstance(error, WriterLost | WriterFailed):
-        return error
-    if isinstance(error, LedgerFenced):
-        lost: BuckramError = WriterLost(stream, f"fenced: another writer or a bulk step took it over ({error})")
-    elif isinstance(error, NoSuchStream):
-        lost = WriterLost(stream, f"it was deleted ({error})")
-    elif isinstance(error, MetadataUnavailable):
-        lost = WriterFailed(stream, f"the metadata store was away for too long during a roll: {error}")
-    else:
-        lost = WriterFailed(stream, str(error))
-    lost.__cause__ = error
-    return lost
+    def _give_up(self, error: BuckramError) -> None:
+        self._rolling = None
+        if isinstance(error, InvariantViolation):
+            raise error
+        self._host.failed(ended(str(self._claim.name), error))

@@ -54,6 +54,8 @@ class SegmentWriter:
         """From `begin` on."""
         self.begun = False
         self.bytes = self.records = 0
+        self.broken: BuckramError | None = None
+        """The first error of its ledger: it takes nothing more."""
         self.opened_at = 0.0
         """Loop time of `begin`."""
         self.in_flight = 0
@@ -128,6 +130,8 @@ class SegmentWriter:
     async def flush(self) -> None:
         """Until the ledger acknowledged everything so far; raises what it failed with."""
         await self._drained.wait()
+        if self.broken is not None:
+            raise self.broken.with_traceback(None)
         await self.ledger.flush()
 
     async def close(self) -> Summary:
@@ -194,7 +198,7 @@ class SegmentWriter:
             self._drained.clear()
             self._scope.spawn(self._drain(), f"drain ledger {self.ledger.ledger_id}")
         except BuckramError as error:
-            self._failed(self, error)
+            self._break(error)
 
     async def _drain(self) -> None:
         """Bounded by the writer's limit of pending bytes."""
@@ -205,9 +209,13 @@ class SegmentWriter:
                 self._acknowledged(next_offset)
         except BuckramError as error:
             self._queue.clear()
-            self._failed(self, error)
+            self._break(error)
         finally:
             self._drained.set()
+
+    def _break(self, error: BuckramError) -> None:
+        self.broken = self.broken or error
+        self._failed(self, error)
 
     def _watch(self, future: asyncio.Future[int], next_offset: int) -> None:
         future.add_done_callback(partial(self._done, next_offset))
@@ -219,4 +227,4 @@ class SegmentWriter:
         if error is None:
             self._acknowledged(next_offset)
         elif isinstance(error, BuckramError):
-            self._failed(self, error)
+            self._break(error)

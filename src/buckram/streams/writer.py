@@ -17,16 +17,18 @@ from buckram.core.stream_errors import RecordTooLarge, WriterFailed, WriterLost
 from buckram.core.stream_head import Head, Summary
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import ProducerTable
-from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed
+from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed, check
 from buckram.net.tasks import TaskScope
 from buckram.streams import records
 from buckram.streams.appender import Appender
 from buckram.streams.claim import Claim
 from buckram.streams.intake import Ask
 from buckram.streams.lease import Lease
-from buckram.streams.roll import Host, Roller, ended, finish, sweep_garbage
+from buckram.streams.repair import settle
+from buckram.streams.roll import Host, Roller
+from buckram.streams.sealing import ended, finish, sweep_garbage
 from buckram.streams.segment import SegmentWriter
-from buckram.types import Buffer
+from buckram.types import Buffer, LedgerId
 
 _NO_EXTRAS = (None,) * 7
 
@@ -51,7 +53,8 @@ class StreamWriter:
         self._guard = services.guard
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
-        host = Host(self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed)
+        host = Host(self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed,
+                    self._pause)
         self._roller = Roller(claim, policy, self._scope, host)
         self._appender = Appender(
             self.stream, head, policy, table, services.config, services.net, linger_s=linger_ms / 1000,
@@ -289,7 +292,7 @@ class StreamWriter:
         segment, claim = self._appender.segment, self._claim
         sealed: tuple[int, Summary] | None = None
         if segment is not None and segment.progress.listed:
-            sealed = (segment.ledger.ledger_id, await finish(segment))
+            sealed = await self._finish(segment)
         elif segment is not None:
             await self._roller.discard(segment)
         head = await claim.streams.change(
@@ -297,6 +300,17 @@ class StreamWriter:
         )
         if sealed is not None and sealed[0] in head.garbage:
             await sweep_garbage(claim, head)
+
+    async def _finish(self, segment: SegmentWriter) -> tuple[LedgerId, Summary]:
+        """Close the last segment, all of whose records are acknowledged: one that breaks now has them, too."""
+        try:
+            return segment.ledger.ledger_id, await finish(segment)
+        except WriteFailed:
+            broken = await settle(self._claim, segment, lambda _: None)
+        held = broken.records if broken.sealed is not None else -1
+        check(held == segment.records, "S9", f"{self.stream}: {segment.records} records acknowledged, {held} stored")
+        assert broken.sealed is not None
+        return broken.sealed
 
     async def _dispose(self) -> None:
         self.fail(HandleClosed(f"stream {self.stream}: the writer was given up before this was acknowledged"))
@@ -358,10 +372,14 @@ class StreamWriter:
     def _segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
         if self._appender.closed or segment is not self._appender.segment or self._appender.paused:
             return  # a late answer of a segment that was given up
-        if isinstance(error, WriteFailed) and self._refusal is None and self._roller.repair(segment):
-            self._appender.paused = True
+        if isinstance(error, WriteFailed):
+            self._pause()
+            self._roller.repair(segment)
         else:
             self.fail(ended(self.stream, error))
+
+    def _pause(self) -> None:
+        self._appender.paused = True
 
     def _replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
         self._appender.replace(failed, end, fresh, table)

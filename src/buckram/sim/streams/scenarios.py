@@ -10,6 +10,7 @@ from buckram.core.stream_errors import CursorMoved, OffsetMismatch, OffsetTrunca
 from buckram.sim.metadata import HOST
 from buckram.sim.scenarios.run import Outcome
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
+from buckram.sim.streams.breaking import BREAKS
 from buckram.sim.streams.facts import Reading
 from buckram.sim.streams.reading import ReaderActor
 
@@ -278,7 +279,7 @@ SCENARIOS: dict[str, Scenario] = {
     "no-ensemble": Scenario(no_ensemble), "metadata-away": Scenario(metadata_away),
     "truncated-under-readers": Scenario(truncated_under_readers), "ended": Scenario(ended),
     "expectations": Scenario(expectations), "retries": Scenario(retries),
-    "shared-cursor": Scenario(shared_cursor),
+    "shared-cursor": Scenario(shared_cursor), **BREAKS,
 }  # fmt: skip
 
 

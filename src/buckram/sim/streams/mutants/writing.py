@@ -14,7 +14,7 @@ from buckram.core.stream_window import SegmentProgress, StreamWindow
 from buckram.errors import MetadataUnavailable, VersionConflict
 from buckram.sim.streams.mutants.base import Mutant, nothing, plant
 from buckram.sim.streams.plan import StreamPlan
-from buckram.streams import bulk, opening, recovery, roll, writer
+from buckram.streams import bulk, opening, recovery, repair, roll, sealing, writer
 from buckram.streams.appender import Appender
 from buckram.streams.intake import Cut
 from buckram.streams.metadata import StreamStore
@@ -66,10 +66,10 @@ async def _list_first(
         await old.flush()
         sealed = (old.ledger.ledger_id, roll_summary(old))
     try:
-        await roll.list_segment(claim, sealed, fresh)
+        await sealing.list_segment(claim, sealed, fresh)
     except Exception as error:
         self._rolling = None
-        self._host.failed(roll.ended(str(claim.name), error))  # type: ignore[arg-type]  # ours only
+        self._host.failed(sealing.ended(str(claim.name), error))  # type: ignore[arg-type]  # ours only
         return
     if old is not None:
         old.rest()
@@ -146,6 +146,14 @@ def _no_snapshot_of_others(self: ProducerTable, batch: Any) -> None:
     """Records after the snapshot are not replayed."""
 
 
+async def _all_of_it(claim: Any, failed: SegmentWriter, told: Any) -> Any:
+    found = await repair.settle(claim, failed, told)
+    if found.sealed is None:
+        return found
+    ledger, summary = found.sealed
+    return replace(found, records=failed.records, sealed=(ledger, summary._replace(records=failed.records)))
+
+
 def _crashes(plan: StreamPlan) -> bool:
     return plan.crashing > 0 and plan.sessions > 1
 
@@ -171,7 +179,7 @@ MUTANTS = (
     Mutant("no-replay", "idempotence", "a recovery takes the snapshot and not the records after it",
            plant((ProducerTable, "replay", _no_snapshot_of_others)), drills=("take-over",)),
     Mutant("lost-reply-is-no", "7, lost replies", "a roll whose answer was lost is taken for refused",
-           plant((roll, "rolled", _lost_is_lost)), drills=("roll",)),
+           plant((sealing, "rolled", _lost_is_lost)), drills=("roll",)),
     Mutant("lost-reply-is-yes", "7, lost replies", "a change of the head without an answer is taken for done",
            plant((StreamStore, "change", _no_answer_is_yes)), drills=("roll", "take-over")),
     Mutant("last-batch-forgotten", "9, 10", "the sealed count of a recovered segment leaves out its last batch",
@@ -181,6 +189,8 @@ MUTANTS = (
     Mutant("overtaking", "order", "append_nowait does not wait behind those who wait for room",
            plant((Appender, "full", _overtaking)), seeds=300),
     Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamWriter, "flush", _flush_at_once))),
+    Mutant("broken-is-whole", "20", "a ledger that broke is taken to hold all that was sent to it",
+           plant((roll, "settle", _all_of_it)), scenarios=("breaks-before-a-roll-for-all",)),
     Mutant("ended-is-nothing", "22", "the end of a stream is not recorded", plant((writer, "released", _not_ended)),
            scenarios=("ended",)),
     Mutant("bulk-no-fence", "15", "a bulk step seals a live segment without fencing its writer",
