@@ -153,8 +153,8 @@ class OpenSegment(StreamError):
     def __init__(self, stream: str, writer: str, since_us: int) -> None:
         super().__init__(
             stream,
-            f"writer {writer!r} (since {_utc(since_us)}) has an open segment: close it, or pass seal_live=True, which "
-            "fences it",
+            f"writer {writer!r} (since {_utc(since_us)}) has an open segment: close it, or fence it in the same "
+            "step with seal_live=True (Spark: option sealLive)",
         )
         self.writer, self.since_us = writer, since_us
 

@@ -46,23 +46,23 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transa
         for application, other in known.items():
             if step.query in other.past:
                 raise CheckpointReset(name, application, step.query, step.version, other.query, other.version, out=True)
-    done = known.get(step.application)
-    if done is not None and done.query == step.query:
-        if done.version > step.version:
-            raise StaleTransaction(name, step.application, step.version, done.version)
-        return done if done.version == step.version else None
-    before = _before(known, step)
-    if before is not None and not step.new_epoch:
-        application, done = before
+    same = _same(known, step.application, step.query)
+    if same is not None and same[1].version >= step.version:
+        if same[1].version > step.version:
+            raise StaleTransaction(name, same[0], step.version, same[1].version)
+        return same[1]
+    others = _others(known, step)
+    if others and not step.new_epoch:
+        application, done = next(iter(others.items()))
         raise CheckpointReset(name, application, step.query, step.version, done.query, done.version)
     return None
 
 
 def decided(known: Mapping[str, Transaction], application: str, query: str, version: int) -> bool:
     """Ledgers of this step that are in no list will never be in one: it is published, or its query is out."""
-    done = known.get(application)
-    if done is not None and done.query == query:
-        return done.version >= version
+    same = _same(known, application, query)
+    if same is not None:
+        return same[1].version >= version
     return bool(query) and any(query in other.past for other in known.values())
 
 
@@ -70,29 +70,36 @@ def recorded(
     name: str, known: Mapping[str, Transaction], step: StepId, first: int, stop: int, now: int
 ) -> dict[str, Transaction]:
     """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1."""
-    past: tuple[str, ...] = ()
-    before = _before(known, step)
-    kept = {app: txn for app, txn in known.items() if app != step.application}
-    if before is not None:
-        application, replaced = before
-        kept.pop(application, None)
-        past = (*replaced.past, replaced.query)[-_PAST:] if replaced.query else replaced.past
-    elif step.application in known:
-        past = known[step.application].past
-    kept = {app: txn for app, txn in kept.items() if not (app.startswith(ONCE) and now - txn.time > ONCE_KEPT_US)}
+    same, others = _same(known, step.application, step.query), _others(known, step)
+    out = [*([same[1]] if same is not None else []), *others.values()]
+    past = [query for txn in out for query in (*txn.past, txn.query) if query and query != step.query]
+    gone = {step.application: None, **others} if same is None else {step.application: None, same[0]: None, **others}
+    kept = {
+        application: txn
+        for application, txn in known.items()
+        if application not in gone and not (application.startswith(ONCE) and now - txn.time > ONCE_KEPT_US)
+    }
     if len(kept) >= MAX_APPLICATIONS:
         _drop_one(name, kept, now)
-    return {**kept, step.application: Transaction(step.version, first, stop, now, step.query, step.place, past)}
+    left = tuple(dict.fromkeys(past))[-_PAST:]
+    return {**kept, step.application: Transaction(step.version, first, stop, now, step.query, step.place, left)}
 
 
-def _before(known: Mapping[str, Transaction], step: StepId) -> tuple[str, Transaction] | None:
-    """The application that another query published as: the same name, or the same checkpoint."""
-    done = known.get(step.application)
-    if done is not None:
-        return None if done.query == step.query else (step.application, done)
-    if not step.place:
-        return None
-    return next(((app, txn) for app, txn in known.items() if txn.place == step.place), None)
+def _same(known: Mapping[str, Transaction], application: str, query: str) -> tuple[str, Transaction] | None:
+    """What this query published last, under whatever name; of a batch job what its application did."""
+    if query:
+        return next(((name, txn) for name, txn in known.items() if txn.query == query), None)
+    done = known.get(application)
+    return (application, done) if done is not None and not done.query else None
+
+
+def _others(known: Mapping[str, Transaction], step: StepId) -> dict[str, Transaction]:
+    """What another query published under the same name, or from the same checkpoint."""
+    return {
+        name: txn
+        for name, txn in known.items()
+        if txn.query != step.query and (name == step.application or (step.place and txn.place == step.place))
+    }
 
 
 def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:

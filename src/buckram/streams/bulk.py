@@ -111,11 +111,6 @@ class BulkLedger:
             await self.append_entries(entries)
         return self._totals.records
 
-    @property
-    def length(self) -> int:
-        """Bytes so far."""
-        return self._ledger.length
-
     async def abandon(self) -> None:
         """Stop writing without sealing; the ledger is nobody's then."""
         await self._ledger.abandon()

@@ -1,0 +1,217 @@
+"""Writing a stream with Spark, exactly once: what is checked while Spark plans, and the writers that it sends around.
+
+    df.write.format("buckram").mode("append").option("metadata", uri).save("shop/orders")
+    df.writeStream.format("buckram").option("metadata", uri).option("checkpointLocation", path).start("shop/orders")
+
+Tasks write sealed ledgers (sink_task.py), the driver publishes them with a recorded transaction in one step
+(transactions.py). Rows keep their order within a task; tasks follow one another in the order of their partitions.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+
+from buckram.core.stream_errors import NoSuchStream, StreamExists
+from buckram.core.stream_names import check_name, stream_name
+from buckram.core.stream_transactions import ONCE, StepId
+from buckram.errors import InvalidArgument
+from buckram.spark import options as known
+from buckram.spark.clients import connection, plainly
+from buckram.spark.sink_rows import record_batches
+from buckram.spark.sink_task import write_task
+from buckram.spark.transactions import Attempt, Identity, Part, batch_of, in_order, open_step, place_of, publish
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
+    from pyspark.sql.types import StructType
+
+    from buckram.client.client import Client
+else:
+    _StreamBase = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
+
+ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
+"""PySpark 4.0 gives streaming writers rows only, which is several times slower."""
+HEADERS = "array<struct<key:string,value:binary>>"
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "value": ("binary", "string"), "key": ("binary", "string"), "timestamp": ("timestamp",), "headers": (HEADERS,),
+}  # fmt: skip
+_GIVEN_BY_THE_STREAM = ("offset", "append_time")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A checked write; picklable values only."""
+
+    metadata: str
+    identity: Identity
+    create: bool
+    seal_live: bool
+    segment_bytes: int | None
+    schema: StructType
+
+
+# -- planning ---------------------------------------------------------------------------------------------
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
+    """The writer of one batch job. Everything that can be wrong with options, columns and stream is raised here."""
+    with plainly():
+        if overwrite:
+            raise InvalidArgument('mode("overwrite"): a stream is only appended to; use mode("append")')
+        settings, given = _settings(options, schema)
+        version = given.get("txnVersion")
+        if (settings.identity.application == "") is not (version is None):
+            raise InvalidArgument("a batch job that is written once needs both txnAppId and txnVersion")
+        # Without a name it can only be asked what became of this very job.
+        application = settings.identity.application or ONCE + uuid.uuid4().hex
+        step = StepId(application, version or 0)
+        done = connection(settings.metadata).run(lambda client: _planned(client, settings, step))
+        return BatchWriter(settings, step, done)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of one micro-batch; Spark asks for one twice in each. Checks as `batch_writer`."""
+    with plainly():
+        if overwrite:
+            raise InvalidArgument('outputMode("complete"): a stream is only appended to; use append or update')
+        settings, given = _settings(options, schema)
+        if "txnVersion" in given:
+            raise InvalidArgument('option "txnVersion" is for batch jobs: a streaming query counts its batches itself')
+        # Who writes is known to tasks only; this finds what is wrong with the stream.
+        connection(settings.metadata).run(lambda client: _planned(client, settings, StepId("planning", 0)))
+        return StreamWriter(settings)
+
+
+def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings, dict[str, Any]]:
+    lower = {name.lower(): text for name, text in options.items()}
+    if "stream" in lower:
+        lower.pop("path", None)  # a table of the catalog has one, where files would be
+    given = known.values(lower, "write")
+    stream = given.get("stream")
+    if stream is None:
+        paths = given.get("path", ())
+        if len(paths) != 1:
+            raise InvalidArgument(
+                'option "stream" is missing: the stream to write, NAMESPACE/STREAM, or .save("NAMESPACE/STREAM")'
+                if not paths
+                else f"{len(paths)} streams to write, {', '.join(paths)}: one sink writes one stream"
+            )
+        stream = paths[0]
+    _check_columns(schema)
+    application = given.get("txnAppId", "")
+    if application:
+        check_name("application", application)
+        if application.startswith(ONCE):
+            raise InvalidArgument(f'option "txnAppId" = {application!r}: names that begin with {ONCE!r} are taken')
+    identity = Identity(
+        stream, application, place_of(lower.get("checkpointlocation", "")), given["onCheckpointReset"] == "newEpoch"
+    )
+    return Settings(
+        given["metadata"], identity, given["createStream"], given["sealLive"], given.get("segmentBytes"), schema
+    ), given
+
+
+def _check_columns(schema: StructType) -> None:
+    there = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in there.items():
+        if name == "stream":
+            raise InvalidArgument('column "stream": one sink writes one stream; filter by it and drop the column')
+        if name in _GIVEN_BY_THE_STREAM:
+            raise InvalidArgument(f'column "{name}": the stream gives it; drop the column')
+        if name not in COLUMNS:
+            raise InvalidArgument(f'column "{name}": a record has only {", ".join(COLUMNS)}; put the rest into value')
+        if kind not in COLUMNS[name] and not (kind.startswith("string ") and "string" in COLUMNS[name]):
+            raise InvalidArgument(f'column "{name}" is {kind}: needs {" or ".join(COLUMNS[name])}; cast it')
+    if "value" not in there:
+        raise InvalidArgument(f'column "value" is missing: there are {", ".join(there) or "none"}')
+
+
+async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
+    """Make the stream if that is wanted; whether this step is published already. Errors as Bulk.foreseen."""
+    stream = settings.identity.stream
+    try:
+        bulk = await open_step(client, stream, step)
+    except NoSuchStream:
+        if not settings.create:
+            raise NoSuchStream(
+                stream, f'does not exist; set option "createStream" to true, or `buckram stream create {stream}`'
+            ) from None
+        name = stream_name(stream)
+        with suppress(StreamExists):
+            await client.namespace(name.namespace).create(name.stream)
+        bulk = await open_step(client, stream, step)
+    return not bulk.foreseen(seal_live=settings.seal_live)
+
+
+# -- batch ------------------------------------------------------------------------------------------------
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Pickled to the tasks and to the commit. `done`: this version was published before, nothing is written."""
+
+    def __init__(self, settings: Settings, step: StepId, done: bool) -> None:
+        self.settings, self.step, self.done = settings, step, done
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        attempt = Attempt.here()
+        if self.done:
+            return Part(attempt, skipped=True)
+        with plainly():
+            return _write(self.settings, self.step, attempt, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with plainly():
+            _commit(self.settings, self.step, in_order(self.settings.identity.stream, messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing: it also comes after a commit whose answer was lost. The janitor knows what is nobody's."""
+
+
+# -- streaming --------------------------------------------------------------------------------------------
+
+
+class StreamWriter(_StreamBase):
+    """Spark makes one for the tasks and another for the commit: neither sees what the other has set."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        attempt, identity = Attempt.here(), self.settings.identity
+        batches = iterator if ARROW_STREAMS else record_batches(iterator, self.settings.schema)
+        with plainly():
+            if not attempt.query or attempt.batch < 0:
+                raise InvalidArgument(f"stream {identity.stream}: Spark did not tell this task its query and batch")
+            return _write(self.settings, identity.of_batch(attempt.query, attempt.batch), attempt, batches)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        identity = self.settings.identity
+        with plainly():
+            parts = in_order(identity.stream, messages)
+            if parts:
+                query = batch_of(identity.stream, parts, batchId)
+                _commit(self.settings, identity.of_batch(query, batchId), parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing, see BatchWriter.abort."""
+
+
+def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Part:
+    return write_task(
+        settings.metadata, settings.identity.stream, step, attempt, batches, segment_bytes=settings.segment_bytes,
+        seal_live=settings.seal_live,
+    )  # fmt: skip
+
+
+def _commit(settings: Settings, step: StepId, parts: Sequence[Part]) -> None:
+    connection(settings.metadata).run(
+        lambda client: publish(client, settings.identity.stream, step, parts, seal_live=settings.seal_live)
+    )

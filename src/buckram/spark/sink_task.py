@@ -1,0 +1,118 @@
+"""One attempt of one writing task, in an executor: record batches in, sealed ledgers out.
+
+Each attempt makes ledgers of its own: twins of a speculative task never meet. Nothing here is visible to readers until
+the driver publishes it; what a dead attempt leaves has intents, and the janitor collects it when its step is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from buckram.core.stream_errors import StreamError
+from buckram.core.stream_transactions import StepId
+from buckram.errors import BuckramError
+from buckram.spark.clients import Connection, connection
+from buckram.spark.transactions import Attempt, Part, open_step
+from buckram.streams.bulk import Bulk, BulkLedger, SealedLedger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from buckram.client.client import Client
+
+GROUPS_AHEAD = 3
+"""Groups of entries (about 4 MiB each) that are on their way while the next is made."""
+LEDGER_S = 3600.0
+"""A ledger is ended after this, so that a long task is heard of: the janitor looks at when a step last made one."""
+CLEANUP_S = 5.0
+
+
+def write_task(
+    uri: str, stream: str, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch], *,
+    segment_bytes: int | None, seal_live: bool,
+) -> Part:  # fmt: skip
+    """Write all rows in their order. What is published already, or can never be, is not written: the driver tells."""
+    link = connection(uri)
+    bulk = link.run(lambda client: open_step(client, stream, step))
+    try:
+        if not bulk.foreseen(seal_live=seal_live):
+            return Part(attempt, skipped=True)
+    except StreamError:
+        return Part(attempt, skipped=True)  # one error of the driver is better than four of each task
+    task = _Task(link, bulk, attempt, segment_bytes or bulk.policy.roll_bytes)
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                task.add(batch)
+        return Part(attempt, tuple(task.close()))
+    except BaseException:
+        task.give_up()
+        raise
+
+
+class _Task:
+    """The ledgers of one attempt."""
+
+    def __init__(self, link: Connection, bulk: Bulk, attempt: Attempt, segment_bytes: int) -> None:
+        self._link, self._bulk, self._attempt, self._segment_bytes = link, bulk, attempt, segment_bytes
+        self._ledger: BulkLedger | None = None
+        self._bytes, self._until = 0, 0.0
+        self._sealed: list[SealedLedger] = []
+        self._sent: deque[Future[None]] = deque()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Waits only for what was added well before."""
+        if self._ledger is not None and (
+            self._bytes >= self._segment_bytes or self._link.thread.loop.time() >= self._until
+        ):
+            self._seal()
+        ledger = self._ledger or self._begin()
+        for entries in ledger.arrow_entries(batch):
+            self._bytes += sum(map(len, entries))
+            while len(self._sent) >= GROUPS_AHEAD:
+                self._sent.popleft().result()
+            self._sent.append(asyncio.run_coroutine_threadsafe(ledger.append_entries(entries), self._link.thread.loop))
+
+    def close(self) -> Sequence[SealedLedger]:
+        self._seal()
+        return self._sealed
+
+    def _begin(self) -> BulkLedger:
+        marks = self._attempt.marks()
+        self._ledger = self._link.run(lambda _: self._bulk.create_ledger(marks))
+        self._bytes, self._until = 0, self._link.thread.loop.time() + LEDGER_S
+        return self._ledger
+
+    def _seal(self) -> None:
+        ledger = self._ledger
+        if ledger is None:
+            return
+        while self._sent:
+            self._sent.popleft().result()
+        self._sealed.append(self._link.run(lambda _: ledger.close()))
+        self._ledger = None
+
+    def give_up(self) -> None:
+        """Nobody was told of these ledgers, so nobody will publish them: discard them now, if that is quickly done."""
+        ledgers = [sealed.ledger for sealed in self._sealed]
+        open_one = self._ledger
+
+        async def clean(_: Client) -> None:
+            async with asyncio.timeout(CLEANUP_S):
+                if open_one is not None:
+                    await open_one.abandon()
+                    ledgers.append(open_one.ledger_id)
+                await self._bulk.abort(ledgers)
+
+        with suppress(BuckramError, TimeoutError):
+            self._link.run(clean)
+        for future in self._sent:
+            future.cancel()
+
+
+__all__ = ["write_task"]
