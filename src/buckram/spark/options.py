@@ -232,6 +232,8 @@ OPTIONS: tuple[Option, ...] = (
            "written again", a_number(0)),
     Option("onCheckpointReset", WRITE, "fail", "`newEpoch`: go on where a new checkpoint meets batches that an earlier "
            "one has published", one_of("fail", "newEpoch")),
+    Option("segmentBytes", WRITE, None, "A task begins another segment when one has so many bytes", a_size,
+           "the stream's `roll_bytes`"),
     Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),
 )  # fmt: skip
 
