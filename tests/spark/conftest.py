@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from buckram.errors import ConfigError
 from buckram.java import find_java
+from buckram.spark.clients import close_connections
 from buckram.spark.session import QUIET, class_archive, local_session
 from buckram.testing import ThreadedCluster
 from buckram.zookeeper_server import ZooKeeperServer
@@ -60,6 +61,8 @@ def zk_cluster(zookeeper_server: ZooKeeperServer) -> Iterator[ThreadedCluster]:
     """The same on a real ZooKeeper."""
     with ThreadedCluster(bookies=3, metadata=f"zk://{zookeeper_server.address}/spark-tests/ledgers") as running:
         yield running
+        # What listeners opened in this process would look for its server for a while.
+        close_connections()
 
 
 @pytest.fixture

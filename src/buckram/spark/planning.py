@@ -1,69 +1,259 @@
-"""What to read: the source's options and how ledgers are cut into partitions. Pure; no Spark, no cluster."""
+"""What to read: options that belong together, limits of a micro-batch, and how work is cut into partitions. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from buckram.core.stream_names import stream_name
+from buckram.core.stream_errors import StreamError
 from buckram.errors import InvalidArgument
-from buckram.types import MAX_LEDGER_ID
+from buckram.spark.options import LedgerRange, Position, Role, given_names, values
 
 MIB = 1024 * 1024
-DEFAULT_PARTITION_BYTES = 64 * MIB
 MAX_PARTITIONS = 5_000
-KNOWN_OPTIONS = ("metadata", "ledgers", "streams", "firstentry", "lastentry", "maxpartitionbytes", "password", "path")
-_OF_LEDGERS = ("ledgers", "firstentry", "lastentry", "password", "path")
+LEAST_PARTITION_BYTES = 4 * MIB
+"""A task costs some milliseconds: smaller pieces are cut only when minPartitions or maxPartitionBytes says so."""
+_SELECTORS = ("subscribe", "subscribePattern", "streams", "path")
+_LEDGER_OPTIONS = ("ledgers", "ledger", "firstEntry", "lastEntry", "password")
+_STREAM_OPTIONS = (
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "includeHeaders", "minPartitions",
+    "pushdown", "failOnDataLoss",
+)  # fmt: skip
+
+
+class RecordsLost(StreamError):
+    """A query wants records that are gone; failOnDataLoss=false goes on without them."""
+
+    def __init__(self, stream: str, first: int, earliest: int | None, what: str) -> None:
+        there = "" if earliest is None else f", the earliest is now {earliest}"
+        super().__init__(
+            stream,
+            f"offset {first} is wanted and {what}{there}: records are lost to this query. "
+            'option("failOnDataLoss", "false") goes on with what is there; retention waits for the query with '
+            'option("cursor", NAME) and the policy retention_cursors',
+        )
+        self.first, self.earliest = first, earliest
+
+
+# -- options that belong together -------------------------------------------------------------------------
+
+
+def reads_ledgers(given: Mapping[str, str]) -> bool:
+    """Whether the options ask for ledgers; InvalidArgument when they ask for nothing, or for both."""
+    names = given_names(given)
+    selectors = [name for name in _SELECTORS if name in names]
+    ledgers = [name for name in ("ledgers", "ledger") if name in names]
+    if len(selectors) + len(ledgers) > 1:
+        both = " and ".join(f'"{name}"' for name in (*selectors, *ledgers))
+        raise InvalidArgument(f'options {both}: give one of them ("path" is what load(...) gives)')
+    if not selectors and not ledgers:
+        raise InvalidArgument(
+            'nothing says what to read: option("subscribe", "NAMESPACE/STREAM"), "subscribePattern", '
+            'load("NAMESPACE/STREAM"), or option("ledgers", "all") for ledgers'
+        )
+    foreign = [name for name in (_STREAM_OPTIONS if ledgers else _LEDGER_OPTIONS) if name in names]
+    if foreign:
+        what = "streams" if ledgers else "ledgers"
+        raise InvalidArgument(f'option "{foreign[0]}" is for reading {what}; leave it out here')
+    return bool(ledgers)
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerRange:
-    """Ledger ids from `first` to `last`, both inclusive."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The source's options, checked. `ledgers` is None for all; entries are inclusive. `streams` replaces ledgers."""
+class LedgerOptions:
+    """Which entries of which ledgers. `ledgers` is None for all; entries are inclusive."""
 
     metadata: str
     ledgers: tuple[LedgerRange, ...] | None
     first_entry: int = 0
     last_entry: int | None = None
-    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    partition_bytes: int = 64 * MIB
     password: str = ""
-    streams: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> LedgerOptions:
         """InvalidArgument for an unknown option or a bad value."""
-        options = {name.lower(): value for name, value in given.items()}
-        unknown = sorted(set(options) - set(KNOWN_OPTIONS))
-        if unknown:
-            raise InvalidArgument(f"unknown option {unknown[0]!r}; known: {', '.join(KNOWN_OPTIONS)}")
-        if not options.get("metadata"):
-            raise InvalidArgument('option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path')
-        parts = [part.strip() for part in options.get("streams", "").split(",")]
-        streams = tuple(str(stream_name(part)) for part in parts if part)
-        if "streams" in options and not streams:
-            raise InvalidArgument('option "streams" names none: give NAMESPACE/STREAM, several separated by commas')
-        foreign = [name for name in _OF_LEDGERS if streams and name in options]
-        if foreign:
-            raise InvalidArgument(f'option "{foreign[0]}" is for reading ledgers: leave it out with "streams"')
-        ledgers = options.get("ledgers", options.get("path", "all"))
-        last = options.get("lastentry")
-        size = options.get("maxpartitionbytes", str(DEFAULT_PARTITION_BYTES))
+        found = values(given, "read")
         return cls(
-            metadata=options["metadata"],
-            ledgers=parse_ledgers(ledgers),
-            first_entry=_number("firstEntry", options.get("firstentry", "0"), 0),
-            last_entry=None if last is None else _number("lastEntry", last, 0),
-            partition_bytes=_number("maxPartitionBytes", size, 1),
-            password=options.get("password", ""),
-            streams=streams,
-        )
+            found["metadata"], found["ledgers"] if "ledgers" in found else found["ledger"], found["firstEntry"],
+            found.get("lastEntry"), found["maxPartitionBytes"], found["password"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Which records of which streams; `streams` or `pattern`. Times in microseconds UTC."""
+
+    metadata: str
+    streams: tuple[str, ...]
+    pattern: str | None
+    starting: Position
+    ending: Position
+    starting_time: int | None = None
+    ending_time: int | None = None
+    fail_on_loss: bool = True
+    headers: bool = False
+    partition_bytes: int = 64 * MIB
+    min_partitions: int = 1
+    pushdown: bool = False
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    cursor: str | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], role: Role) -> StreamOptions:
+        """InvalidArgument for an unknown option or a bad value, or for two that exclude each other."""
+        found = values(given, role)
+        for offsets, time in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+            if offsets in found and time in found:
+                raise InvalidArgument(f'options "{offsets}" and "{time}" exclude each other: give one of them')
+        streams = found.get("subscribe") or found.get("streams") or found.get("path") or ()
+        starting = found.get("startingOffsets", Position("earliest" if role == "read" else "latest"))
+        ending = found.get("endingOffsets", Position("latest"))
+        for name, position in (("startingOffsets", starting), ("endingOffsets", ending)):
+            foreign = [stream for stream in position.offsets if streams and stream not in streams]
+            if foreign:
+                raise InvalidArgument(f'option "{name}" names {foreign[0]}, which is not among the streams to read')
+        return cls(
+            found["metadata"], streams, found.get("subscribePattern"), starting, ending,
+            _microseconds(found.get("startingTimestamp")), _microseconds(found.get("endingTimestamp")),
+            found["failOnDataLoss"], found["includeHeaders"], found["maxPartitionBytes"], found.get("minPartitions", 1),
+            bool(found.get("pushdown")), found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger"),
+            found.get("cursor"),
+        )  # fmt: skip
+
+
+def _microseconds(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds * 1000
+
+
+def resolve(position: Position, stream: str, earliest: int, end: int) -> int:
+    """The offset that a position means for a stream; not checked against what is there."""
+    offset = position.offsets.get(stream)
+    if offset is None:
+        return earliest if position.word == "earliest" else end
+    return {-2: earliest, -1: end}.get(offset, offset)
+
+
+# -- offsets of micro-batches -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What one stream has for a micro-batch: offsets start..end - 1."""
+
+    stream: str
+    start: int
+    end: int
+
+
+def share(limit: int, backlogs: Sequence[Backlog]) -> dict[str, int]:
+    """How many of `limit` records (or bytes) each stream may give, by its part of all records that wait; at least one
+    where any wait."""
+    total = sum(max(b.end - b.start, 0) for b in backlogs)
+    return {b.stream: max(1, limit * (b.end - b.start) // total) if b.end > b.start else 0 for b in backlogs}
+
+
+# -- cutting ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Offsets first..stop - 1 of one segment that are wanted, and about how many bytes they have."""
+
+    stream: str
+    ledger: int
+    first: int
+    stop: int
+    bytes: int
+
+
+def piece_bytes(total: int, partition_bytes: int, min_partitions: int, cores: int) -> int:
+    """How large a partition shall be: as asked for, but so that every core and `min_partitions` have one."""
+    size = min(partition_bytes, max(LEAST_PARTITION_BYTES, -(-total // max(1, cores))))
+    if min_partitions > 1:
+        size = min(size, total // min_partitions)
+    return max(1, size, -(-total // MAX_PARTITIONS))
+
+
+def cuts(extent: Extent, size: int) -> list[int]:
+    """The offsets, from first to stop, at which the extent is cut into pieces of about `size` bytes."""
+    count = extent.stop - extent.first
+    pieces = min(count, max(1, -(-extent.bytes // size)))
+    return [extent.first + count * k // pieces for k in range(pieces + 1)]
+
+
+def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> list[range]:
+    """Put neighbours of one stream together up to about `size` bytes: ranges of indices into `sizes` (stream, bytes).
+
+    Never fewer partitions than `min_partitions`, if there are as many pieces.
+    """
+    found: list[range] = []
+    begin, filled, spare = 0, 0, len(sizes) - min_partitions
+    for at, (stream, weight) in enumerate(sizes):
+        joins = at > begin and sizes[begin][0] == stream and filled + weight <= size and spare > 0
+        if joins:
+            spare -= 1
+            filled += weight
+        else:
+            if at > begin:
+                found.append(range(begin, at))
+            begin, filled = at, weight
+    if len(sizes) > begin:
+        found.append(range(begin, len(sizes)))
+    return found
+
+
+# -- filters ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What filters leave of a read: offsets and append times (microseconds UTC) from..below, and stream names."""
+
+    first: int = 0
+    stop: int | None = None
+    first_time: int | None = None
+    stop_time: int | None = None
+    streams: tuple[str, ...] | None = None
+
+    def narrowed(self, column: str, operator: str, value: Any) -> Bounds:
+        """With one more condition, `column operator value` (one of = < <= > >=, or `in`); others change nothing."""
+        if column == "stream" and operator in ("=", "in"):
+            names = tuple(value) if operator == "in" else (value,)
+            kept = names if self.streams is None else tuple(name for name in self.streams if name in names)
+            return replace(self, streams=kept)
+        if column == "offset":
+            low, high = _interval(operator, value)
+            return replace(
+                self, first=max(self.first, low if low is not None else 0), stop=_least(self.stop, high)
+            )
+        if column == "append_time":
+            low, high = _interval(operator, value)
+            return replace(
+                self, first_time=_most(self.first_time, low), stop_time=_least(self.stop_time, high)
+            )
+        return self
+
+
+def _interval(operator: str, value: int) -> tuple[int | None, int | None]:
+    """Lowest wanted, and lowest unwanted above it."""
+    intervals: dict[str, tuple[int | None, int | None]] = {
+        "=": (value, value + 1), ">": (value + 1, None), ">=": (value, None), "<": (None, value),
+        "<=": (None, value + 1),
+    }  # fmt: skip
+    return intervals.get(operator, (None, None))
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return min((n for n in (a, b) if n is not None), default=None)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return max((n for n in (a, b) if n is not None), default=None)
+
+
+# -- ledgers ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +266,7 @@ class LedgerExtent:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class LedgerSlice:
     """One partition's work: entries first..last of a ledger, both inclusive."""
 
     ledger: int
@@ -84,65 +274,7 @@ class Slice:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamExtent:
-    """One segment's readable offsets first..stop - 1 and the bytes in it (0 if unknown)."""
-
-    stream: str
-    first: int
-    stop: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """One partition's work: offsets first..stop - 1 of a stream."""
-
-    stream: str
-    first: int
-    stop: int
-
-
-def offset_ranges(extents: Iterable[StreamExtent], partition_bytes: int) -> list[OffsetRange]:
-    """Cut segments into pieces of about `partition_bytes`, at most about MAX_PARTITIONS in all."""
-    wanted = list(extents)
-    size = max(partition_bytes, -(-sum(e.bytes for e in wanted) // MAX_PARTITIONS))
-    found: list[OffsetRange] = []
-    for extent in wanted:
-        count = extent.stop - extent.first
-        pieces = min(count, max(1, -(-extent.bytes // size)))
-        for n in range(pieces):
-            first, stop = (extent.first + count * k // pieces for k in (n, n + 1))
-            found.append(OffsetRange(extent.stream, first, stop))
-    return found
-
-
-def parse_ledgers(text: str) -> tuple[LedgerRange, ...] | None:
-    """`all`, or ids and ranges separated by commas: `3,5,8-12`. None means all."""
-    if text.strip().lower() == "all":
-        return None
-    ranges = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        low = _number("ledgers", first, 0)
-        high = _number("ledgers", last, 0) if dash else low
-        if low > high or high > MAX_LEDGER_ID:
-            raise InvalidArgument(f'option "ledgers": range {part.strip()!r} is empty or beyond {MAX_LEDGER_ID}')
-        ranges.append(LedgerRange(low, high))
-    return tuple(ranges)
-
-
-def _number(name: str, text: str, minimum: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise InvalidArgument(f'option "{name}" = {text!r}: needs a whole number of at least {minimum}') from None
-    if value < minimum:
-        raise InvalidArgument(f'option "{name}" = {value}: must be at least {minimum}')
-    return value
-
-
-def slices(extents: Iterable[LedgerExtent], options: Options) -> list[Slice]:
+def ledger_slices(extents: Iterable[LedgerExtent], options: LedgerOptions) -> list[LedgerSlice]:
     """Cut the wanted entries into pieces of about `partition_bytes`, at most MAX_PARTITIONS in all."""
     wanted = [(e, options.first_entry, _clip(e.last_entry, options.last_entry)) for e in extents]
     wanted = [(e, first, last) for e, first, last in wanted if first <= last]
@@ -153,7 +285,7 @@ def slices(extents: Iterable[LedgerExtent], options: Options) -> list[Slice]:
         count = last - first + 1
         pieces = min(count, max(1, -(-_bytes(extent, first, last) // size)))
         for n in range(pieces):
-            found.append(Slice(extent.ledger, first + count * n // pieces, first + count * (n + 1) // pieces - 1))
+            found.append(LedgerSlice(extent.ledger, first + count * n // pieces, first + count * (n + 1) // pieces - 1))
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import weakref
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +77,20 @@ def class_archive() -> Path:
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("buckram")` known to a session that did not discover it."""
+    """Make `format("buckram")` known to a session, and let cursors follow its streaming queries to their last batch.
+
+    Reading and writing work without it where PySpark discovers the source; cursors then stay one batch behind.
+    ConfigError when PySpark is older than 4.0.
+    """
     from buckram.spark.source import BuckramDataSource
 
     session.dataSource.register(BuckramDataSource)
+    if session not in _followed:
+        from buckram.spark.cursor import CursorListener
+
+        session.streams.addListener(CursorListener())
+        _followed.add(session)
+
+
+_followed: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+"""Sessions that have the listener."""

@@ -42,11 +42,11 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
         times = arrow.py_buffer(array("q", [batch.header.append_time]) * count)
     columns = [
         _fixed(arrow, fields["offset"], count, offsets),
-        _binary(arrow, batch.value_column, start, count),
+        binary_array(arrow, batch.value_column, start, count),
         arrow.nulls(count, fields["key"])
         if batch.key_column is None
-        else _binary(arrow, batch.key_column, start, count),
-        _headers(arrow, batch, fields["headers"], start, count),
+        else binary_array(arrow, batch.key_column, start, count),
+        header_array(arrow, batch, fields["headers"], start, count),
         _fixed(arrow, fields["timestamp"], count, times),
         _fixed(arrow, fields["append_time"], count, appended),
         _txids(arrow, batch, start, stop),
@@ -58,21 +58,23 @@ def _fixed(arrow: Any, kind: Any, count: int, data: Any) -> Any:
     return arrow.Array.from_buffers(kind, count, [None, data])
 
 
-def _binary(arrow: Any, column: BinaryColumn, start: int, count: int, kind: Any = None) -> Any:
+def binary_array(arrow: Any, column: BinaryColumn, start: int, count: int, kind: Any = None) -> Any:
+    """Rows start.. of a column of bytes, as `kind` (default: binary), sharing its buffers."""
     validity = None if column.validity is None else arrow.py_buffer(column.validity)
     buffers = [validity, arrow.py_buffer(column.offsets), arrow.py_buffer(column.data)]
     return arrow.Array.from_buffers(kind or arrow.binary(), count, buffers, offset=start)
 
 
-def _headers(arrow: Any, batch: Batch, kind: Any, start: int, count: int) -> Any:
+def header_array(arrow: Any, batch: Batch, kind: Any, start: int, count: int) -> Any:
+    """The headers of rows start.. as `kind`, a list of structs of a string and bytes, sharing the entry's buffers."""
     column = batch.header_column
     if column is None:
         return arrow.nulls(count, kind)
     pairs = column.lists[len(column.lists) - 1]
-    names = _binary(arrow, column.names, 0, pairs, arrow.string())
+    names = binary_array(arrow, column.names, 0, pairs, arrow.string())
     names.validate(full=True)  # UTF-8: the only promise of a layout that decoding does not check
     structs = arrow.StructArray.from_arrays(
-        [names, _binary(arrow, column.values, 0, pairs)], fields=list(kind.value_type)
+        [names, binary_array(arrow, column.values, 0, pairs)], fields=list(kind.value_type)
     )
     return arrow.Array.from_buffers(
         kind, count, [None, arrow.py_buffer(column.lists)], offset=start, children=[structs]

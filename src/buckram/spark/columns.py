@@ -1,0 +1,191 @@
+"""Columns of the source: names and types, the schema that a user asks for, and batches of records as Arrow.
+
+Only the columns of the schema are built. A single entry's records keep the entry's own buffers; small entries are put
+together, one copy per column, because Spark pays for each record batch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from buckram.errors import InvalidArgument
+from buckram.streams.arrow import binary_array, header_array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from buckram.core.stream_batch import Batch
+
+STREAM_COLUMNS: Mapping[str, str] = {
+    "key": "binary", "value": "binary", "stream": "string", "offset": "bigint", "timestamp": "timestamp",
+    "append_time": "timestamp",
+}  # fmt: skip
+HEADERS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
+LEDGER_COLUMNS: Mapping[str, str] = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
+BATCH_ROWS = 8_192
+BATCH_BYTES = 4 * 1024 * 1024
+"""Record batches are cut when they have so many rows or bytes; one entry is never cut."""
+
+
+def ddl(columns: Mapping[str, str]) -> str:
+    """The columns as Spark's DDL."""
+    # Plain `timestamp` means the type without a zone where spark.sql.timestampType says so.
+    return ", ".join(f"{name} {kind.replace('timestamp', 'timestamp_ltz')}" for name, kind in columns.items())
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns to build, in order, with their nullability; picklable. `nested`: that of headers' parts (the
+    element, its key, its value)."""
+
+    names: tuple[str, ...]
+    nullable: tuple[bool, ...]
+    nested: tuple[bool, bool, bool] = (True, True, True)
+
+    @classmethod
+    def of(cls, schema: StructType, known: Mapping[str, str]) -> Shape:
+        """From the schema that a query asks for; InvalidArgument for a column that is not there."""
+        nested = (True, True, True)
+        for field in schema.fields:
+            kind = field.dataType.simpleString()
+            if known.get(field.name) != kind:
+                there = ", ".join(f"{name} {kind}" for name, kind in known.items())
+                hint = '; option("includeHeaders", "true") adds headers' if field.name == "headers" else ""
+                raise InvalidArgument(f'column "{field.name}" {kind}: there are only {there}{hint}')
+            if field.name == "headers":
+                array_type: Any = field.dataType
+                nested = (array_type.containsNull, *(part.nullable for part in array_type.elementType.fields))
+        return cls(tuple(f.name for f in schema.fields), tuple(f.nullable for f in schema.fields), nested)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """Exactly what Spark expects: order, types, nullability."""
+        import pyarrow as pa
+
+        element, key, value = self.nested
+        header = pa.struct([pa.field("key", pa.string(), key), pa.field("value", pa.binary(), value)])
+        types = {
+            "key": pa.binary(), "value": pa.binary(), "stream": pa.string(), "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", "UTC"), "append_time": pa.timestamp("us", "UTC"),
+            "headers": pa.list_(pa.field("element", header, element)), "ledger": pa.int64(), "entry": pa.int64(),
+        }  # fmt: skip
+        return pa.schema([
+            pa.field(name, types[name], nullable) for name, nullable in zip(self.names, self.nullable, strict=True)
+        ])  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "arrow"}
+
+    def record_batch(self, arrays: Sequence[Any]) -> pa.RecordBatch:
+        """One record batch of these columns; InvalidArgument where a `not null` column has a null."""
+        import pyarrow as pa
+
+        for name, nullable, column in zip(self.names, self.nullable, arrays, strict=True):
+            if not nullable and column.null_count:
+                raise InvalidArgument(f'column "{name}" was asked for as not null and has a null; ask without not null')
+        return pa.RecordBatch.from_arrays(list(arrays), schema=self.arrow)
+
+
+class StreamRows:
+    """Makes record batches of one stream's batches."""
+
+    def __init__(self, shape: Shape, stream: str) -> None:
+        self._shape, self._stream = shape, stream
+        self._names: Any = None
+
+    def make(self, batches: Sequence[Batch]) -> pa.RecordBatch:
+        """All records of `batches` (at least one, consecutive offsets) as one record batch."""
+        return self._shape.record_batch([self._column(name, batches) for name in self._shape.names])
+
+    def _column(self, name: str, batches: Sequence[Batch]) -> Any:
+        import pyarrow as pa
+
+        if name == "offset":
+            return longs(batches[0].first_offset, batches[-1].next_offset)
+        if name == "stream":
+            return self._stream_names(sum(map(len, batches)))
+        build = _BUILDERS[name]
+        kind = self._shape.arrow.field(name).type
+        parts = [build(pa, batch, kind) for batch in batches]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _stream_names(self, count: int) -> Any:
+        import pyarrow as pa
+
+        if self._names is None or len(self._names) < count:
+            self._names = pa.array([self._stream] * max(count, BATCH_ROWS), pa.string())
+        return self._names[:count]
+
+
+_COUNTED: list[Any] = []
+
+
+def longs(first: int, stop: int) -> Any:
+    """An Arrow array of first..stop - 1; adding to one that was counted before is much faster than counting anew."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = stop - first
+    if not _COUNTED or len(_COUNTED[0]) < count:
+        numbers = array("q", range(max(count, BATCH_ROWS)))
+        _COUNTED[:] = [pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])]
+    return pc.add(_COUNTED[0][:count], pa.scalar(first, pa.int64()))
+
+
+def _values(pa: Any, batch: Batch, kind: Any) -> Any:
+    start, stop = batch.window
+    return binary_array(pa, batch.value_column, start, stop - start)
+
+
+def _keys(pa: Any, batch: Batch, kind: Any) -> Any:
+    start, stop = batch.window
+    if batch.key_column is None:
+        return pa.nulls(stop - start, kind)
+    return binary_array(pa, batch.key_column, start, stop - start)
+
+
+def _timestamps(pa: Any, batch: Batch, kind: Any) -> Any:
+    start, stop = batch.window
+    if batch.timestamp_column is None:
+        return _same(pa, batch.header.append_time, stop - start, kind)
+    return pa.Array.from_buffers(kind, stop - start, [None, pa.py_buffer(batch.timestamp_column[start:stop])])
+
+
+def _append_times(pa: Any, batch: Batch, kind: Any) -> Any:
+    return _same(pa, batch.append_time, len(batch), kind)
+
+
+def _headers(pa: Any, batch: Batch, kind: Any) -> Any:
+    start, stop = batch.window
+    if batch.header_column is None:
+        # An empty list, as records without headers have in entries in which others have some.
+        blank, none = pa.py_buffer(bytes(4 * (stop - start + 1))), pa.array([], kind.value_type)
+        return pa.Array.from_buffers(kind, stop - start, [None, blank], children=[none])
+    return header_array(pa, batch, kind, start, stop - start)
+
+
+def _same(pa: Any, value: int, count: int, kind: Any) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(array("q", [value]) * count)])
+
+
+_BUILDERS = {
+    "key": _keys, "value": _values, "timestamp": _timestamps, "append_time": _append_times, "headers": _headers,
+}  # fmt: skip
+
+
+def ledger_batch(shape: Shape, ledger: int, first: int, payloads: Sequence[bytes]) -> pa.RecordBatch:
+    """Entries `first` and following of a ledger."""
+    import pyarrow as pa
+
+    count = len(payloads)
+    build = {
+        "ledger": lambda: _same(pa, ledger, count, pa.int64()),
+        "entry": lambda: longs(first, first + count),
+        "value": lambda: pa.array(payloads, pa.binary()),
+    }
+    return shape.record_batch([build[name]() for name in shape.names])

@@ -1,0 +1,227 @@
+"""Streaming reads of streams: offsets of micro-batches, on the driver. Admission control is stream_admission.
+
+An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and which stream
+it was, so that one that was deleted and made anew is not taken for the old one. With a cursor it also says which, for
+the listener that moves the cursor past the last batch (cursor.py). A stream that is new to the query comes into the
+offset at its earliest record with no rows, so that each batch's start is written down before it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from buckram.client.client import Client
+from buckram.core.stream_errors import NoSuchStream
+from buckram.errors import BuckramError
+from buckram.spark.clients import connection, plainly
+from buckram.spark.columns import Shape
+from buckram.spark.cursor import advance
+from buckram.spark.planning import Backlog, RecordsLost, StreamOptions, share
+from buckram.spark.stream_batch import first_offset
+from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
+from buckram.spark.stream_read import PartitionReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, Any]
+log = logging.getLogger("buckram.spark")
+UIDS, CURSOR, CLUSTER = "uids", "cursor", "cluster"
+"""Keys of an offset that are no streams: a full stream name has a slash."""
+
+
+def positions(offset: Mapping[str, Any]) -> dict[str, int]:
+    """The streams of an offset with their next record."""
+    return {name: position for name, position in offset.items() if "/" in name}
+
+
+class Live:
+    """What the source says of its streams from batch to batch. All coroutines; one at a time."""
+
+    def __init__(self, client: Client, options: StreamOptions) -> None:
+        self._options = options
+        self._planner = Planner(client)
+        self.target: dict[str, int] | None = None
+        """With availableNow: how far this run goes."""
+
+    async def initial(self) -> Offset:
+        """Where a query without a checkpoint begins. NoSuchStream, OffsetOutOfRange, RecordsLost."""
+        looks = await self._looks(None)
+        return self._offset(
+            {name: await first_offset(self._planner, self._options, name, look) for name, look in looks.items()},
+            _uids(looks),
+        )
+
+    async def latest(self, start: Offset | None, *, limited: bool) -> Offset:
+        """The end of the next batch: what is readable, as far as limits allow; `start` again when there is nothing.
+
+        Without `start` (it is not told on old PySpark) everything that is readable.
+        """
+        if start is None:
+            looks = await self._looks({})
+            return self._offset({n: look.end for n, look in looks.items()}, _uids(looks))
+        before, uids = positions(start), dict(start.get(UIDS, {}))
+        looks = await self._looks(before)
+        ends: dict[str, int] = {}
+        backlogs: list[Backlog] = []
+        for name, look in looks.items():
+            if self.target is not None and name not in self.target:
+                ends[name] = before.get(name, look.earliest)
+            elif name not in before:
+                ends[name] = look.earliest
+            elif uids.get(name, look.head.uid) != look.head.uid:
+                self._lost(RecordsLost(name, before[name], look.earliest, "the stream was deleted and made anew"))
+                ends[name] = look.earliest
+            else:
+                begin = before[name]
+                if begin < look.earliest:
+                    self._lost(RecordsLost(name, begin, look.earliest, "was truncated"))
+                reach = look.end if self.target is None else min(look.end, self.target[name])
+                ends[name] = max(reach, begin)
+                backlogs.append(Backlog(name, max(begin, look.earliest), ends[name]))
+        if limited:
+            ends.update(await self._limited(looks, backlogs))
+        return self._offset(ends, _uids(looks))
+
+    async def newest(self) -> Offset:
+        """How far the streams go now, for the query's progress."""
+        looks = await self._looks({})
+        return {name: looks[name].end for name in sorted(looks)}
+
+    async def aim(self) -> None:
+        """From now on no batch goes further than what is readable now."""
+        self.target = {name: look.end for name, look in (await self._looks({})).items()}
+
+    async def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """The work between two offsets: the same records whenever and wherever it is asked. RecordsLost."""
+        before, uids, now = positions(start), dict(start.get(UIDS, {})), dict(end.get(UIDS, {}))
+        # One that was made anew begins with the next batch: this one has only brought it into the offset.
+        ranges = {
+            name: (before.get(name), stop) for name, stop in positions(end).items()
+            if before.get(name, -1) < stop and uids.get(name, now.get(name)) == now.get(name)
+        }  # fmt: skip
+        looks = await self._planner.looks(list(ranges), may_miss=True)
+        wanted = []
+        for name, (known, stop) in ranges.items():
+            look = looks.get(name)
+            if look is None:
+                self._lost(RecordsLost(name, known or 0, None, "the stream was deleted"))
+            elif now.get(name, look.head.uid) != look.head.uid:
+                self._lost(RecordsLost(name, known or 0, look.earliest, "the stream was deleted and made anew"))
+            else:
+                # Without a start (old PySpark only): from what is there.
+                first = look.earliest if known is None else known
+                wanted.append(Wanted(look, first, stop))
+        return await self._planner.partitions([w for w in wanted if w.first < w.stop], self._options)
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    async def _looks(self, known: Mapping[str, int] | None) -> dict[str, Look]:
+        """All streams of the query. `known` are those that it reads already, None for a query that begins."""
+        by_pattern = self._options.pattern is not None
+        names = await self._planner.names(self._options)
+        looks = await self._planner.looks(names, may_miss=known is not None or by_pattern)
+        for name, position in (known or {}).items():
+            if name not in looks and (name in names or by_pattern):
+                self._lost(RecordsLost(name, position, None, "the stream was deleted"))
+        return looks
+
+    def _lost(self, error: RecordsLost) -> None:
+        if self._options.fail_on_loss:
+            raise error
+        log.warning("%s", error)
+
+    async def _limited(self, looks: Mapping[str, Look], backlogs: list[Backlog]) -> dict[str, int]:
+        options, ends = self._options, {b.stream: b.end for b in backlogs}
+        if options.max_offsets is not None:
+            shares = share(options.max_offsets, backlogs)
+            ends = {b.stream: min(ends[b.stream], b.start + shares[b.stream]) for b in backlogs}
+        if options.max_bytes is not None:
+            shares = share(options.max_bytes, backlogs)
+            for b in backlogs:
+                if b.end > b.start:
+                    reach = await self._planner.reach(looks[b.stream], b.start, b.end, shares[b.stream])
+                    ends[b.stream] = min(ends[b.stream], reach)
+        return ends
+
+    def _offset(self, ends: Mapping[str, int], uids: Mapping[str, str]) -> Offset:
+        # Spark compares offsets as JSON: always in the same order.
+        names = sorted(ends)
+        offset: Offset = {name: ends[name] for name in names}
+        offset[UIDS] = {name: uids[name] for name in names}
+        if self._options.cursor is not None:
+            offset |= {CURSOR: self._options.cursor, CLUSTER: self._options.metadata}
+        return offset
+
+
+def _uids(looks: Mapping[str, Look]) -> dict[str, str]:
+    return {name: look.head.uid for name, look in looks.items()}
+
+
+class LiveReader(DataSourceStreamReader):
+    """The source of one query on PySpark 4.0 and 4.1: each batch takes all there is.
+
+    In the driver's source process it keeps a Live; in executors another copy only reads partitions.
+    """
+
+    def __init__(self, options: StreamOptions, shape: Shape) -> None:
+        self.options, self.shape = options, shape
+        self._live: Live | None = None
+        self._began = False
+
+    def live(self) -> Live:
+        """The state of this run, made at first use."""
+        if self._live is None:
+            self._live = Live(connection(self.options.metadata).client, self.options)
+        return self._live
+
+    def initialOffset(self) -> Offset:
+        with plainly():
+            return connection(self.options.metadata).run(lambda _: self.live().initial())
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # the signature of 4.0 and 4.1
+        with plainly():
+            return connection(self.options.metadata).run(lambda _: self.live().latest(None, limited=False))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        with plainly():
+            self.begin(start)
+            return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StreamPartition):
+            return iter(())
+        options = self.options
+        return PartitionReader(options.metadata, self.shape, options.fail_on_loss).read(partition)
+
+    def commit(self, end: Offset) -> None:
+        """Everything before `end` is done: the cursor may pass it."""
+        with plainly():
+            self._move(end)
+
+    def stop(self) -> None:
+        """Spark ends the process without calling this."""
+
+    def begin(self, start: Offset) -> None:
+        """Once a run: the cursor is placed where the query is, so that retention waits from the beginning."""
+        if not self._began:
+            self._began = True
+            self._move(start)
+
+    def _move(self, offset: Offset) -> None:
+        cursor = self.options.cursor
+        if cursor is None:
+            return
+        try:
+            connection(self.options.metadata).run(lambda client: advance(client, cursor, positions(offset)))
+        except NoSuchStream as missing:
+            log.warning("cursor %s: %s", cursor, missing)
+        except BuckramError as error:
+            if not error.retryable:
+                raise
+            # The next batch moves it further.
+            log.warning("cursor %s: %s", cursor, error)

@@ -1,0 +1,382 @@
+"""Planning on the driver: which streams there are, how far they go, and which entries of which ledgers a read needs.
+
+Coroutines on a client of the cluster. What they give is all that executors need: ledger metadata and addresses of
+bookies, so that these ask no metadata store. Reads never fence and never recover; the end of an open segment is its
+last confirmed entry when it is looked at. What a slice holds depends on its offsets only, however it is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pyspark.sql.datasource import InputPartition
+
+from buckram.client.client import Client
+from buckram.client.open import digest_of
+from buckram.client.reader import Reader
+from buckram.core.stream_changes import check_usable
+from buckram.core.stream_errors import NoSuchStream
+from buckram.core.stream_head import Head, Segment
+from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
+from buckram.errors import NoSuchKey, NoSuchLedger
+from buckram.spark.planning import Extent, RecordsLost, StreamOptions, cuts, pack, piece_bytes
+from buckram.streams.locate import offset_at_time, readable_end
+from buckram.streams.metadata import StreamStore
+from buckram.streams.recovery import entry_header
+from buckram.streams.spaces import Namespaces
+from buckram.types import BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
+
+T = TypeVar("T")
+_AT_ONCE = 32
+_OPEN_COST_BYTES = 256 * 1024
+"""What opening one more ledger costs, as bytes read."""
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Entries first_entry..last_entry of a ledger, of which offsets first..stop - 1 of a stream are wanted.
+
+    `base` is the offset of the ledger's first record, `least` and `most` bound append times (microseconds UTC).
+    """
+
+    stream: str
+    ledger: LedgerId
+    base: int
+    first: int
+    stop: int
+    first_entry: EntryId
+    last_entry: EntryId
+    bytes: int
+    times: tuple[int, int] | None
+
+
+@dataclass
+class StreamPartition(InputPartition):
+    """One task's work: slices in order, and what is needed to read them without a metadata store."""
+
+    slices: list[Slice]
+    ledgers: dict[LedgerId, LedgerMetadata]
+    bookies: list[BookieInfo]
+
+    def __init__(
+        self, slices: list[Slice], ledgers: dict[LedgerId, LedgerMetadata], bookies: list[BookieInfo]
+    ) -> None:
+        super().__init__(None)
+        self.slices, self.ledgers, self.bookies = slices, ledgers, bookies
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A stream at one moment. `end`: the offset after the last readable record."""
+
+    name: StreamName
+    head: Head
+    end: int
+    open_bytes: int
+    """Bytes of the open segment up to there."""
+
+    @property
+    def earliest(self) -> int:
+        return self.head.earliest
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Offsets first..stop - 1 of a stream."""
+
+    look: Look
+    first: int
+    stop: int
+
+
+class _Moved(Exception):
+    """Segments went or were replaced after the head was read: look again."""
+
+    def __init__(self, stream: str, first: int) -> None:
+        super().__init__(stream, first)
+        self.stream, self.first = stream, first
+
+
+class Planner:
+    """Lives as long as its process; remembers where the last micro-batch ended."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._streams = StreamStore(client.services.store)
+        self._places: dict[tuple[LedgerId, int], EntryId] = {}
+
+    # -- which, and how far -------------------------------------------------------------------------------
+
+    async def names(self, options: StreamOptions) -> list[str]:
+        """The full names of the streams to read: as given, or all that match the pattern now, in order."""
+        if options.pattern is None:
+            return list(options.streams)
+        matches = re.compile(options.pattern).fullmatch
+        if "/" not in options.pattern:
+            bare = await self._all(DEFAULT_NAMESPACE)
+            return [f"{DEFAULT_NAMESPACE}/{name}" for name in bare if matches(name)]
+        found: list[str] = []
+        spaces, after = Namespaces(self._streams), ""
+        while page := await spaces.list(after=after):
+            after = page[-1]
+            for space in page:
+                found += [full for name in await self._all(space) if matches(full := f"{space}/{name}")]
+        return found
+
+    async def _all(self, namespace: str) -> list[str]:
+        found: list[str] = []
+        while page := await self._streams.streams(namespace, after=found[-1] if found else ""):
+            found += page
+        return found
+
+    async def looks(self, names: Sequence[str], *, may_miss: bool = False) -> dict[str, Look]:
+        """How far each stream goes now. NoSuchStream, unless `may_miss`: then those are left out."""
+        found = await in_order([_later(self._look, stream_name(name)) for name in names])
+        for look in found:
+            if isinstance(look, NoSuchStream) and not may_miss:
+                raise look
+        return {name: look for name, look in zip(names, found, strict=True) if isinstance(look, Look)}
+
+    async def _look(self, name: StreamName) -> Look | NoSuchStream:
+        for last_try in (*[False] * (_TRIES - 1), True):
+            try:
+                head = (await self._streams.read(name)).head
+                check_usable(str(name), head)
+            except NoSuchStream as missing:
+                return missing
+            segment = head.open_segment
+            if segment is None:
+                return Look(name, head, head.end, 0)
+            try:
+                async with self._client.open(segment.ledger) as reader:
+                    end = await readable_end(name, reader, segment)
+                    last = reader.last_confirmed
+                    return Look(name, head, end, (await reader.get(last)).length if last >= 0 else 0)
+            except NoSuchLedger:  # truncated or replaced between the two looks
+                if last_try:
+                    raise
+        raise AssertionError
+
+    async def offset_at(self, look: Look, time: int) -> int:
+        """The first offset appended at or after `time` (microseconds UTC); the end if there is none."""
+        found = await offset_at_time(self._client, self._streams, look.name, look.head, time)
+        return min(max(found, look.earliest), look.end)
+
+    async def reach(self, look: Look, first: int, stop: int, size: int) -> int:
+        """Up to which offset (at least one record, at most `stop`) the records from `first` on have about `size`
+        bytes."""
+        try:
+            row = await self._streams.segment_of(look.head, first)
+        except NoSuchKey:
+            return stop  # truncated meanwhile: planning says so
+        at = first
+        async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
+            begin, end = max(at, segment.base), min(stop, segment.end if segment.sealed else look.end)
+            if begin < end:
+                weight = _bytes(segment, look, begin, end)
+                if weight >= size:
+                    return max(first + 1, begin + (end - begin) * size // weight)
+                size -= weight
+                at = end
+            if end >= stop:
+                break
+        return stop
+
+    # -- which entries ------------------------------------------------------------------------------------
+
+    async def partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
+        """Cut what is wanted; partitions keep the order of streams and offsets. RecordsLost, NoSuchStream."""
+        for _ in range(_TRIES):
+            try:
+                return await self._partitions(wanted, options)
+            except _Moved as moved:
+                last = moved
+            wanted = [Wanted(await self._now(want.look.name), want.first, want.stop) for want in wanted]
+        raise RecordsLost(last.stream, last.first, None, "was truncated while the read was planned")
+
+    async def _now(self, name: StreamName) -> Look:
+        look = await self._look(name)
+        if isinstance(look, NoSuchStream):
+            raise look
+        return look
+
+    async def _partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
+        rows: list[tuple[Wanted, Segment, Extent]] = []
+        for want in wanted:
+            rows += [(want, row, extent) for row, extent in await self._extents(want, options)]
+        total = sum(extent.bytes for _, _, extent in rows)
+        size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
+        parts = await in_order([_later(self._slices, want, row, extent, size) for want, row, extent in rows])
+        ledgers: dict[LedgerId, LedgerMetadata] = {}
+        slices: list[Slice] = []
+        for found, metadata in parts:
+            slices += found
+            ledgers.update({piece.ledger: metadata for piece in found})
+        groups = pack([(s.stream, s.bytes + _OPEN_COST_BYTES) for s in slices], size, options.min_partitions)
+        return [self._partition([slices[at] for at in group], ledgers) for group in groups]
+
+    async def _extents(self, want: Wanted, options: StreamOptions) -> list[tuple[Segment, Extent]]:
+        look, stream = want.look, str(want.look.name)
+        first = want.first
+        if first < look.earliest and first < want.stop:
+            if options.fail_on_loss:
+                raise RecordsLost(stream, first, look.earliest, "was truncated")
+            first = look.earliest
+        if first >= want.stop:
+            return []
+        try:
+            row = await self._streams.segment_of(look.head, first)
+        except NoSuchKey:  # a page was trimmed after the head was read
+            raise _Moved(stream, first) from None
+        found: list[tuple[Segment, Extent]] = []
+        async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
+            begin, stop = max(first, segment.base), min(want.stop, segment.end if segment.sealed else look.end)
+            if begin < stop:
+                found.append((segment, Extent(stream, segment.ledger, begin, stop, _bytes(segment, look, begin, stop))))
+            if segment.base >= want.stop:
+                break
+        return found
+
+    async def _slices(
+        self, want: Wanted, segment: Segment, extent: Extent, size: int
+    ) -> tuple[list[Slice], LedgerMetadata]:
+        """The extent in pieces; each cut is moved to the first record of its entry where pieces have many entries."""
+        name, summary = want.look.name, segment.summary
+        try:
+            metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
+        except NoSuchLedger:
+            raise _Moved(str(name), extent.first) from None
+        edges = cuts(extent, size)
+        whole = summary is not None and extent.first == segment.base and extent.stop == segment.end
+        times = None if summary is None else (summary.first_append, summary.last_append)
+        if whole and len(edges) == 2 and summary is not None:
+            piece = Slice(
+                extent.stream, segment.ledger, segment.base, extent.first, extent.stop, 0, summary.last_entry,
+                extent.bytes, times,
+            )  # fmt: skip
+            return [piece], metadata
+        async with await self._reader(segment, metadata) as reader:
+            last = summary.last_entry if summary is not None else reader.last_confirmed
+            metadata = reader.metadata
+            finder = Finder(name, reader, segment.base, last, summary.records if summary is not None else 0)
+            pieces = await self._cut(finder, extent, edges, times)
+        return pieces, metadata
+
+    async def _cut(
+        self, finder: Finder, extent: Extent, edges: list[int], times: tuple[int, int] | None
+    ) -> list[Slice]:
+        ledger, known = extent.ledger, self._places.pop((extent.ledger, extent.first), -1)
+        begin = await finder.entry_of(extent.first, known)
+        final = await finder.entry_of(extent.stop - 1, -1 if known < 0 else begin)
+        self._places[ledger, extent.stop] = final
+        while len(self._places) > 1000:
+            del self._places[next(iter(self._places))]
+        snap = final - begin + 1 >= 4 * (len(edges) - 1)
+        pieces: list[Slice] = []
+        first, entry = extent.first, begin
+        for edge in edges[1:]:
+            stop, beyond, last = edge, entry, final
+            if edge < extent.stop:
+                beyond = await finder.entry_of(edge, -1)
+                at = finder.first_of(beyond)
+                stop, last = (at, beyond - 1) if snap or at == edge else (edge, beyond)
+            if stop > first:
+                weight = extent.bytes * (stop - first) // (extent.stop - extent.first)
+                pieces.append(Slice(extent.stream, ledger, finder.base, first, stop, entry, last, weight, times))
+                first, entry = stop, beyond
+        return pieces
+
+    async def _reader(self, segment: Segment, metadata: LedgerMetadata) -> Reader:
+        """Of a closed ledger without asking a bookie how far it goes."""
+        if not metadata.closed:
+            return await self._client.open(segment.ledger)
+        digest = digest_of(segment.ledger, metadata, b"", None)
+        return Reader(self._client.services, segment.ledger, Versioned(metadata, -1), digest, -1)
+
+    def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
+        ledgers = {piece.ledger: known[piece.ledger] for piece in slices}
+        watcher = self._client.services.bookies
+        bookies: dict[str, BookieInfo] = {}
+        for metadata in ledgers.values():
+            for fragment in metadata.fragments:
+                for bookie in fragment.ensemble:
+                    info, address = watcher.info(bookie), watcher.resolve(bookie)
+                    if info is None and address is not None:
+                        info = BookieInfo(bookie, address)
+                    if info is not None:
+                        bookies[bookie] = info
+        return StreamPartition(slices, ledgers, list(bookies.values()))
+
+
+class Finder:
+    """Entries of one ledger by offset."""
+
+    def __init__(self, name: StreamName, reader: Reader, base: int, last: EntryId, records: int) -> None:
+        self.base = base
+        self._name, self._reader, self._last, self._records = name, reader, last, records
+        self._known: dict[EntryId, tuple[int, int]] = {}
+
+    def first_of(self, entry: EntryId) -> int:
+        """The offset of the first record of an entry that entry_of gave."""
+        return self._known[entry][0]
+
+    async def entry_of(self, offset: int, guess: EntryId) -> EntryId:
+        """The entry that holds the record; `guess`: where it or a near one is, -1 for none."""
+        low, high = 0, self._last
+        if guess < 0 and self._records:
+            guess = (offset - self.base) * (self._last + 1) // self._records
+        probe = min(max(guess, low), high) if guess >= 0 else (low + high) // 2
+        step, near = 1, guess >= 0
+        while True:
+            first, stop = await self._range(probe)
+            if first <= offset < stop:
+                return probe
+            if offset < first:
+                high = probe - 1
+            else:
+                low = probe + 1
+            if low > high:
+                # Entries without records stand between; this does not happen for an offset that is there.
+                return min(max(low, 0), self._last)
+            # Near a good guess by doubling steps, else by halves.
+            wanted = probe - step if offset < first else probe + step
+            step, near = 2 * step, near and step < 64
+            probe = min(max(wanted, low), high) if near else (low + high) // 2
+
+    async def _range(self, entry: EntryId) -> tuple[int, int]:
+        known = self._known.get(entry)
+        if known is None:
+            header = entry_header(self._name, await self._reader.get(entry))
+            first = self.base + header.first
+            known = self._known[entry] = first, first + header.records
+        return known
+
+
+def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:
+    """About how many bytes these offsets of the segment have."""
+    size, records = look.open_bytes, look.end - segment.base
+    if segment.summary is not None:
+        size, records = segment.summary.bytes, segment.summary.records
+    return size * (stop - first) // max(1, records)
+
+
+def _later(function: Callable[..., Awaitable[T]], *arguments: object) -> Callable[[], Awaitable[T]]:
+    return lambda: function(*arguments)
+
+
+async def in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Some at a time; results in order, or the first error."""
+    found: list[T] = []
+    for begin in range(0, len(jobs), _AT_ONCE):
+        answers = await asyncio.gather(*(job() for job in jobs[begin : begin + _AT_ONCE]), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+    return found

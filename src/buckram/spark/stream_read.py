@@ -1,0 +1,172 @@
+"""Reading one partition in an executor: entries from the bookies, as Arrow. Asks no metadata store while all is well.
+
+When a ledger is not where the planner saw it (repaired, compacted, truncated meanwhile) the rest of the slice is read
+through a client of the cluster, which finds it or says that it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from buckram.client.open import digest_of
+from buckram.client.reader import Reader
+from buckram.client.services import Services
+from buckram.core.stream_batch import Batch, decode
+from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream, OffsetTruncated
+from buckram.core.stream_names import stream_name
+from buckram.errors import NoSuchEntry, NoSuchLedger, ReadFailed
+from buckram.spark.clients import connection, direct, plainly
+from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
+from buckram.spark.planning import RecordsLost
+from buckram.spark.stream_plan import Slice, StreamPartition
+from buckram.streams.reader import Truncated
+from buckram.types import Entry, LedgerMetadata, Versioned
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("buckram.spark")
+_PAUSES_S = (0.3, 1.0, 3.0)
+"""Before each further try to read from bookies that do not answer; Spark then tries the task again."""
+
+
+class PartitionReader:
+    """Picklable; made once per query, used by every task."""
+
+    def __init__(self, uri: str, shape: Shape, fail_on_loss: bool) -> None:
+        self._uri, self._shape, self._fail_on_loss = uri, shape, fail_on_loss
+
+    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+        """The records of the partition, in order."""
+        with plainly():
+            for stream, group in _by_stream(partition.slices):
+                rows = StreamRows(self._shape, stream)
+                for batches in _gathered(batch for piece in group for batch in self._slice(partition, piece)):
+                    yield rows.make(batches)
+
+    def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:
+        position, pauses = piece.first, iter(_PAUSES_S)
+        while position < piece.stop:
+            try:
+                for batch in self._direct(partition, piece, position):
+                    yield batch
+                    position, pauses = batch.next_offset, iter(_PAUSES_S)
+                if position < piece.stop:
+                    raise NoSuchEntry(piece.ledger, piece.last_entry, f"it ends at offset {position} of its stream")
+            except (NoSuchLedger, NoSuchEntry) as moved:
+                log.info("%s: reading on at offset %d through the segment list", moved, position)
+                yield from self._listed(piece, position)
+                return
+            except ReadFailed as failed:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise ReadFailed(piece.ledger, _explained(failed, partition, piece)) from None
+                time.sleep(pause)
+
+    def _direct(self, partition: StreamPartition, piece: Slice, position: int) -> Iterator[Batch]:
+        """What the ledger itself holds from `position` on."""
+        link = direct(self._uri)
+        link.pin(partition.bookies)
+        metadata = partition.ledgers[piece.ledger]
+
+        async def begin() -> tuple[Reader, AsyncIterator[list[Entry]]]:
+            reader = _reader(link.client.services, piece, metadata)
+            return reader, reader.chunks(piece.first_entry, piece.last_entry)
+
+        reader, chunks = link.thread.run(begin)
+
+        async def step() -> list[Entry] | None:
+            return await anext(chunks, None)
+
+        try:
+            while (entries := link.thread.run(step)) is not None:
+                for entry in entries:
+                    batch = _decoded(piece, entry)
+                    if batch is not None and len(part := batch.between(position, piece.stop)):
+                        yield part
+        finally:
+            if link.thread.usable:
+                link.thread.run(reader.close)
+
+    def _listed(self, piece: Slice, position: int) -> Iterator[Batch]:
+        """The same through the stream's segment list, with a metadata session."""
+        full = stream_name(piece.stream)
+        on_truncated: Truncated = "error" if self._fail_on_loss else "skip"
+        ns = connection(self._uri).blocking.namespace(full.namespace)
+        try:
+            with ns.read(full.stream, start=position, stop=piece.stop, on_truncated=on_truncated) as reader:
+                for batch in reader.batches():
+                    if batch.first_offset > position:
+                        log.warning("%s", RecordsLost(piece.stream, position, batch.first_offset, "was truncated"))
+                    yield batch
+                    position = batch.next_offset
+        except OffsetTruncated as gone:
+            raise RecordsLost(piece.stream, gone.offset, gone.earliest, "was truncated") from None
+        except NoSuchStream:
+            pass
+        if position < piece.stop:
+            lost = RecordsLost(piece.stream, position, None, "is no longer there")
+            if self._fail_on_loss:
+                raise lost
+            log.warning("%s", lost)
+
+
+def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reader:
+    """Of exactly what the planner saw: any newer metadata of the store will count as news."""
+    digest = digest_of(piece.ledger, metadata, b"", None)
+    return Reader(services, piece.ledger, Versioned(metadata, -1), digest, piece.last_entry)
+
+
+def _decoded(piece: Slice, entry: Entry) -> Batch | None:
+    try:
+        found = decode(entry.payload, piece.base, piece.ledger, entry.entry_id)
+    except MalformedBatch as error:
+        raise CorruptEntry(piece.stream, piece.ledger, entry.entry_id, str(error)) from None
+    if not isinstance(found, Batch):
+        return None
+    return found if piece.times is None else found.clamped(*piece.times)
+
+
+def _by_stream(slices: list[Slice]) -> Iterator[tuple[str, list[Slice]]]:
+    group: list[Slice] = []
+    for piece in slices:
+        # Offsets of one record batch are counted on, so a gap begins a new one.
+        if group and (group[-1].stream != piece.stream or group[-1].stop != piece.first):
+            yield group[0].stream, group
+            group = []
+        group.append(piece)
+    if group:
+        yield group[0].stream, group
+
+
+def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Neighbours, until a record batch of them is worth its cost."""
+    group: list[Batch] = []
+    rows = size = 0
+    for batch in batches:
+        if group and (batch.first_offset != group[-1].next_offset or size + batch.payload_bytes > BATCH_BYTES):
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(batch)
+        rows += len(batch)
+        size += batch.payload_bytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
+def _explained(failed: ReadFailed, partition: StreamPartition, piece: Slice) -> str:
+    """Which addresses this executor could not read from."""
+    places = {info.bookie_id: str(info.address) for info in partition.bookies}
+    members = dict.fromkeys(b for f in partition.ledgers[piece.ledger].fragments for b in f.ensemble)
+    there = ", ".join(f"{bookie} at {places.get(bookie, 'an unknown address')}" for bookie in members)
+    return (
+        f"offsets {piece.first} to {piece.stop - 1} of stream {piece.stream} cannot be read from host "
+        f"{socket.gethostname()}: every executor must reach the bookies {there} ({failed})"
+    )
