@@ -117,10 +117,13 @@ def _sealed(head: Head, summary: Summary) -> Head:
         last_append=max(summary.last_append, head.last_append), last_txid=max(summary.last_txid, head.last_txid)
     )
     row = replace(row, summary=summary)
-    return replace(
-        head, tail=(*head.tail[:-1], row), end=row.end, last_append=summary.last_append, last_txid=summary.last_txid,
-        producers=row.number if summary.snapshot != NO_SNAPSHOT else head.producers,
-    )  # fmt: skip
+    head = replace(
+        head, tail=(*head.tail[:-1], row), end=row.end, last_append=summary.last_append, last_txid=summary.last_txid
+    )
+    if summary.snapshot == NO_SNAPSHOT:
+        return head
+    garbage = head.garbage if head.table is None else (*head.garbage, head.table.ledger)
+    return replace(head, producers=row.number, table=None, garbage=garbage)
 
 
 # -- bulk -------------------------------------------------------------------------------------------------
@@ -204,22 +207,25 @@ def truncated(name: str, head: Head, offset: int, known_end: int) -> Step | None
 
 def is_dead(head: Head, segment: Segment) -> bool:
     """Nothing of it can be read any more, and nothing else needs it."""
-    return (
-        segment.sealed
-        and segment.end <= head.earliest
-        and (head.producers is None or segment.number < head.producers)
-    )
+    return segment.sealed and segment.end <= head.earliest and segment.number != head.producers
 
 
-def trimmed(name: str, head: Head, first: int) -> Step | None:
-    """Segments below number `first` are deleted: all of them were dead. Pages below it go in the same multi."""
+def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> Step | None:
+    """Segments below number `first` leave the list. All of them were dead and are deleted, but for `kept`: it held the
+    producers' table when that was looked at. Pages below `first` go in the same multi."""
     check_usable(name, head)
     if first <= head.first:
         return None
     for segment in head.tail:
-        check(segment.number >= first or is_dead(head, segment), "trim", f"{name}: segment {segment} is needed")
+        needed = segment.number < first and segment != kept and not is_dead(head, segment)
+        check(not needed, "trim", f"{name}: segment {segment} is needed")
     tail = tuple(segment for segment in head.tail if segment.number >= first)
-    return Step(replace(head, tail=tail, first=first))
+    head = replace(head, tail=tail, first=first)
+    if kept is not None and head.producers == kept.number:
+        head = replace(head, table=kept)
+    elif kept is not None:
+        head = replace(head, garbage=(*head.garbage, kept.ledger))
+    return Step(head)
 
 
 def swept(head: Head, ledgers: Sequence[LedgerId]) -> Step | None:

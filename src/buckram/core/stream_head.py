@@ -106,6 +106,8 @@ class Head:
     next_number: int = 0
     producers: int | None = None
     """Number of the segment whose tail holds the producers' table."""
+    table: Segment | None = None
+    """That segment, once it was trimmed from the list: its ledger is kept for the table alone."""
     ended: bool = False
     deleting: bool = False
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
@@ -140,6 +142,7 @@ def encode_head(head: Head) -> bytes:
         "first": head.first, "paged": head.paged, "end": head.end, "last_append": head.last_append,
         "last_txid": head.last_txid, "next_number": head.next_number, "producers": head.producers,
         "ended": head.ended, "deleting": head.deleting, "garbage": list(head.garbage), "rewritten": head.rewritten,
+        "table": None if head.table is None else _row(head.table),
         "transactions": {name: _txn(done) for name, done in head.transactions.items()},
         "tail": [_row(segment) for segment in head.tail],
     })  # fmt: skip
@@ -161,6 +164,7 @@ def decode_head(key: str, data: bytes) -> Head:
             deleting=raw["deleting"] is True, garbage=tuple(map(_int, raw["garbage"])),
             transactions={name: _transaction(done) for name, done in raw["transactions"].items()},
             tail=tuple(map(_segment, raw["tail"])), rewritten=_int(raw.get("rewritten", 0)),
+            table=None if raw.get("table") is None else _segment(raw["table"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None

@@ -48,7 +48,7 @@ async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None
 async def _drop_ledgers(client: Client, streams: StreamStore, head: Head) -> None:
     async for row in streams.segments(head):
         await drop_ledger(client, row.ledger)
-    for ledger in head.garbage:
+    for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
         await drop_ledger(client, ledger)
     while found := await intents(streams, head.uid, limit=_PAGE):
         for intent in found:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from buckram.client.client import Client
-from buckram.core.stream_changes import Step, is_dead, swept
+from buckram.core.stream_changes import Step, swept
 from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, WriterExists
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
@@ -27,7 +27,7 @@ from buckram.streams.opening import open_writer
 from buckram.streams.orphans import all_names, children_of, delete_orphan, find_orphans
 from buckram.streams.retention import all_older, apply_retention, held
 from buckram.streams.spaces import NamespaceInfo, Namespaces
-from buckram.streams.truncate import trim
+from buckram.streams.truncate import dead_rows, trim
 from buckram.types import LedgerId
 
 _US = 1_000_000
@@ -141,7 +141,7 @@ class Janitor:
         if await all_older(client, name, head, policy) and await self._seal(name, head, policy):
             report.sealed_segments += 1
             head = (await streams.read(name)).head
-        if await _has_dead(streams, head):
+        if (await dead_rows(streams, head, 1))[0]:
             report.deleted_segments += await trim(client, streams, name)
         report.discarded_ledgers += await self._garbage(name, head)
         return await self._intents(name, head, report)
@@ -246,12 +246,6 @@ class Janitor:
 
     def _now(self) -> int:
         return self._client.services.runtime.clock.wall_us()
-
-
-async def _has_dead(streams: StreamStore, head: Head) -> bool:
-    async for row in streams.segments(head):
-        return is_dead(head, row)
-    return False
 
 
 def _alive(made: list[Intent], head: Head) -> dict[str, int]:

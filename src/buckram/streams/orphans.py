@@ -9,7 +9,7 @@ so one that has no intent and then is in no list will never be in one, and if it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -47,7 +47,9 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marked:
+class Marked:
+    """A ledger that was made for a stream."""
+
     ledger: LedgerId
     stream: str
     uid: str
@@ -57,13 +59,27 @@ class _Marked:
 async def find_orphans(client: Client, streams: StreamStore, *, in_progress: bool = False) -> list[Orphan]:
     """All orphans, by ledger. `in_progress`: also ledgers that have an intent. Reads the record of every ledger."""
     marked = [item async for item in _marked(client)]
-    if not marked:
-        return []
+    pending = await with_intents(streams, marked)
+    return await judged(client, streams, marked, pending, in_progress=in_progress)
+
+
+async def with_intents(streams: StreamStore, marked: Sequence[Marked]) -> dict[LedgerId, None]:
+    """Those that have an intent now: the second look. The ledgers were listed before."""
     pending: dict[LedgerId, None] = {}
     for begin in range(0, len(marked), _AT_ONCE):
         part = marked[begin : begin + _AT_ONCE]
         answers = await asyncio.gather(*(_has_intent(streams, item) for item in part))
         pending |= {item.ledger: None for item, has in zip(part, answers, strict=True) if has}
+    return pending
+
+
+async def judged(
+    client: Client, streams: StreamStore, marked: Sequence[Marked], pending: Mapping[LedgerId, None], *,
+    in_progress: bool,
+) -> list[Orphan]:  # fmt: skip
+    """The looks after that of intents: which of them are orphans."""
+    if not marked:
+        return []
     heads = await _all_streams(streams)
     listed: dict[str, dict[LedgerId, None] | None] = {}
     now_ms = client.services.runtime.clock.wall_us() // 1000
@@ -98,28 +114,33 @@ async def delete_orphan(client: Client, orphan: Orphan) -> None:
     await drop_ledger(client, orphan.ledger)
 
 
-async def _marked(client: Client) -> AsyncIterator[_Marked]:
-    """Ledgers that were made for a stream."""
+async def _marked(client: Client) -> AsyncIterator[Marked]:
     after = -1
     while page := await patiently(partial(client.services.store.list_ledgers, after=after, limit=_PAGE)):
-        for begin in range(0, len(page), _AT_ONCE):
-            answers = await asyncio.gather(*(_owner(client, ledger) for ledger in page[begin : begin + _AT_ONCE]))
-            for answer in answers:
-                if answer is not None:
-                    yield answer
+        for found in await owners(client, page):
+            yield found
         after = page[-1]
 
 
-async def _owner(client: Client, ledger: LedgerId) -> _Marked | None:
+async def owners(client: Client, ledgers: Sequence[LedgerId]) -> list[Marked]:
+    """Which of these ledgers were made for a stream, and for which."""
+    found: list[Marked] = []
+    for begin in range(0, len(ledgers), _AT_ONCE):
+        answers = await asyncio.gather(*(_owner(client, ledger) for ledger in ledgers[begin : begin + _AT_ONCE]))
+        found += [answer for answer in answers if answer is not None]
+    return found
+
+
+async def _owner(client: Client, ledger: LedgerId) -> Marked | None:
     try:
         metadata = (await patiently(lambda: client.services.store.read_ledger(ledger))).metadata
     except (NoSuchLedger, MalformedRecord):
         return None  # one that cannot be read is nobody's orphan
     owner = owner_of(metadata.custom_metadata)
-    return None if owner is None else _Marked(ledger, *owner, metadata.creation_time_ms)
+    return None if owner is None else Marked(ledger, *owner, metadata.creation_time_ms)
 
 
-async def _has_intent(streams: StreamStore, item: _Marked) -> bool:
+async def _has_intent(streams: StreamStore, item: Marked) -> bool:
     try:
         return await patiently(lambda: read_intent(streams, item.uid, item.ledger)) is not None
     except (MalformedRecord, InvalidArgument):
@@ -153,17 +174,26 @@ async def children_of(streams: StreamStore, parent: str) -> AsyncIterator[str]:
 
 
 async def _listed(streams: StreamStore, name: StreamName, uid: str) -> dict[LedgerId, None] | None:
-    """Ledgers of the stream's list and garbage; None when it is gone."""
+    """Ledgers of the stream's list, table and garbage; None when it is gone."""
+    found: dict[LedgerId, None] = {}
     try:
+        head = (await streams.read(name)).head
+        if head.uid != uid:
+            return None
+        found |= dict.fromkeys(head.garbage)
+        async for row in streams.segments(head):
+            found[row.ledger] = None
+        # Looked at last: a row may have moved there from a page that was gone by the time we came to it.
         head = (await streams.read(name)).head
     except NoSuchStream:
         return None
     if head.uid != uid:
         return None
-    found = dict.fromkeys(head.garbage)
-    async for row in streams.segments(head):
-        found[row.ledger] = None
+    if head.table is not None:
+        found[head.table.ledger] = None
     return found
 
 
-__all__ = ["Orphan", "all_names", "delete_orphan", "find_orphans"]
+__all__ = [
+    "Marked", "Orphan", "all_names", "delete_orphan", "find_orphans", "judged", "owners", "with_intents",
+]  # fmt: skip

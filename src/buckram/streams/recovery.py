@@ -9,7 +9,7 @@ from buckram.client.client import Client
 from buckram.client.reader import Reader
 from buckram.core.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, SNAPSHOT, EntryHeader, parse_header
 from buckram.core.stream_batch import Batch, decode, entry_body
-from buckram.core.stream_errors import CorruptEntry, MalformedBatch
+from buckram.core.stream_errors import CorruptEntry, MalformedBatch, StreamError
 from buckram.core.stream_head import Head, Segment, Summary
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_producers import ProducerTable
@@ -44,10 +44,11 @@ async def load_producers(client: Client, streams: StreamStore, name: StreamName,
     """The producers' table as of the end of the stream; all its segments are sealed."""
     if head.producers is None:
         return ProducerTable()
-    wanted = head.producers
-    segment = await streams.find(head, lambda row: row.number >= wanted)
+    wanted, segment = head.producers, head.table
+    if segment is None:
+        segment = await streams.find(head, lambda row: row.number >= wanted)
     if segment is None or segment.number != wanted or segment.summary is None:
-        return ProducerTable()
+        raise StreamError(str(name), f"its producers' table was in segment {wanted}, and the list has {segment} there")
     async with client.open(segment.ledger) as reader:
         return await _replay(name, segment, segment.summary, reader)
 

@@ -47,30 +47,37 @@ async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_mos
     done = 0
     while at_most is None or done < at_most:
         head = (await streams.read(name)).head
-        dead = await _dead(streams, head, _AT_ONCE if at_most is None else min(_AT_ONCE, at_most - done))
+        dead, kept = await dead_rows(streams, head, _AT_ONCE if at_most is None else min(_AT_ONCE, at_most - done))
         if not dead:
             return done
         for row in dead:
             await drop_ledger(client, row.ledger)
-        await _forget(streams, name, head, dead[-1].number + 1)
+        await _forget(streams, name, head, dead[-1].number + 1, kept)
         done += len(dead)
     return done
 
 
-async def _dead(streams: StreamStore, head: Head, limit: int) -> list[Segment]:
+async def dead_rows(streams: StreamStore, head: Head, limit: int) -> tuple[list[Segment], Segment | None]:
+    """The oldest segments, as far as they are dead; and the one among them whose ledger holds the producers' table."""
     found: list[Segment] = []
+    table: Segment | None = None
+    kept: Segment | None = None
     async for row in streams.segments(head):
-        if len(found) >= limit or not is_dead(head, row):
+        if is_dead(head, row) and len(found) < limit:
+            found.append(row)
+            kept = table
+        elif row.number == head.producers and row.sealed and row.end <= head.earliest:
+            table = row  # it leaves the list only if one behind it does
+        else:
             break
-        found.append(row)
-    return found
+    return found, kept
 
 
-async def _forget(streams: StreamStore, name: StreamName, head: Head, first: int) -> None:
+async def _forget(streams: StreamStore, name: StreamName, head: Head, first: int, kept: Segment | None) -> None:
     """Move `first` and delete whole pages below it, in one multi."""
     for left in reversed(range(_TRIES)):
         ops: list[KeyOp] = await streams.trim_ops(head, first)
-        step = partial(trimmed, str(name), first=first)
+        step = partial(trimmed, str(name), first=first, kept=kept)
         try:
             await streams.change(name, step, uid=head.uid, extra=partial(_these, ops))
             return

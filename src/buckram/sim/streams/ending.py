@@ -240,11 +240,12 @@ class Ending:
             line = facts.lines.get(uid)
             row = line.listed.get(ledger) if line is not None and not line.gone else None
             needed = row is not None and line is not None and line.head is not None and ledger not in line.head.garbage
-            self.report.check("orphans", needed and row is not None and row.number >= _first(line),
+            table = line.head.table if line is not None and line.head is not None else None
+            kept = table is not None and table == row
+            self.report.check("orphans", needed and row is not None and (kept or row.number >= _first(line)),
                               "ledger {} of stream {} is left behind", ledger, line.name if line else uid)
             if row is not None and line is not None and line.head is not None:
-                dead = row.sealed and row.end <= line.head.earliest and (
-                    line.head.producers is None or row.number < line.head.producers)
+                dead = row.sealed and row.end <= line.head.earliest and row.number != line.head.producers
                 self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, line.name)
         for (uid, ledger), state in facts.intents.items():
             self.report.check("orphans", False, "the intent ({}) of ledger {} of stream {} is left", state, ledger, uid)

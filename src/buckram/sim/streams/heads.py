@@ -85,8 +85,9 @@ class HeadWatch:
             if state == "discard":
                 self._report.situation("unlisted entries discarded")
         else:
-            dead = row.sealed and row.end <= head.earliest and (head.producers is None or row.number < head.producers)
-            allowed = dead or ledger in head.garbage or row.number < head.first
+            dead = row.sealed and row.end <= head.earliest and row.number != head.producers
+            kept = head.table is not None and head.table.ledger == ledger
+            allowed = not kept and (dead or ledger in head.garbage or row.number < head.first)
         self._report.check("kept", allowed, "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
                            who, ledger, line.name, row, head.earliest, state)
 
@@ -226,7 +227,8 @@ class HeadWatch:
         self._report.check("M9", empty or dead or (row.sealed and row.number < after.paged),
                            "{} takes {} out of {}", who, row, line.name)
         if dead:
-            self._report.check("orphans", row.ledger not in self._facts.owned,
+            kept = after.table == row
+            self._report.check("orphans", kept or row.ledger in after.garbage or row.ledger not in self._facts.owned,
                                "{} forgets {} of {} before its ledger is deleted", who, row, line.name)
         if empty:
             self._report.situation("empty segment left the list")

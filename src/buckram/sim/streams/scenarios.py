@@ -11,8 +11,10 @@ from buckram.sim.metadata import HOST
 from buckram.sim.scenarios.run import Outcome
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
 from buckram.sim.streams.breaking import BREAKS
+from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.facts import Reading
 from buckram.sim.streams.reading import ReaderActor
+from buckram.sim.streams.tending import JanitorActor
 
 
 async def reading_live(b: Bench) -> None:
@@ -243,6 +245,35 @@ async def retries(b: Bench) -> None:
     await third.actor.inside(third.produce(producer, 6, one_by_one=True), "produce")
 
 
+async def table_outlives(b: Bench) -> None:
+    """Producers, then only bulk steps: the segments are trimmed, what the producers wrote last is not forgotten."""
+    first = await b.writer("w1")
+    producer = b.stage.producers[0]
+    await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")
+    await first.actor.inside(first.writer.close(), "close")
+    publisher, keeper = Publisher(b.stage, "p1"), JanitorActor(b.stage, "j1")
+    assert await publisher.up(20)
+    assert await keeper.up(20)
+    while b.line.head is None or len(b.line.head.tail) < 4:
+        await publisher.inside(publisher.step(b.stream), "bulk step")
+        publisher.version += 1
+    for offset in (2, 4, b.line.head.tail[2].end, b.line.head.end):
+        b.line.asked[offset] = None
+        await keeper.inside(keeper.ns.truncate(b.stream, before=offset), "truncate")
+        await keeper.inside(keeper.clean(), "clean")
+        table, rows = b.line.head.table, [row.number for row in b.line.head.tail]
+        held = "list" if 0 in rows else "table" if table is not None and table.number == 0 else "nothing"
+        b.report.check("idempotent", held != "nothing", "truncated to {}, no producers: {}", offset, rows)
+        b.report.check("orphans", held == "table" or offset <= 4, "truncated to {}, the list is {}", offset, rows)
+    second = await b.writer("w2")
+    producer.acked = -1
+    await second.actor.inside(second.produce(producer, 6, one_by_one=True), "produce")
+    await second.actor.inside(second.writer.close(), "close")
+    await keeper.inside(keeper.clean(), "clean")
+    b.report.check("orphans", b.line.head.table is None and 0 not in b.facts.owned, "the old table is kept, too: {}",
+                   b.line.head)
+
+
 async def shared_cursor(b: Bench) -> None:
     """Two readers share a cursor: the slower one's commit is refused, and the next reader goes on where it stands."""
     pen = await b.writer("w1")
@@ -279,7 +310,7 @@ SCENARIOS: dict[str, Scenario] = {
     "no-ensemble": Scenario(no_ensemble), "metadata-away": Scenario(metadata_away),
     "truncated-under-readers": Scenario(truncated_under_readers), "ended": Scenario(ended),
     "expectations": Scenario(expectations), "retries": Scenario(retries),
-    "shared-cursor": Scenario(shared_cursor), **BREAKS,
+    "table-outlives": Scenario(table_outlives), "shared-cursor": Scenario(shared_cursor), **BREAKS,
 }  # fmt: skip
 
 

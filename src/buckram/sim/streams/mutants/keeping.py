@@ -31,9 +31,9 @@ def _producers_not_needed(head: Any, segment: Any) -> bool:
 
 async def _forget_first(client: Any, streams: Any, name: Any, *, at_most: int | None = None) -> int:
     head = (await streams.read(name)).head
-    dead = await truncate._dead(streams, head, 64)
+    dead, kept = await truncate.dead_rows(streams, head, 64)
     if dead:
-        await _forget(streams, name, head, dead[-1].number + 1)
+        await _forget(streams, name, head, dead[-1].number + 1, kept)
         for row in dead:
             await drop_ledger(client, row.ledger)
     return len(dead)
