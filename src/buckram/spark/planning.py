@@ -183,6 +183,13 @@ def cuts(extent: Extent, size: int) -> list[int]:
     return [extent.first + count * k // pieces for k in range(pieces + 1)]
 
 
+def enough(extents: Sequence[Extent], size: int, min_partitions: int) -> int:
+    """A size of pieces, `size` or less, that gives `min_partitions`, if there are as many records."""
+    while size > 1 and sum(len(cuts(extent, size)) - 1 for extent in extents) < min_partitions:
+        size = size * 3 // 4
+    return size
+
+
 def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> list[range]:
     """Put neighbours of one stream together up to about `size` bytes: ranges of indices into `sizes` (stream, bytes).
 

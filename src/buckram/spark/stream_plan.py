@@ -11,7 +11,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -24,7 +24,7 @@ from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
 from buckram.errors import NoSuchKey, NoSuchLedger
-from buckram.spark.planning import Extent, RecordsLost, StreamOptions, cuts, pack, piece_bytes
+from buckram.spark.planning import Extent, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
 from buckram.streams.locate import offset_at_time, readable_end
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header
@@ -212,7 +212,10 @@ class Planner:
             rows += [(want, row, extent) for row, extent in await self._extents(want, options)]
         total = sum(extent.bytes for _, _, extent in rows)
         size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
-        parts = await in_order([_later(self._slices, want, row, extent, size) for want, row, extent in rows])
+        size = enough([extent for _, _, extent in rows], size, options.min_partitions)
+        # Cuts between entries save reading one twice, but may be fewer.
+        snap = options.min_partitions == 1
+        parts = await in_order([_later(self._slices, want, row, extent, size, snap) for want, row, extent in rows])
         ledgers: dict[LedgerId, LedgerMetadata] = {}
         slices: list[Slice] = []
         for found, metadata in parts:
@@ -244,9 +247,9 @@ class Planner:
         return found
 
     async def _slices(
-        self, want: Wanted, segment: Segment, extent: Extent, size: int
+        self, want: Wanted, segment: Segment, extent: Extent, size: int, snap: bool
     ) -> tuple[list[Slice], LedgerMetadata]:
-        """The extent in pieces; each cut is moved to the first record of its entry where pieces have many entries."""
+        """The extent in pieces. `snap`: each cut is moved to the first record of its entry where pieces have many."""
         name, summary = want.look.name, segment.summary
         try:
             metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
@@ -265,11 +268,11 @@ class Planner:
             last = summary.last_entry if summary is not None else reader.last_confirmed
             metadata = reader.metadata
             finder = Finder(name, reader, segment.base, last, summary.records if summary is not None else 0)
-            pieces = await self._cut(finder, extent, edges, times)
+            pieces = await self._cut(finder, extent, edges, times, snap)
         return pieces, metadata
 
     async def _cut(
-        self, finder: Finder, extent: Extent, edges: list[int], times: tuple[int, int] | None
+        self, finder: Finder, extent: Extent, edges: list[int], times: tuple[int, int] | None, snap: bool
     ) -> list[Slice]:
         ledger, known = extent.ledger, self._places.pop((extent.ledger, extent.first), -1)
         begin = await finder.entry_of(extent.first, known)
@@ -277,7 +280,7 @@ class Planner:
         self._places[ledger, extent.stop] = final
         while len(self._places) > 1000:
             del self._places[next(iter(self._places))]
-        snap = final - begin + 1 >= 4 * (len(edges) - 1)
+        snap = snap and final - begin + 1 >= 4 * (len(edges) - 1)
         pieces: list[Slice] = []
         first, entry = extent.first, begin
         for edge in edges[1:]:
@@ -300,17 +303,16 @@ class Planner:
         return Reader(self._client.services, segment.ledger, Versioned(metadata, -1), digest, -1)
 
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
-        ledgers = {piece.ledger: known[piece.ledger] for piece in slices}
+        # Small, and picklable: what is not needed for reading stays here.
+        ledgers = {piece.ledger: replace(known[piece.ledger], custom_metadata={}) for piece in slices}
         watcher = self._client.services.bookies
         bookies: dict[str, BookieInfo] = {}
         for metadata in ledgers.values():
             for fragment in metadata.fragments:
                 for bookie in fragment.ensemble:
-                    info, address = watcher.info(bookie), watcher.resolve(bookie)
-                    if info is None and address is not None:
-                        info = BookieInfo(bookie, address)
-                    if info is not None:
-                        bookies[bookie] = info
+                    address = watcher.resolve(bookie)
+                    if address is not None:
+                        bookies[bookie] = BookieInfo(bookie, address, {})
         return StreamPartition(slices, ledgers, list(bookies.values()))
 
 
