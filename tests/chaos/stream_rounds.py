@@ -101,6 +101,8 @@ class Play:
         self.spec, self.root, self.servers, self.uri = spec, root, servers, servers[0].uri
         self.acked = self.read = -1
         self.deleted = 0
+        self.cleaned = False
+        """The janitor that runs now has told of a pass."""
         self.result: dict[str, Any] = {}
         self.children: dict[str, Child] = {}
         self._session = -1
@@ -125,6 +127,7 @@ class Play:
                 self.uri, log, self._seen, "stream", "read", STREAM, "--cursor", "r", "--commit", "-f", "--json"
             )
         else:
+            self.cleaned = False
             self.children[who] = Child(
                 self.uri, log, self._cleaned, "stream", "janitor", "--every", "0.3s", "--grace", "0.5s", "--json"
             )
@@ -167,7 +170,10 @@ class Play:
         assert value == self.spec.line(offset), f"offset {offset} is {value[:60]!r}"
 
     def _cleaned(self, report: dict[str, Any]) -> None:
-        self.deleted += report["deleted_segments"]
+        with self._changed:
+            self.cleaned = True
+            self.deleted += report["deleted_segments"]
+            self._changed.notify_all()
 
     def wait(self, what: str, reached: Callable[[], bool]) -> None:
         limit = time.monotonic() + DEADLINE_S
@@ -206,8 +212,10 @@ class Play:
         assert writer.join() == 0, f"the writer failed: {(self.root / 'writer.log').read_text()[-2000:]}"
         self.wait("end", lambda: self.read >= self.acked)
         assert self.read == self.acked, f"read {self.read}, the last acknowledged was {self.acked}"
+        self.wait("report of the janitor", lambda: self.cleaned)  # before, SIGTERM finds a Python that starts
         for who in ("reader", "janitor"):
-            assert self.children.pop(who).end(signal.SIGTERM) == 0, f"the {who} failed"
+            code = self.children.pop(who).end(signal.SIGTERM)
+            assert code == 0, f"the {who} ended with {code}: {(self.root / f'{who}.log').read_text()[-2000:]}"
         return self._check()
 
     def _check(self) -> dict[str, int]:
