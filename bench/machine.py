@@ -10,6 +10,7 @@ from pathlib import Path
 
 SECTOR = 512
 TICKS = os.sysconf("SC_CLK_TCK")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h
 
 
 def disk_written(path: Path) -> int:
@@ -81,3 +82,64 @@ class Watch:
         self.own_cpu = now[2] - was[2]
         foreign = now[3] - was[3] - self.own_cpu - (now[4] - was[4])
         self.foreign_share = round(max(0.0, foreign / self.seconds / (os.cpu_count() or 1)), 3)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Counters of one moment: seconds of CPU, bytes on the disk."""
+
+    at: float
+    client: float
+    servers: float
+    others: float
+    processes: float
+    kernel: float
+    disk: int
+    stolen: float
+
+
+def snapshot(folder: Path, client: int, servers: Sequence[int], others: Sequence[int] = ()) -> Snapshot:
+    """`processes` is user and system time of all processes, kernel threads included; interrupts are nobody's.
+    `others` belong to the measurement, too, but not to what is measured."""
+    user, nice, system, _idle, _iowait, _irq, _softirq, stolen, *_ = (
+        int(value) / TICKS for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
+    beside = sum(cpu_seconds(pid) for pid in {*others, os.getpid()} - {client, *servers})
+    own = sum(map(cpu_seconds, servers))
+    busy, kernel = user + nice + system, kernel_threads_cpu()
+    return Snapshot(time.monotonic(), cpu_seconds(client), own, beside, busy, kernel, disk_written(folder), stolen)
+
+
+def kernel_threads_cpu() -> float:
+    """Seconds of CPU that threads of the kernel took since they were made."""
+    total = 0.0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        if int(after_name[6]) & _KERNEL_THREAD:
+            total += (int(after_name[11]) + int(after_name[12])) / TICKS
+    return total
+
+
+def between(begin: Snapshot, end: Snapshot, entries: int) -> dict[str, float]:
+    """What was used from one moment to the other. Foreign is the share of the machine that went to processes that are
+    neither of the measurement nor threads of the kernel; stolen what the hypervisor took."""
+    seconds = end.at - begin.at
+    capacity = seconds * (os.cpu_count() or 1)
+    client, servers = end.client - begin.client, end.servers - begin.servers
+    known = client + servers + end.others - begin.others + end.kernel - begin.kernel
+    foreign = end.processes - begin.processes - known
+    each = 1e6 / max(1, entries)
+    return {
+        "client_us": round(client * each, 3),
+        "servers_us": round(servers * each, 3),
+        "cpu_us": round((client + servers) * each, 3),
+        "cpu_share": round((client + servers) / capacity, 3),
+        "foreign_share": round(max(0.0, foreign / capacity), 3),
+        "stolen_share": round((end.stolen - begin.stolen) / capacity, 3),
+        "disk_bytes": end.disk - begin.disk,
+    }

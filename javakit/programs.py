@@ -51,6 +51,7 @@ def class_path(sources: Sequence[Path], build: Path, line: str = NEWEST) -> str:
     absent = missing_tools()
     if absent:
         raise NoJava(absent)
+    build = build.absolute()  # Maven takes relative names from where pom.xml is
     build.mkdir(parents=True, exist_ok=True)
     with (build / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,0 +1,173 @@
+"""The measurements: which load, by which client, on which bookies. A session holds what they run on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.harness import data_root
+from bench.java.loads import Loaders
+from bench.java.sides import ApacheSide, OurSide, Side
+from bench.machine import between, snapshot
+from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
+
+LOGS = Path(".bench/java/logs")
+WARM_UP_S = 30.0
+QUIET_SHARE = 0.08
+QUIET_SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement. Its key is CASE:CLIENT>BOOKIES."""
+
+    case: str
+    client: str
+    bookies: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.case}:{self.client}>{self.bookies}"
+
+    @classmethod
+    def parse(cls, key: str) -> Run:
+        case, _, rest = key.partition(":")
+        client, _, bookies = rest.partition(">")
+        return cls(case, client, bookies)
+
+
+LOADS: dict[str, dict[str, Any]] = {
+    "one": {"load": "write"},
+    "small": {"load": "write", "size": 100},
+    "hundred": {"load": "write", "ledgers": 100},
+    "paced": {"load": "paced", "rate": 5000},
+    "tail": {"load": "paced", "rate": 5000, "seconds": 300},
+    "sequential": {"load": "sequential"},
+}
+ONCE = ("tail", "fill", "cold", "idle", "million", "start", "restart")
+"""Cases of one round only; the others are repeated."""
+SEQUENTIAL_ENTRIES = 500_000
+OUTSTANDING = {"apache-2": 2500, "apache-3": 2500, "ours": 4000}
+"""The best seen for each client; for a hundred ledgers likewise."""
+
+
+class Session:
+    """ZooKeeper, both clusters and the clients, each started when first needed."""
+
+    def __init__(self, *, seconds: float, wait_s: float) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="java-", dir=data_root()))
+        self.seconds, self.wait_s = seconds, wait_s
+        self.loaders = Loaders(self.folder)
+        self._zookeeper: ZooKeeperServer | None = None
+        self._sides: dict[str, Side] = {}
+        self._warmed = set[str]()
+
+    @property
+    def zookeeper(self) -> ZooKeeperServer:
+        if self._zookeeper is None:
+            self._zookeeper = start_zookeeper(self.folder / "zookeeper", sync=False)
+        return self._zookeeper
+
+    def side(self, name: str) -> Side:
+        if name not in self._sides:
+            address = self.zookeeper.address
+            side: Side = (ApacheSide if name == "apache" else OurSide)(address, self.folder / name)
+            try:
+                side.start()
+            except BaseException:
+                side.close()
+                raise
+            self._sides[name] = side
+        return self._sides[name]
+
+    def close(self) -> None:
+        self.loaders.close()
+        for side in self._sides.values():
+            side.close()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+        LOGS.mkdir(parents=True, exist_ok=True)
+        for log in [log for pattern in ("*.log", "apache/*.log", "ours/*/*.log") for log in self.folder.glob(pattern)]:
+            shutil.copy(log, LOGS / "-".join(log.relative_to(self.folder).parts))
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def beside(self, side: Side) -> list[int]:
+        """Processes that belong to the comparison, but not to what is measured now."""
+        idle = [pid for other in self._sides.values() if other is not side for pid in other.pids]
+        server = [self._zookeeper.pid] if self._zookeeper is not None else []
+        return [*idle, *server, *self.loaders.pids]
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """One measurement; when strangers were too loud, a second one if there is time to wait for quiet."""
+        self.warm_up(run.client, run.bookies)
+        waited = self.wait_quiet()
+        figures = self._measure(run)
+        if figures["foreign_share"] > QUIET_SHARE and self.wait_s > 0 and waited < self.wait_s:
+            self.wait_quiet()
+            again = self._measure(run)
+            figures = min(figures, again, key=lambda found: float(found["foreign_share"]))
+        return figures
+
+    def _measure(self, run: Run) -> dict[str, Any]:
+        side = self.side(run.bookies)
+        loader = self.loaders[run.client]
+        first = f"{run.client} {run.case}" not in self._warmed
+        self._warmed.add(f"{run.client} {run.case}")
+        request = {
+            "uri": side.uri, "protocol": 3 if run.client == "apache-3" else 2, "seconds": self.seconds,
+            "outstanding": OUTSTANDING[run.client], "warm": 10 if first else 4, **LOADS[run.case],
+        }  # fmt: skip
+        made: list[int] = []
+        if request["load"] == "sequential":
+            filled = loader.ask({**request, "load": "fill", "entries": SEQUENTIAL_ENTRIES}, self.folder)
+            request["ledgers"] = made = filled["ledgers"]
+            request["seconds"] = self.seconds / 2
+        figures = loader.ask(request, self.folder, side.pids, self.beside(side))
+        made = made or figures.pop("ledgers")
+        if side.name == "apache":
+            loader.ask({**request, "load": "drop", "ledgers": made}, self.folder)
+        self.tidy(side)
+        return figures
+
+    def tidy(self, side: Side) -> None:
+        if side.name == "ours":
+            self.loaders.forget(side.uri)
+        side.tidy()
+
+    def warm_up(self, client: str, bookies: str) -> None:
+        """Half a minute of load before anything counts where code is compiled while it runs: for each client, and for
+        Apache's bookies."""
+        side = self.side(bookies)
+        needs = [name for name in (client, bookies) if name.startswith("apache") and name not in self._warmed]
+        if not needs:
+            return
+        self._warmed.update(needs)
+        loader = self.loaders[client]
+        request = {"uri": side.uri, "protocol": 3 if client == "apache-3" else 2, "outstanding": OUTSTANDING[client]}
+        for ledgers, seconds in ((1, 0.6 * WARM_UP_S), (100, 0.4 * WARM_UP_S)):
+            load = {**request, "load": "write", "ledgers": ledgers, "warm": 0, "seconds": seconds}
+            made = loader.ask(load, self.folder)["ledgers"]
+            loader.ask({**request, "load": "drop", "ledgers": made}, self.folder)
+        self.tidy(side)
+
+    def wait_quiet(self) -> float:
+        """Until strangers leave the machine alone, or as long as is allowed; how long that was."""
+        began, quiet = time.monotonic(), 0
+        if self.wait_s <= 0:
+            return 0.0
+        known = [pid for side in self._sides.values() for pid in side.pids]
+        while quiet < QUIET_SAMPLES and time.monotonic() - began < self.wait_s:
+            before = snapshot(self.folder, os.getpid(), known, self.beside_all())
+            time.sleep(1.0)
+            share = between(before, snapshot(self.folder, os.getpid(), known, self.beside_all()), 1)["foreign_share"]
+            quiet = quiet + 1 if share <= QUIET_SHARE else 0
+        return time.monotonic() - began
+
+    def beside_all(self) -> list[int]:
+        server = [self._zookeeper.pid] if self._zookeeper is not None else []
+        return [*server, *self.loaders.pids]
