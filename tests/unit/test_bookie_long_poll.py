@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.unit.bookie_kit import DIGEST, KEY, Wire, add, running, stored, until
+import pytest
+from tests.unit.bookie_kit import DIGEST, KEY, HeldDisk, Wire, add, running, stored, until
 
-from buckram.bookie.long_poll import LongPolls, Waiter, Woken
+from buckram.bookie.long_poll import LongPolls, Proof, Waiter, Woken
+from buckram.core.adds import frame_adds, scan_adds
 from buckram.core.messages import Read, WriteLac
 from buckram.errors import Code
 
@@ -61,6 +63,34 @@ async def test_an_add_wakes_the_poll_and_brings_the_entry(tmp_path: Path) -> Non
         reply = await wire.reply()
         assert (reply.entry_id, reply.body, reply.max_lac) == (1, stored(1, 1), 2)
         assert reply.lac_update_ms is not None
+
+
+async def test_a_lac_is_told_before_the_entry_that_brought_it_is_synced(tmp_path: Path) -> None:
+    """The poll promises the LAC, which was acknowledged elsewhere; the entry is its proof, and its add still waits."""
+    disk = HeldDisk(tmp_path)
+    async with running(tmp_path, disk=disk) as kit:
+        wire, writer = await kit.wire(3), await kit.wire(2)
+        await fill(writer, 2)
+        wire.send(poll(1, 0, piggyback=False))
+        await until(lambda: kit.bookie.service.polls.count == 1)
+        disk.holding = True
+        writer.send(add(1, 2, lac=1))
+        reply = await wire.reply()
+        assert (reply.code, reply.body, reply.max_lac) == (Code.OK, stored(1, 2, 1), 1)
+        assert await writer.silent()
+        disk.release()
+        assert (await writer.reply()).code is Code.OK
+
+
+@pytest.mark.parametrize("sizes", [(5,), (5, 5), (5, 9, 7), (9, 5)])
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_proof_of_a_run_is_its_last_entry(sizes: tuple[int, ...], stale: bool) -> None:
+    payloads = [bytes(size) for size in sizes]
+    frames, _, _ = frame_adds(DIGEST, KEY, 7, 3, 2, 0, payloads)
+    if stale and len(sizes) > 1:  # the last entry was framed before the others' LAC moved on
+        frames[0] = frame_adds(DIGEST, KEY, 7, 3, 9, 0, payloads[:1])[0][0]
+    _, (run,) = scan_adds(b"".join(frames), 0, 1 << 20)
+    assert run.proof() == (None if run.lac == 9 else frames[-1][28:])
 
 
 async def test_an_explicit_lac_wakes_it_and_a_lower_one_does_not(tmp_path: Path) -> None:
@@ -147,7 +177,7 @@ async def test_every_waiter_is_called_once() -> None:
     polls = LongPolls(Noon(), 100)
     called: list[tuple[int, Woken, int | None]] = []
 
-    def note(waiter: Waiter, why: Woken, at_ms: int | None) -> None:
+    def note(waiter: Waiter, why: Woken, at_ms: int | None, proof: Proof | None) -> None:
         called.append((waiter.above, why, at_ms))
 
     for above in range(4):
@@ -167,7 +197,7 @@ async def test_every_waiter_is_called_once() -> None:
 async def test_a_waiter_cancelled_on_its_way_is_not_called() -> None:
     polls = LongPolls(Noon(), 100)
     called: list[int] = []
-    waiter = polls.wait(1, 0, 60.0, lambda waiter, why, at_ms: called.append(1))
+    waiter = polls.wait(1, 0, 60.0, lambda *woken: called.append(1))
     assert waiter is not None
     polls.lac_advanced(1, 1)
     polls.cancel(waiter)

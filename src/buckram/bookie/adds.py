@@ -112,14 +112,17 @@ class AddPath:
         if not turn:
             # Before add_run, so that this runs before the store starts the commit that it schedules itself.
             asyncio.get_running_loop().call_soon(self._close_turn)
+        polled = ledger_id in self._polls.waiting
+        if polled:
+            self._polls.expect()  # who waits hears of the LAC before the commit takes its time
         try:
             self._store.add_run(ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end)
         except StoreError as error:
             self.refuse(session, run, REFUSALS.get(error.kind, Code.IO_ERROR))
             return
         session.requests_held += run.end - run.start
-        if ledger_id in self._polls.waiting:
-            self._polls.lac_advanced(ledger_id, run.lac)
+        if polled:
+            self._polls.lac_advanced(ledger_id, run.lac, run.proof)
         if run.deferred_sync and not run.flags & RECOVERY_ADD:
             now = asyncio.get_running_loop().time()
             self._store.after_written(partial(self._answer, [(session, run)], now))

@@ -2,6 +2,9 @@
 
 Holds waiters and wakes them; what is then answered is decided in reads.py. A waiter is woken exactly once: by a
 LAC above its mark, by a fence or burial, or by its time. A notification at or below its mark leaves it waiting.
+
+A LAC that an add brought is proven by the stored entry itself, which was sent after that LAC was acknowledged; the
+answer need not wait until this bookie has synced the entry, because it says nothing about the entry.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable
+from typing import TypeAlias
 
 from buckram.seams import Clock
 from buckram.types import EntryId, LedgerId
@@ -23,7 +27,7 @@ class Woken(enum.Enum):
 
 
 class Waiter:
-    """One waiting request. `done(waiter, why, advanced_at_ms)`; the time is None unless the LAC advanced."""
+    """One waiting request. `done(waiter, why, advanced_at_ms, proof)`; the time is None unless the LAC advanced."""
 
     __slots__ = ("above", "done", "ledger_id", "timer")
 
@@ -32,7 +36,9 @@ class Waiter:
         self.timer: asyncio.TimerHandle | None = None
 
 
-Done = Callable[[Waiter, Woken, int | None], None]
+Proof: TypeAlias = Callable[[], bytes | None]
+"""The stored entry whose header has the LAC, if it is at hand."""
+Done = Callable[[Waiter, Woken, int | None, Proof | None], None]
 
 
 class LongPolls:
@@ -42,7 +48,8 @@ class LongPolls:
         self._clock, self._limit = clock, limit
         self.waiting: dict[LedgerId, dict[Waiter, None]] = {}
         self.count = 0
-        self._woken: list[tuple[Waiter, Woken, int | None]] = []
+        self._woken: list[tuple[Waiter, Woken, int | None, Proof | None]] = []
+        self._firing = False
 
     def wait(
         self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Done
@@ -62,12 +69,18 @@ class LongPolls:
         self._remove(waiter)
         waiter.done = _nobody
 
-    def lac_advanced(self, ledger_id: LedgerId, lac: EntryId) -> None:
+    def expect(self) -> None:
+        """Adds follow that may wake somebody: answers then leave before what is scheduled from now on, as a commit."""
+        if not self._firing:
+            self._firing = True
+            asyncio.get_running_loop().call_soon(self._fire)
+
+    def lac_advanced(self, ledger_id: LedgerId, lac: EntryId, proof: Proof | None = None) -> None:
         waiters = self.waiting.get(ledger_id)
         if waiters:
             woken = [waiter for waiter in waiters if lac > waiter.above]
             if woken:
-                self._wake(woken, Woken.ADVANCED, self._clock.wall_us() // 1000)
+                self._wake(woken, Woken.ADVANCED, self._clock.wall_us() // 1000, proof)
 
     def state_changed(self, ledger_id: LedgerId) -> None:
         """Fenced or buried: nothing more may come, so nobody is kept waiting."""
@@ -80,22 +93,22 @@ class LongPolls:
             for waiter in list(waiters):
                 self.cancel(waiter)
 
-    def _wake(self, waiters: list[Waiter], why: Woken, at_ms: int | None) -> None:
+    def _wake(self, waiters: list[Waiter], why: Woken, at_ms: int | None, proof: Proof | None = None) -> None:
         # Not called from here: the add path is in the middle of a chunk. One callback serves all woken in a turn.
-        if not self._woken:
-            asyncio.get_running_loop().call_soon(self._fire)
+        self.expect()
         for waiter in waiters:
             self._remove(waiter)
-            self._woken.append((waiter, why, at_ms))
+            self._woken.append((waiter, why, at_ms, proof))
 
     def _fire(self) -> None:
+        self._firing = False
         woken, self._woken = self._woken, []
-        for waiter, why, at_ms in woken:
-            waiter.done(waiter, why, at_ms)
+        for waiter, why, at_ms, proof in woken:
+            waiter.done(waiter, why, at_ms, proof)
 
     def _timed_out(self, waiter: Waiter) -> None:
         self._remove(waiter)
-        waiter.done(waiter, Woken.TIMED_OUT, None)
+        waiter.done(waiter, Woken.TIMED_OUT, None, None)
 
     def _remove(self, waiter: Waiter) -> None:
         waiters = self.waiting.get(waiter.ledger_id)
@@ -110,5 +123,5 @@ class LongPolls:
             waiter.timer = None
 
 
-def _nobody(waiter: Waiter, why: Woken, at_ms: int | None) -> None:
+def _nobody(waiter: Waiter, why: Woken, at_ms: int | None, proof: Proof | None) -> None:
     """Stands in for the callback of a cancelled waiter that was already on its way."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeAlias
 
 from buckram.bookie.limits import Budget
-from buckram.bookie.long_poll import LongPolls, Waiter, Woken
+from buckram.bookie.long_poll import LongPolls, Proof, Waiter, Woken
 from buckram.bookie.session import HIGH_WATER, REQUEST_COST, Session
 from buckram.bookie.store import LedgerRecord, Store
 from buckram.bookie.store_errors import StoreError
@@ -134,11 +134,28 @@ class ReadPath:
         else:
             session.waiters[waiter] = None
 
-    def _poll_over(self, session: Session, job: Job, waiter: Waiter, why: Woken, advanced_ms: int | None) -> None:
+    def _poll_over(
+        self, session: Session, job: Job, waiter: Waiter, why: Woken, advanced_ms: int | None, proof: Proof | None
+    ) -> None:
         job.advanced_ms = advanced_ms
         session.waiters.pop(waiter, None)
-        if session.open:
+        if session.open and not (proof is not None and self._answer_poll(session, job, waiter, proof)):
             self._queue(session, job)
+
+    def _answer_poll(self, session: Session, job: Job, waiter: Waiter, proof: Proof) -> bool:
+        """With the entry that brought the LAC, without a look into the store. False where that is not the answer."""
+        request = job.request
+        assert isinstance(request, Read)
+        # On a connection that is behind the answer takes its turn and is charged like any other.
+        if request.piggyback or request.entry_id != LAST_ENTRY or session.jobs or session.unsent() or self._budget.full:
+            return False
+        body, record = proof(), self._store.ledger(request.ledger_id)
+        if body is None or len(body) > self._max_body or record is None or record.tombstone:
+            return False
+        reply = ReadReply(Code.OK, request.ledger_id, request.entry_id, body, record.lac, job.advanced_ms)
+        self._count(reply)
+        session.reply_at_once(job.context, reply)
+        return True
 
     # -- the queue
 

@@ -53,6 +53,7 @@ class Session(asyncio.Protocol):
         self._out_bytes = 0
         self._received = 0
         self._written = 0
+        self._high_water = HIGH_WATER
 
     # -- asyncio.Protocol
 
@@ -64,7 +65,8 @@ class Session(asyncio.Protocol):
             self.open = False
             wire.abort()
             return
-        wire.set_write_buffer_limits(high=min(HIGH_WATER, self._budget.connection_limit // 4))
+        self._high_water = min(HIGH_WATER, self._budget.connection_limit // 4)
+        wire.set_write_buffer_limits(high=self._high_water)
         self.waiting_since = self._loop.time()
         self._budget.join(self)
 
@@ -121,6 +123,15 @@ class Session(asyncio.Protocol):
         if self.open:
             self._written += len(data)
             self._transport.write(data)
+
+    def reply_at_once(self, context: ReplyContext, reply: Reply) -> None:
+        """Before anything else of this loop turn, which may be a commit. Transports may write at the turn's end."""
+        if self.open:
+            data = encode_reply(context, reply)
+            self._written += len(data)
+            self._transport.set_write_buffer_limits(high=0)
+            self._transport.write(data)
+            self._transport.set_write_buffer_limits(high=self._high_water)
 
     def release(self, request_bytes: int) -> None:
         """A request that was counted in `requests_held` is done; the caller follows with `recount` once."""

@@ -1,7 +1,7 @@
 """Tailing: entries as they become readable, until the ledger is closed and all of it was delivered.
 
-Waits with long polls at the bookies and a metadata watch side by side. The end is only ever the last entry of
-closed metadata, never a LAC that stands still (S19, L6). While the metadata store is away it goes on with the
+Waits with long polls at the bookies (polls.py) and a metadata watch side by side. The end is only ever the last entry
+of closed metadata, never a LAC that stands still (S19, L6). While the metadata store is away it goes on with the
 ensemble it knows. Reading itself is reader.py.
 """
 
@@ -12,31 +12,21 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
 from buckram.client.follow import LedgerFollower
-from buckram.client.lac import bookie_lac
-from buckram.client.replicas import LedgerReads, ask, check_running, report
+from buckram.client.polls import LacPolls
+from buckram.client.replicas import LedgerReads, check_running
 from buckram.client.services import Services
-from buckram.core.answers import Answer, Negative, Positive, Unknown
-from buckram.core.messages import LAST_ENTRY, Read, ReadReply
 from buckram.core.reading import readable_until
-from buckram.core.recovery import quorum_of
 from buckram.errors import (
-    BookieError,
-    Code,
-    DigestMismatch,
-    HandleClosed,
     NoSuchEntry,
     NoSuchLedger,
-    ProtocolError,
     ReadFailed,
-    UnknownLedgerState,
 )
 from buckram.net.tasks import TaskScope
-from buckram.types import NO_ENTRY, BookieId, Entry, EntryId
+from buckram.types import Entry, EntryId
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
 """No bookie can wait for the first entry of a ledger that it has not seen: so long it is asked so often."""
-_POLLS_AT_ONCE = 2
 _PEEKED = 4
 _GIVE_UP_S = 60.0
 
@@ -72,6 +62,7 @@ class Tail:
         self._lac = last_confirmed
         self._chunks: AsyncGenerator[list[Entry], None] | None = None
         self._fetched: deque[Entry] = deque()
+        self._polls = LacPolls(services, reads, scope, self._keep)
         self._peeked: dict[EntryId, Entry] = {}
         """Verified entries from the cursor on that came with answers to polls, before they were confirmed."""
         self._failing_since: float | None = None
@@ -105,6 +96,7 @@ class Tail:
     async def aclose(self) -> None:
         self._ended = True
         self._fetched.clear()
+        self._polls.stop()
         await self._drop_stream()
 
     async def _fetch(self) -> list[Entry]:
@@ -118,16 +110,22 @@ class Tail:
             changed = follower.changes()
             metadata = follower.metadata
             end = readable_until(metadata, self._lac)
+            if not metadata.closed and not follower.deleted:
+                # Before the entries up to `end` are read and handled: what is confirmed meanwhile is then known.
+                self._polls.begin(max(self._lac, self._cursor - 1), metadata)
             if self._cursor <= end:
                 chunk = self._take_peeked(end) or await self._read(end, changed)
                 if chunk:
+                    self._failing_since, self._pause_s = None, _PAUSE_MIN_S
                     return chunk
             elif metadata.closed:
                 break
             elif follower.deleted:
+                self._polls.stop()
                 raise NoSuchLedger(self._reads.ledger_id)
             else:
                 await self._wait(changed)
+        self._polls.stop()
         return []
 
     def _take_peeked(self, end: EntryId) -> list[Entry]:
@@ -167,7 +165,6 @@ class Tail:
                 await self._drop_stream()
         if chunk:
             self._cursor = chunk[-1].entry_id + 1
-        self._failing_since, self._pause_s = None, _PAUSE_MIN_S
         return chunk
 
     async def _drop_stream(self) -> None:
@@ -177,90 +174,17 @@ class Tail:
 
     async def _wait(self, changed: asyncio.Event) -> None:
         """Until the cursor's entry is confirmed, the metadata changed, or a round of polls brought nothing."""
-        order = self._poll_order()
-        polls: dict[asyncio.Task[Answer[EntryId]], BookieId] = {}
-        unseen = True
-        begun = asyncio.get_running_loop().time()
-        event = self._scope.spawn(_until(changed), "metadata change")
-
-        def poll() -> None:
-            bookie = order.pop(0)
-            polls[self._scope.spawn(self._poll(bookie), f"poll {bookie}")] = bookie
-
-        poll()
-        try:
-            while polls:
-                more = order and len(polls) < _POLLS_AT_ONCE
-                await asyncio.wait(
-                    [event, *polls],
-                    timeout=self._services.hedge_s if more else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if changed.is_set():
-                    return
-                done = [task for task in polls if task.done()]
-                for task in done:
-                    bookie = polls.pop(task)
-                    check_running(self._scope)
-                    answer = task.result()
-                    unseen = unseen and _unseen(answer)
-                    if self._learn(bookie, answer):
-                        return
-                if order and (more or not polls):
-                    poll()
-        finally:
-            event.cancel()
-            for task in polls:
-                task.cancel()
-        if asyncio.get_running_loop().time() - begun < self._services.config.long_poll_s / 2:
-            # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
-            if unseen and begun < self._unseen_until:
-                self._pause_s = _UNSEEN_PAUSE_S
-            await self._pause(changed)
-
-    def _poll_order(self) -> list[BookieId]:
-        """All members, those that get the LAC of the cursor's entry first: they store the entry after it."""
-        metadata = self._follower.metadata
-        ensemble = metadata.last_fragment.ensemble
-        members = [ensemble[position] for position in quorum_of(metadata).ensemble_set(self._cursor + 1)]
-        return self._services.bookies.read_order(members)
-
-    def _learn(self, bookie: BookieId, answer: Answer[EntryId]) -> bool:
-        report(self._services, bookie, answer)
-        if isinstance(answer, Unknown) and isinstance(answer.error, HandleClosed):
-            raise answer.error
-        if isinstance(answer, Positive):
-            self._lac = max(self._lac, answer.value)
+        lac = await self._polls.wait(changed)
+        if lac is not None:
+            self._lac = max(self._lac, lac)
             self._learned(self._lac)
-        return self._lac >= self._cursor
-
-    async def _poll(self, bookie: BookieId) -> Answer[EntryId]:
-        """Wait at one bookie for a LAC that reaches the cursor; the largest LAC that it can prove then."""
-        services, reads = self._services, self._reads
-        wait_s = services.config.long_poll_s
-        request = Read(
-            reads.ledger_id, LAST_ENTRY, previous_lac=self._cursor - 1, timeout_ms=max(1, int(wait_s * 1000))
-        )
-        try:
-            reply = await ask(services.pool, bookie, request)
-            opened = reads.opened(bookie, None, reply)
-            proven = NO_ENTRY
-            if isinstance(opened, Positive):
-                proven = opened.value.last_add_confirmed
-                self._keep(opened.value)
-            if proven >= self._cursor:
-                return Positive(proven)
-            claims = isinstance(reply, ReadReply) and reply.max_lac is not None and reply.max_lac >= self._cursor
-            empty = isinstance(reply, ReadReply) and reply.code is Code.NO_ENTRY
-            if claims or empty or isinstance(reply, ProtocolError):
-                # An idle writer's LAC stands in a sealed packet beside the entries, not in the last entry.
-                answer = await bookie_lac(services, bookie, reads.ledger_id, reads.digest)
-                if claims and isinstance(answer, Positive) and answer.value < self._cursor:
-                    return Unknown(DigestMismatch(reads.ledger_id, f"bookie {bookie} cannot prove the LAC it claims"))
-                return answer
-        except (HandleClosed, BookieError) as error:
-            return Unknown(error)
-        return opened if not isinstance(opened, Positive) else Positive(proven)
+        elif not changed.is_set():
+            vain, unseen = self._polls.vain()
+            if vain:
+                # Nobody waited for us (fenced, unknown there, unreachable): come back later, not at once.
+                if unseen and asyncio.get_running_loop().time() < self._unseen_until:
+                    self._pause_s = _UNSEEN_PAUSE_S
+                await self._pause(changed)
 
     async def _pause(self, changed: asyncio.Event) -> None:
         """Sleep a little longer each time without progress; a change of the metadata ends it."""
@@ -271,13 +195,3 @@ class Tail:
         except TimeoutError:
             return
 
-
-def _unseen(answer: Answer[EntryId]) -> bool:
-    """The bookie has not seen the ledger; one that may have lost data does not say so, but cannot wait either."""
-    if isinstance(answer, Unknown):
-        return isinstance(answer.error, UnknownLedgerState)
-    return isinstance(answer, Negative) and answer.code is Code.NO_LEDGER
-
-
-async def _until(changed: asyncio.Event) -> None:
-    await changed.wait()

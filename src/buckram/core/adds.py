@@ -69,6 +69,15 @@ class AddRun:
     def last(self) -> EntryId:
         return self.first + self.count - 1
 
+    def proof(self) -> bytes | None:
+        """The last entry as it is stored, if its header has `lac` (an entry that was sent again may have an older)."""
+        at = self.end - self.stride
+        if not self.stride:
+            at = self.start
+            while (next_at := at + 4 + int.from_bytes(self.chunk[at : at + 4], "big")) < self.end:
+                at = next_at
+        return self.chunk[at + FRAME_OVERHEAD : self.end] if _ADD.unpack_from(self.chunk, at)[5] == self.lac else None
+
     def detached(self) -> AddRun:
         """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""
         if self.end - self.start == len(self.chunk):

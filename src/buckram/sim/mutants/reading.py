@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from buckram.client import client, lac, reader, replicas, tail
+from buckram.client.polls import LacPolls
 from buckram.client.reader import Reader
 from buckram.client.recover import recover_ledger
 from buckram.client.replicas import ask
-from buckram.client.tail import Tail
 from buckram.core import answers
 from buckram.core.answers import FailureFold, Negative, Positive
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
@@ -59,15 +59,15 @@ def _any_negative(self: FailureFold, failure: Any) -> None:
         self.result = failure
 
 
-async def _believe(self: Tail, bookie: str) -> Any:
+async def _believe(self: LacPolls, bookie: str, above: int) -> Any:
     wait_ms = int(self._services.config.long_poll_s * 1000)
-    request = Read(self._reads.ledger_id, -1, previous_lac=self._cursor - 1, timeout_ms=wait_ms)
+    request = Read(self._reads.ledger_id, -1, previous_lac=above, timeout_ms=wait_ms)
     reply = await ask(self._services.pool, bookie, request)
     claimed = getattr(reply, "max_lac", None)
-    return Positive(claimed) if claimed is not None else await _poll(self, bookie)
+    return Positive(claimed) if claimed is not None else await _poll(self, bookie, above)
 
 
-_poll = Tail._poll
+_poll = LacPolls._poll
 
 
 def _not_the_end(metadata: Any, last_confirmed: int) -> int:
@@ -103,7 +103,8 @@ MUTANTS = [
            plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)), ("D1",),
            lambda plan: plan.entries > 0, 200),
     Mutant("claimed-lac", "S16, S17", "a tail believes the LAC that a bookie names without proof",
-           plant((Tail, "_poll", _believe)), (), lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0, 200),
+           plant((LacPolls, "_poll", _believe)), (),
+           lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0, 200),
     Mutant("first-negative-wins", "S18", "one denial is reported although other replicas did not answer",
            plant((FailureFold, "add", _any_negative)), ("one-denial",), _reading, 800),
     Mutant("closed-end-ignored", "S19, L6", "readers of a closed ledger stop at the LAC they knew",
