@@ -168,7 +168,7 @@ async def test_truncated_inside_and_then_beyond(client: Client, ns: Namespace) -
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_in_pages_also_for_those_who_have_read_them(client: Client, ns: Namespace, three_bookies: Cluster) -> None:
+async def test_in_pages_also_for_who_has_read_them(client: Client, ns: Namespace, three_bookies: Cluster) -> None:
     before = await written(ns, 20)
     async with three_bookies.client() as other:
         elsewhere = other.namespace("shop")
@@ -224,8 +224,8 @@ async def test_a_failing_copy_leaves_nothing(client: Client, ns: Namespace, monk
     def fail(self: EntryRewriter, payload: bytes) -> bytes:
         raise MetadataUnavailable("away")
 
-    with monkeypatch.context() as broken, pytest.raises(MetadataUnavailable):
-        broken.setattr(EntryRewriter, "rewrite", fail)
+    monkeypatch.setattr(EntryRewriter, "rewrite", fail)
+    with pytest.raises(MetadataUnavailable):
         await copy_run(client, ns.store, work, work.runs[0])
     assert await ledgers(client) == old
 

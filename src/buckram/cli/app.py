@@ -23,6 +23,7 @@ NOUNS = {
     "cluster": "buckram.cli.cluster:cluster",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
     "bench": "buckram.cli.bench:bench",
+    "job": "buckram.cli.job:job",
 }
 
 COMPLETION = "_BUCKRAM_COMPLETE"

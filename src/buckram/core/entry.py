@@ -138,7 +138,7 @@ class Digest:
         packed = PackedBodies.of(bodies)
         packet = packed.packet
         wanted = first
-        for heads, payloads in self._good_blocks(ledger_id, first, packed):
+        for heads, payloads, _ in self._good_blocks(ledger_id, first, packed):
             after = wanted + len(payloads)
             numbers = array("q", b"".join(heads))
             if sys.byteorder == "little":
@@ -172,7 +172,7 @@ class Digest:
         add, unpack, crc = payloads.append, _IDS_AND_CRC32C.unpack_from, _crc32c
         packed = PackedBodies.of(bodies)
         packet = packed.packet
-        for _, block in self._good_blocks(ledger_id, first, packed):
+        for _, block, _ in self._good_blocks(ledger_id, first, packed):
             payloads += block
         wanted = first + len(payloads)
         if payloads:
@@ -188,10 +188,29 @@ class Digest:
             wanted += 1
         return payloads
 
+    def open_digests(self, ledger_id: LedgerId, first: EntryId, bodies: Sequence[bytes]) -> list[int]:
+        """As open_prefix, but a number for each entry: its digest, or the CRC32C of the payload of one without."""
+        numbers: list[int] = []
+        packed = PackedBodies.of(bodies)
+        for *_, digests in self._good_blocks(ledger_id, first, packed):
+            numbers += digests
+        packet, size, overhead = packed.packet, self.size, self.overhead
+        good = len(numbers)
+        for start, end in zip(packed.starts[good:], packed.ends[good:], strict=True):
+            if end - start < overhead:
+                break
+            head, payload = packet[start:start + ENTRY_HEADER_BYTES], packet[start + overhead:end]
+            stored = packet[start + ENTRY_HEADER_BYTES:start + overhead]
+            ledger, entry, _, _ = ENTRY_HEADER.unpack(head)
+            if ledger != ledger_id or entry != first + len(numbers) or self.compute(head, payload) != stored:
+                break
+            numbers.append(int.from_bytes(stored, "big") if size else _crc32c_of(payload))
+        return numbers
+
     def _good_blocks(
         self, ledger_id: LedgerId, first: EntryId, packed: PackedBodies
-    ) -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
-        """Verified blocks of entries from `first` on: headers and payloads.
+    ) -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[int, ...]]]:
+        """Verified blocks of entries from `first` on: headers, payloads and digests.
 
         Ends early, maybe at once, where a block is not good as a whole or not of this simple kind.
         """
@@ -207,7 +226,7 @@ class Digest:
             heads, payloads = fields[::3], fields[2::3]
             if tuple(map(_crc32c, map(_crc32c_of, heads), payloads)) != fields[1::3]:
                 return
-            yield heads, payloads
+            yield heads, payloads, fields[1::3]
 
     def seal_lac(self, ledger_id: LedgerId, lac: EntryId) -> bytes:
         """The explicit-LAC packet: i64 ledger, i64 LAC, digest over both."""

@@ -1,0 +1,247 @@
+"""`buckram job`: scrub, compact, orphans, on Spark. This file is also what spark-submit takes: `buckram job file`.
+
+Under spark-submit the session is the one that it configures; else one for this machine is started, or --master is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from buckram.jobs.scrub import BadReplica
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+
+@click.group()
+def job() -> None:
+    """Maintenance on Spark. Each job may be stopped and run again; bookies are asked no faster than --rate."""
+
+
+def _common(command: F) -> F:
+    from buckram.cli.options import json_option, metadata_option
+
+    for option in (
+        click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Without --master."),
+        click.option("--master", metavar="URL", help="A Spark cluster, spark://HOST:PORT; default this machine."),
+        click.option("--run", "run", metavar="NAME", help="Name of this run; one that was there before goes on."),
+        click.option("--table", metavar="NAME", help="Add what was found to this table."),
+        click.option("--report", metavar="FOLDER", help="Add what was found to Parquet files in this folder."),
+    ):
+        command = option(command)
+    return metadata_option(json_option(command))
+
+
+_rate = click.option("--rate", metavar="SIZE", help="Bytes per second that one bookie is asked for, such as 50MB.")
+_streams = click.option("--stream", "streams", multiple=True, metavar="NAME", help="Only this stream; repeatable.")
+
+
+@contextlib.contextmanager
+def _session(name: str, master: str | None, cores: int) -> Iterator[SparkSession]:
+    from buckram.errors import ConfigError
+
+    try:
+        from pyspark.sql import SparkSession as Sessions
+    except ImportError:
+        raise ConfigError("jobs run on Spark, which is not installed: pip install 'buckram[spark]'") from None
+    if _SUBMITTED in os.environ:
+        session = Sessions.builder.appName(name).getOrCreate()
+    else:
+        from buckram.spark.session import local_session
+
+        settings = {} if master is None else {"spark.master": master}
+        session = local_session(name, cores=cores, settings=settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextlib.contextmanager
+def _told(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
+    """A progress display at a terminal."""
+    from buckram.cli.output import progress
+
+    seen = 0
+    with contextlib.ExitStack() as stack:
+        advance: Callable[[int], None] | None = None
+
+        def told(done: int, total: int) -> None:
+            nonlocal advance, seen
+            if advance is None:
+                advance = stack.enter_context(progress(title, total, show=show))
+            advance(done - seen)
+            seen = done
+
+        yield told
+
+
+def _bytes(what: str, text: str | None) -> int | None:
+    from buckram.cli import values
+
+    return None if text is None else values.size(what, text)
+
+
+@job.command("scrub")
+@click.option("--ledger", "ledgers", type=click.IntRange(0), multiple=True, help="Only this ledger; repeatable.")
+@_streams
+@_rate
+@_common
+def scrub_command(
+    ledgers: tuple[int, ...], streams: tuple[str, ...], rate: str | None, report: str | None, table: str | None,
+    run: str | None, master: str | None, cores: int, uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Read every replica from the bookie that holds it, verify it, and list the bad ones with the command that repairs
+    each.
+
+    Exit code 1 if a replica is bad or could not be read.
+
+    \b
+    Examples:
+      buckram job scrub
+      buckram job scrub --stream shop/orders --rate 50MB --report /srv/audits --run november
+    """
+    from buckram.cli.exits import Exit
+    from buckram.cli.options import cluster_uri
+    from buckram.cli.output import emit
+
+    with _session("buckram scrub", master, cores) as session, _told("ledgers", show=not as_json) as told:
+        from buckram.jobs.scrub import ScrubSettings, scrub
+
+        found = scrub(
+            session, cluster_uri(uri), ledgers=ledgers or None, streams=streams or None, report=report, table=table,
+            run=run, settings=ScrubSettings(bytes_per_s=_bytes("--rate", rate)), told=told,
+        )  # fmt: skip
+    if as_json:
+        emit({**dataclasses.asdict(found), "healthy": found.healthy})
+    else:
+        print(f"read {found.replicas} replicas of {found.ledgers} ledgers: {found.entries} entries, "
+              f"{found.bytes / 1e6:.1f} MB in {found.seconds:.1f} s")  # fmt: skip
+        if found.growing:
+            print(f"{found.growing} ledgers are not closed; what can still grow was not read")
+        _print_bad([*found.bad, *found.unknown])
+    if not found.healthy:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _print_bad(bad: list[BadReplica]) -> None:
+    from buckram.cli.output import table
+
+    if not bad:
+        print("all of them are good")
+        return
+    rows = [(one.ledger, one.bookie, one.kind, one.detail, one.repair) for one in bad]
+    table(("LEDGER", "BOOKIE", "STATE", "WHAT", "REPAIR WITH"), rows)
+
+
+@job.command("compact")
+@_streams
+@click.option("--target", metavar="SIZE", help="Most that a new segment holds; default the stream's roll_bytes.")
+@_rate
+@_common
+def compact_command(
+    streams: tuple[str, ...], target: str | None, rate: str | None, report: str | None, table: str | None,
+    run: str | None, master: str | None, cores: int, uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Make few large segments of many small ones. Offsets stay; writers and readers are not disturbed.
+
+    The old ledgers are deleted by the janitor an hour later. Exit code 1 if something could not be compacted.
+
+    \b
+    Example:
+      buckram job compact --stream shop/orders --target 256MiB --rate 50MB
+    """
+    from buckram.cli import output
+    from buckram.cli.exits import Exit
+    from buckram.cli.options import cluster_uri
+
+    with _session("buckram compact", master, cores) as session, _told("bytes", show=not as_json) as told:
+        from buckram.jobs.compact import compact
+
+        found = compact(
+            session, cluster_uri(uri), streams=streams or None, target_bytes=_bytes("--target", target),
+            bytes_per_s=_bytes("--rate", rate), report=report, table=table, run=run, told=told,
+        )  # fmt: skip
+    if as_json:
+        output.emit(dataclasses.asdict(found))
+    else:
+        rows = [(one.stream, one.segments, one.made, one.bytes, one.put_off) for one in found.streams if one.segments]
+        if rows:
+            output.table(("STREAM", "SEGMENTS", "BECAME", "BYTES", "PUT OFF"), rows)
+        else:
+            print("nothing to compact")
+        for problem in found.problems:
+            output.remark(f"put off: {problem}")
+    if found.problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+@job.command("orphans")
+@click.option("--delete", is_flag=True, help="Delete those that are safe to delete.")
+@click.option("--rate", type=float, metavar="N", help="With --delete: ledgers deleted per second.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_common
+def orphans_command(
+    delete: bool, rate: float | None, yes: bool, report: str | None, table: str | None, run: str | None,
+    master: str | None, cores: int, uri: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """As `buckram stream orphans`, for very many ledgers: those that were made for a stream and have no place in it.
+
+    \b
+    Example:
+      buckram job orphans --delete --yes
+    """
+    from buckram.cli import output
+    from buckram.cli.exits import Exit
+    from buckram.cli.options import cluster_uri
+
+    if delete:
+        output.confirm("Delete all orphans that are safe to delete?", yes)
+    with _session("buckram orphans", master, cores) as session, _told("ledgers", show=not as_json) as told:
+        from buckram.jobs.orphans import orphans
+
+        found = orphans(
+            session, cluster_uri(uri), delete=delete, deletes_per_s=rate, report=report, table=table, run=run, told=told
+        )
+    if as_json:
+        shown = [{**dataclasses.asdict(one), "safe": one.safe} for one in found.orphans]
+        output.emit({**dataclasses.asdict(found), "orphans": shown})
+    else:
+        rows = [(one.ledger, one.stream, one.reason, "yes" if one.safe else "no") for one in found.orphans]
+        output.table(("LEDGER", "STREAM", "STATE", "SAFE TO DELETE"), rows)
+        print(f"{found.ledgers} ledgers, {len(found.orphans)} orphans, {len(found.deleted)} deleted")
+        for problem in found.problems:
+            output.remark(f"put off: {problem}")
+    if found.problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+@job.command("file")
+def file_command() -> None:
+    """The file to give to spark-submit.
+
+    \b
+    Example:
+      spark-submit --master spark://host:7077 $(buckram job file) scrub --metadata zk://zk1:2181/ledgers
+    """
+    print(Path(__file__).resolve())
+
+
+if __name__ == "__main__":
+    # spark-submit puts this file's folder first on the path, where `bench` or `metadata` would be found by accident.
+    here = str(Path(__file__).resolve().parent)
+    sys.path[:] = [place for place in sys.path if place != here]
+    from buckram.cli.app import run as run_command
+
+    raise SystemExit(run_command(["job", *sys.argv[1:]]))

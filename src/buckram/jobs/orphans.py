@@ -1,0 +1,137 @@
+"""orphans: as `buckram stream orphans`, for clusters with so many ledgers that reading their records takes long.
+
+The order of the looks is that of streams/orphans, which makes the answer certain: tasks read records, then intents;
+after all of them the driver reads the lists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from buckram.errors import BuckramError, InvalidArgument
+from buckram.jobs.reports import RUN, open_report, run_name
+from buckram.jobs.spreading import Progress, Row, driver, in_task, spread
+from buckram.streams.metadata import StreamStore
+from buckram.streams.orphans import Marked, Orphan, delete_orphan, judged, owners, with_intents
+from buckram.types import LedgerId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from buckram.client.client import Client
+
+SCHEMA = (
+    "run string, ledger long, stream string, uid string, reason string, safe boolean, age_s double, deleted boolean"
+)
+_MARKED_SCHEMA = "ledger long, stream string, uid string, created_ms long, pending boolean"
+_LEDGERS_A_TASK = 2000
+_TASKS_A_ROUND = 64
+
+
+@dataclass(slots=True)
+class OrphansReport:
+    """`ledgers`: how many there are in all."""
+
+    run: str
+    ledgers: int = 0
+    orphans: list[Orphan] = field(default_factory=list)
+    deleted: list[LedgerId] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    metadata: str
+    ledgers: tuple[LedgerId, ...]
+
+
+def orphans(
+    session: SparkSession, metadata: str, *, delete: bool = False, deletes_per_s: float | None = None,
+    report: str | None = None, table: str | None = None, run: str | None = None,
+    told: Progress = lambda done, total: None,
+) -> OrphansReport:  # fmt: skip
+    """All ledgers that were made for a stream and have no place in it; `delete` those that are safe to delete.
+
+    `deletes_per_s` limits how fast; `told` hears of ledgers looked at. Errors: MetadataUnavailable.
+    """
+    if deletes_per_s is not None and deletes_per_s <= 0:
+        raise InvalidArgument(f"deletes_per_s = {deletes_per_s}: needs more than 0, or None for no limit")
+    found, began = OrphansReport(run_name("orphans", run)), time.monotonic()
+    with driver(metadata) as home, open_report(session, SCHEMA, report, table) as kept:
+        ledgers = home.run(_all)
+        found.ledgers = len(ledgers)
+        tasks = [
+            _Task(metadata, tuple(ledgers[begin : begin + _LEDGERS_A_TASK]))
+            for begin in range(0, len(ledgers), _LEDGERS_A_TASK)
+        ]
+        marked: list[Marked] = []
+        pending: dict[LedgerId, None] = {}
+        for begin in range(0, len(tasks), _TASKS_A_ROUND):
+            for row in spread(session, tasks[begin : begin + _TASKS_A_ROUND], _look, _MARKED_SCHEMA).collect():
+                marked.append(Marked(row["ledger"], row["stream"], row["uid"], row["created_ms"]))
+                if row["pending"]:
+                    pending[row["ledger"]] = None
+            told(min((begin + _TASKS_A_ROUND) * _LEDGERS_A_TASK, len(ledgers)), len(ledgers))
+        found.orphans = home.run(partial(_judge, marked=marked, pending=pending))
+        if delete:
+            home.run(partial(_delete, found=found, per_s=deletes_per_s))
+        if (report is not None or table is not None) and found.orphans:
+            gone = dict.fromkeys(found.deleted)
+            rows = [_row(found.run, one, one.ledger in gone) for one in found.orphans]
+            kept.add(session.createDataFrame(rows, SCHEMA))
+    found.seconds = round(time.monotonic() - began, 3)
+    return found
+
+
+async def _all(client: Client) -> list[LedgerId]:
+    return [ledger async for ledger in client.list()]
+
+
+async def _judge(client: Client, marked: Sequence[Marked], pending: Mapping[LedgerId, None]) -> list[Orphan]:
+    return await judged(client, StreamStore(client.services.store), marked, pending, in_progress=True)
+
+
+async def _delete(client: Client, found: OrphansReport, per_s: float | None) -> None:
+    from buckram.net.pace import Pace
+
+    pace = Pace(per_s)
+    for one in found.orphans:
+        if one.safe:
+            await pace.take(1)
+            try:
+                await delete_orphan(client, one)
+                found.deleted.append(one.ledger)
+            except BuckramError as error:
+                found.problems.append(f"ledger {one.ledger}: {error}")
+
+
+def _look(task: _Task) -> list[Row]:
+    """In an executor: whose the ledgers are, and then which of them have an intent."""
+    from buckram.client.client import connect
+
+    async def main() -> list[Row]:
+        async with connect(task.metadata) as client:
+            marked = await owners(client, task.ledgers)
+            pending = await with_intents(StreamStore(client.services.store), marked)
+        return [
+            {"ledger": one.ledger, "stream": one.stream, "uid": one.uid, "created_ms": one.created_ms,
+             "pending": one.ledger in pending}
+            for one in marked
+        ]  # fmt: skip
+
+    return in_task(main)
+
+
+def _row(run: str, one: Orphan, deleted: bool) -> Row:
+    return {
+        RUN: run, "ledger": one.ledger, "stream": one.stream, "uid": one.uid, "reason": one.reason, "safe": one.safe,
+        "age_s": one.age_s, "deleted": deleted,
+    }  # fmt: skip
+
+
+__all__ = ["SCHEMA", "OrphansReport", "orphans"]

@@ -1,0 +1,320 @@
+"""scrub: every replica of every ledger is read from the bookie that holds it and verified; bad ones are listed, each
+with the command that repairs it. Reads only; what can still grow is left for the next time.
+
+Only sums of digests and findings go through Spark. Work is dealt out by bookie, so that no bookie is asked by more than
+`tasks_per_bookie` tasks, and in rounds: what a round found is written down before the next begins, and a run that has
+the name of an earlier one goes on where that stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from buckram.client.audit import ReplicaAuditor, differing
+from buckram.core.audit import Piece, PieceReport, plan_pieces
+from buckram.errors import InvalidArgument, NoSuchLedger
+from buckram.jobs.reports import RUN, Report, open_report, run_name
+from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread
+from buckram.net.pace import Pace
+from buckram.net.runtime import production_runtime
+from buckram.types import BookieAddress, LedgerId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from buckram.client.client import Client
+
+MIB = 1024 * 1024
+SCHEMA = (
+    "run string, ledger long, bookie string, first long, last long, position int, entries long, good long, "
+    "missing long, damaged long, bytes long, state string, bad array<long>, error string, at double, "
+    "sums array<struct<block: long, share: int, sum: long>>"
+)
+_PAGE = 500
+_MOST_DIFFERENCES = 1000
+Key = tuple[LedgerId, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BadReplica:
+    """`kind`: missing, damaged, differs (good by itself, other contents than the others'), or unknown (not asked)."""
+
+    ledger: LedgerId
+    bookie: str
+    kind: str
+    entries: int
+    examples: tuple[int, ...]
+    detail: str
+    repair: str
+    """The command to run; empty where there is none."""
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """`replicas`: copies of ledgers on bookies. `growing`: ledgers with a part that can still grow, which was left."""
+
+    run: str
+    ledgers: int = 0
+    replicas: int = 0
+    entries: int = 0
+    bytes: int = 0
+    growing: int = 0
+    seconds: float = 0.0
+    bad: list[BadReplica] = field(default_factory=list)
+    unknown: list[BadReplica] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        return not self.bad and not self.unknown
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Pieces of one bookie, one after another."""
+
+    run: str
+    address: BookieAddress | None
+    pieces: tuple[Piece, ...]
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSettings:
+    """`bytes_per_s`: of one bookie, None is no limit. A round has about `round_bytes`."""
+
+    bytes_per_s: float | None = None
+    tasks_per_bookie: int = 2
+    piece_bytes: int = 64 * MIB
+    round_bytes: int = 2048 * MIB
+
+    def __post_init__(self) -> None:
+        for name, least in (("tasks_per_bookie", 1), ("piece_bytes", MIB), ("round_bytes", MIB)):
+            if getattr(self, name) < least:
+                raise InvalidArgument(f"{name} = {getattr(self, name)}: needs at least {least}")
+        if self.bytes_per_s is not None and self.bytes_per_s < 1:
+            raise InvalidArgument(f"bytes_per_s = {self.bytes_per_s}: needs at least 1, or None for no limit")
+
+
+def scrub(
+    session: SparkSession, metadata: str, *, ledgers: Sequence[LedgerId] | None = None,
+    streams: Sequence[str] | None = None, report: str | None = None, table: str | None = None, run: str | None = None,
+    settings: ScrubSettings | None = None, told: Progress = lambda done, total: None,
+) -> ScrubReport:  # fmt: skip
+    """Audit these ledgers, the segments of these streams, or all ledgers.
+
+    `report`, `table`: where rows of SCHEMA are added (see docs/spark.md). `run`: a name; one that was there before goes
+    on. `told` hears of ledgers done. Errors: NoSuchLedger, NoSuchStream, MetadataUnavailable.
+    """
+    chosen, name = settings or ScrubSettings(), run_name("scrub", run)
+    began = time.monotonic()
+    with driver(metadata) as home, open_report(session, SCHEMA, report, table) as kept:
+        wanted = home.run(partial(_wanted, ledgers=ledgers, streams=streams))
+        found = ScrubReport(name, len(wanted))
+        known = _known(kept, name)
+        for page in range(0, len(wanted), _PAGE):
+            part = wanted[page : page + _PAGE]
+            pieces, growing = home.run(partial(_pieces, ledgers=part, named=ledgers, settings=chosen))
+            found.growing += growing
+            todo = [piece for piece in pieces if _key(piece) not in known]
+            for batch in _rounds(todo, chosen.round_bytes):
+                addresses = home.run(_addresses)
+                tasks = _deal(name, batch, addresses, chosen)
+                kept.add(spread(session, tasks, _audit, SCHEMA))
+            told(min(page + _PAGE, len(wanted)), len(wanted))
+        _sum_up(home, kept, found)
+    found.seconds = round(time.monotonic() - began, 3)
+    return found
+
+
+# -- planning ---------------------------------------------------------------------------------------------
+
+
+async def _wanted(
+    client: Client, ledgers: Sequence[LedgerId] | None, streams: Sequence[str] | None
+) -> list[LedgerId]:
+    if ledgers is None and streams is None:
+        return [ledger async for ledger in client.list()]
+    found = dict.fromkeys(ledgers or ())
+    for stream in streams or ():
+        space, _, bare = stream.rpartition("/")
+        async for row in client.namespace(space or "default").segments(bare):
+            found[row.ledger] = None
+    return list(found)
+
+
+async def _pieces(
+    client: Client, ledgers: Sequence[LedgerId], named: Sequence[LedgerId] | None, settings: ScrubSettings
+) -> tuple[list[Piece], int]:
+    found: list[Piece] = []
+    growing = 0
+    for ledger in ledgers:
+        try:
+            metadata = await client.metadata(ledger)
+        except NoSuchLedger:
+            if named is not None and ledger in named:
+                raise
+            continue  # deleted since it was listed
+        growing += not metadata.closed
+        found += plan_pieces(ledger, metadata, settings.piece_bytes)
+    return found, growing
+
+
+async def _addresses(client: Client) -> dict[str, BookieAddress | None]:
+    seen = await client.services.store.bookies()
+    return {info.bookie_id: info.address for info in (*seen.readonly.values(), *seen.writable.values())}
+
+
+def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
+    """Whole ranges: pieces that are compared with one another are in one round."""
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if size >= round_bytes and (piece.ledger, piece.first) != (batch[-1].ledger, batch[-1].first):
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += piece.bytes
+    if batch:
+        yield batch
+
+
+def _deal(
+    run: str, pieces: Sequence[Piece], addresses: Mapping[str, BookieAddress | None], settings: ScrubSettings
+) -> list[_Task]:
+    """Tasks of one bookie each; those of different bookies by turns, so that all bookies work at the same time."""
+    hands: dict[tuple[int, str], list[Piece]] = {}
+    dealt: dict[str, int] = {}
+    for piece in sorted(pieces, key=lambda p: (p.ledger, p.first)):
+        turn = dealt.get(piece.bookie, 0)
+        dealt[piece.bookie] = turn + 1
+        hands.setdefault((turn % settings.tasks_per_bookie, piece.bookie), []).append(piece)
+    rate = None if settings.bytes_per_s is None else settings.bytes_per_s / settings.tasks_per_bookie
+    return [
+        _Task(run, addresses.get(bookie), tuple(hand), rate) for (_, bookie), hand in sorted(hands.items())
+    ]
+
+
+# -- in an executor ---------------------------------------------------------------------------------------
+
+
+def _audit(task: _Task) -> list[Row]:
+    async def main() -> list[Row]:
+        pace = Pace(task.bytes_per_s)
+        addresses = {piece.bookie: task.address for piece in task.pieces}
+        async with ReplicaAuditor(production_runtime(), addresses) as auditor:
+            return [_row(task.run, await auditor.check(piece, pace)) for piece in task.pieces]
+
+    return in_task(main)
+
+
+def _row(run: str, found: PieceReport) -> Row:
+    piece = found.piece
+    sums = [{"block": s.block, "share": s.share, "sum": s.sum - (s.sum >> 63 << 64)} for s in found.sums]
+    return {
+        RUN: run, "ledger": piece.ledger, "bookie": piece.bookie, "first": piece.first, "last": piece.last,
+        "position": piece.position, "entries": piece.entries, "good": found.good, "missing": found.missing,
+        "damaged": found.damaged, "bytes": found.bytes, "state": found.state, "bad": found.bad, "error": found.error,
+        "at": time.time(), "sums": sums,
+    }  # fmt: skip
+
+
+# -- what was found ---------------------------------------------------------------------------------------
+
+
+def _key(piece: Piece) -> Key:
+    return piece.ledger, piece.bookie, piece.first, piece.last
+
+
+def _known(kept: Report, run: str) -> dict[Key, None]:
+    """Pieces that this run has dealt with; those that could not be asked for are tried again."""
+    rows = kept.rows(run).where("state != 'unknown'").select("ledger", "bookie", "first", "last").collect()
+    return {(row["ledger"], row["bookie"], row["first"], row["last"]): None for row in rows}
+
+
+def _latest(rows: DataFrame) -> DataFrame:
+    """One row a piece: a piece that was tried again counts as it was found the last time."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    newest = Window.partitionBy("ledger", "bookie", "first", "last").orderBy(f.desc("at"))
+    return rows.withColumn("_turn", f.row_number().over(newest)).where("_turn = 1").drop("_turn")
+
+
+def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
+    from pyspark.sql import functions as f
+
+    rows = _latest(kept.rows(found.run)).persist()
+    try:
+        total = rows.agg(
+            f.count_distinct("ledger", "bookie").alias("replicas"), f.sum("good").alias("entries"),
+            f.sum("bytes").alias("bytes"),
+        ).first()  # fmt: skip
+        assert total is not None
+        found.replicas, found.entries, found.bytes = total["replicas"], total["entries"] or 0, total["bytes"] or 0
+        bad = rows.where("state != 'good'").drop("sums").orderBy("ledger", "bookie", "first").collect()
+        found.bad, found.unknown = _replicas([row.asDict() for row in bad])
+        groups = (
+            rows.select("ledger", "first", "last", f.explode("sums").alias("s"))
+            .groupBy("ledger", "first", "last", "s.block", "s.share").agg(f.count_distinct("s.sum").alias("sums"))
+            .where("sums > 1").orderBy("ledger", "first").limit(_MOST_DIFFERENCES).collect()
+        )  # fmt: skip
+        for group in groups:
+            found.bad += home.run(partial(_compare, group=group.asDict()))
+    finally:
+        rows.unpersist()
+
+
+def _replicas(rows: Sequence[Mapping[str, Any]]) -> tuple[list[BadReplica], list[BadReplica]]:
+    """Bad pieces of one copy of a ledger as one finding."""
+    bad: list[BadReplica] = []
+    unknown: list[BadReplica] = []
+    copies: dict[tuple[int, str, bool], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        copies.setdefault((row["ledger"], row["bookie"], row["state"] == "unknown"), []).append(row)
+    for (ledger, bookie, is_unknown), parts in copies.items():
+        if is_unknown:
+            left = sum(part["entries"] - part["good"] for part in parts)
+            unknown.append(
+                BadReplica(ledger, bookie, "unknown", left, (), parts[0]["error"], f"buckram ledger repair {ledger}")
+            )
+            continue
+        missing, damaged = (sum(part[what] for part in parts) for what in ("missing", "damaged"))
+        examples = tuple(entry for part in parts for entry in part["bad"])[:10]
+        detail = ", ".join(f"{count} {what}" for count, what in ((missing, "missing"), (damaged, "damaged")) if count)
+        bad.append(BadReplica(
+            ledger, bookie, "damaged" if damaged else "missing", missing + damaged, examples,
+            f"{detail} of {sum(part['entries'] for part in parts)} entries", f"buckram ledger repair {ledger}",
+        ))  # fmt: skip
+    return bad, unknown
+
+
+async def _compare(client: Client, group: Mapping[str, Any]) -> list[BadReplica]:
+    """The sums of a block differ although all copies are good: is it their contents, or the LACs beside them?"""
+    ledger = group["ledger"]
+    try:
+        metadata = await client.metadata(ledger)
+    except NoSuchLedger:
+        return []
+    size = metadata.ensemble_size
+    pieces = [p for p in plan_pieces(ledger, metadata, MIB) if p.first <= group["last"] and p.last >= group["first"]]
+    if not pieces:
+        return []
+    block = pieces[0].block
+    low, high = max(group["block"] * block, group["first"]), min((group["block"] + 1) * block - 1, group["last"])
+    mirrored = size == metadata.write_quorum
+    entries = [entry for entry in range(low, high + 1) if mirrored or entry % size == group["share"]]
+    holders = {p.bookie: p for p in pieces if entries and (mirrored or (p.position - entries[0]) % size
+               < metadata.write_quorum)}  # fmt: skip
+    async with ReplicaAuditor(client.services.runtime, await _addresses(client)) as auditor:
+        other = await differing(auditor, list(holders.values()), entries)
+    detail = "each copy has a good digest, but they are not the same: find out which one is right before repairing"
+    return [
+        BadReplica(ledger, bookie, "differs", len(other), tuple(other[:10]), detail, "") for bookie in holders if other
+    ]
+
+
+__all__ = ["SCHEMA", "BadReplica", "ScrubReport", "ScrubSettings", "scrub"]

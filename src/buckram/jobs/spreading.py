@@ -1,0 +1,126 @@
+"""Work spread over Spark's executors: one task a partition, Arrow back. Clients on the driver and in tasks.
+
+A data source of its own for each round is what carries tasks out: PySpark's other ways either need pandas or make rows
+of everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from buckram.net.loop import loop_factory
+from buckram.sync.thread import LoopThread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from buckram.client.client import Client
+
+T = TypeVar("T")
+Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+"""(how much is done, of how much)"""
+
+
+class _Task(InputPartition):
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, tasks: Sequence[Any], work: Callable[[Any], Sequence[Row]], schema: StructType) -> None:
+        self.tasks, self.work, self.schema = tasks, work, schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Task(task) for task in self.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if partition is not None and partition.value is not None:
+            rows = self.work(partition.value)
+            yield pa.RecordBatch.from_pylist(list(rows), schema=to_arrow_schema(self.schema, timezone="UTC"))
+
+
+def spread(
+    session: SparkSession, tasks: Sequence[T], work: Callable[[T], Sequence[Row]], schema: str
+) -> DataFrame:
+    """What `work` gives for each task (at least one), computed by the executors when the frame is used: once a use.
+
+    `work` is a function of a module that executors have, and tasks can be pickled.
+    """
+    wanted = list(tasks)
+
+    class Job(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "buckram-job"
+
+        def schema(self) -> str:
+            return schema
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return _Reader(wanted, work, schema)
+
+    session.dataSource.register(Job)
+    return session.read.format("buckram-job").load()
+
+
+def in_task(main: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine in an executor's process; nothing of it is left afterwards."""
+
+    async def run() -> T:
+        return await main()
+
+    with asyncio.Runner(loop_factory=loop_factory(os.environ)) as runner:
+        return runner.run(run())
+
+
+class Driver:
+    """A client on a loop of its own, so that jobs can also be called where a loop runs: in notebooks."""
+
+    def __init__(self, thread: LoopThread, client: Client) -> None:
+        self._thread, self.client = thread, client
+
+    def run(self, main: Callable[[Client], Awaitable[T]]) -> T:
+        return self._thread.run(lambda: main(self.client))
+
+
+@contextmanager
+def driver(metadata: str) -> Iterator[Driver]:
+    """Connected to the cluster that the URI names. ConfigError, MetadataUnavailable."""
+    from buckram.client.client import connect
+
+    thread = LoopThread()
+
+    async def start() -> Client:
+        return await connect(metadata)
+
+    try:
+        client = thread.run(start)
+        try:
+            yield Driver(thread, client)
+        finally:
+            thread.run(client.close)
+    finally:
+        thread.stop()
+
+
+def parallelism(session: SparkSession) -> int:
+    """How many tasks run at the same time, as far as is known."""
+    try:
+        return max(1, int(session.sparkContext.defaultParallelism))
+    except Exception:  # Spark Connect has no context and many errors of its own to say so
+        return max(1, int(str(session.conf.get("spark.default.parallelism", "2"))))
+
+
+__all__ = ["Driver", "Progress", "Row", "driver", "in_task", "parallelism", "spread"]
