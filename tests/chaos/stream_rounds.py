@@ -28,13 +28,15 @@ from typing import Any
 
 from tests.chaos.processes import BUCKRAM, BookieProcess, ProcessFailed, bookies, environment, last_json, run
 
-VICTIMS = ("writer", "reader", "janitor", "bookie")
+VICTIMS = ("writer", "reader", "janitor", "bookie", "two bookies")
 STREAM = "s"
 POLICY = ("ensemble=3/3/2", "roll_s=1s", "retention_consumed=yes")
 AHEAD = 4_000
 """Records that may wait for their acknowledgement, so that a kill always hits some."""
 FEED, FEED_PAUSE_S = 100, 0.01
 ROLLED_S = 1.3
+AWAY_S = 0.7
+"""So long two of four bookies are away: the ledger that is written breaks, its stream goes on when they are back."""
 DEADLINE_S = 60.0
 
 
@@ -200,6 +202,14 @@ class Play:
             victim.kill()
             self.progress(500)
             victim.start()
+        elif who == "two bookies":
+            victims = [self.servers[(self.spec.seed + n) % len(self.servers)] for n in (1, 2)]
+            since = time.monotonic()
+            for victim in victims:
+                victim.kill()
+            self.wait("while", lambda: time.monotonic() - since >= AWAY_S)
+            for victim in victims:
+                victim.start()
         else:
             self.kill(who)
             self.start(who)
