@@ -69,11 +69,20 @@ class Rules:
         """A typed error said that nothing was written."""
         for one in sent:
             one.result = REFUSED
+            self._after_fence(one)
 
     def unknown(self, sent: Sequence[Sent]) -> None:
         for one in sent:
             if one.result == "pending":
                 one.result = "unknown"
+                self._after_fence(one)
+
+    def _after_fence(self, sent: Sent) -> None:
+        """It was not acknowledged; that counts where it must not have been."""
+        line = sent.session.line
+        since = line.fenced_since(sent.session.epoch) if line is not None else None
+        if since is not None and sent.at >= since:
+            self.report.check("fence", True)
 
     def left_out(self, sent: Sequence[Sent]) -> None:
         """Taken for stored before."""
