@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from buckram.core.stream_errors import NoSuchStream, StreamExists
 from buckram.core.stream_names import check_name, stream_name
 from buckram.core.stream_transactions import ONCE, StepId
-from buckram.errors import InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark import options as known
-from buckram.spark.clients import connection, plainly
+from buckram.spark.clients import connection
 from buckram.spark.sink_rows import record_batches
 from buckram.spark.sink_task import write_task
 from buckram.spark.transactions import Attempt, Identity, Part, batch_of, in_order, open_step, place_of, publish
@@ -63,31 +63,44 @@ class Settings:
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
     """The writer of one batch job. Everything that can be wrong with options, columns and stream is raised here."""
-    with plainly():
-        if overwrite:
-            raise InvalidArgument('mode("overwrite"): a stream is only appended to; use mode("append")')
-        settings, given = _settings(options, schema)
-        version = given.get("txnVersion")
-        if (settings.identity.application == "") is not (version is None):
-            raise InvalidArgument("a batch job that is written once needs both txnAppId and txnVersion")
-        # Without a name it can only be asked what became of this very job.
-        application = settings.identity.application or ONCE + uuid.uuid4().hex
-        step = StepId(application, version or 0)
-        done = connection(settings.metadata).run(lambda client: _planned(client, settings, step))
-        return BatchWriter(settings, step, done)
+    try:
+        return _batch_writer(options, schema, overwrite)
+    except BuckramError as error:
+        # Here and below: without the frames it came through. Spark prints them all, and they help nobody.
+        raise error.with_traceback(None) from None
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """The writer of one micro-batch; Spark asks for one twice in each. Checks as `batch_writer`."""
-    with plainly():
-        if overwrite:
-            raise InvalidArgument('outputMode("complete"): a stream is only appended to; use append or update')
-        settings, given = _settings(options, schema)
-        if "txnVersion" in given:
-            raise InvalidArgument('option "txnVersion" is for batch jobs: a streaming query counts its batches itself')
-        # Who writes is known to tasks only; this finds what is wrong with the stream.
-        connection(settings.metadata).run(lambda client: _planned(client, settings, StepId("planning", 0)))
-        return StreamWriter(settings)
+    try:
+        return _stream_writer(options, schema, overwrite)
+    except BuckramError as error:
+        raise error.with_traceback(None) from None
+
+
+def _batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    if overwrite:
+        raise InvalidArgument('mode("overwrite"): a stream is only appended to; use mode("append")')
+    settings, given = _settings(options, schema)
+    version = given.get("txnVersion")
+    if (settings.identity.application == "") is not (version is None):
+        raise InvalidArgument("a batch job that is written once needs both txnAppId and txnVersion")
+    # Without a name it can only be asked what became of this very job.
+    application = settings.identity.application or ONCE + uuid.uuid4().hex
+    step = StepId(application, version or 0)
+    done = connection(settings.metadata).run(lambda client: _planned(client, settings, step))
+    return BatchWriter(settings, step, done)
+
+
+def _stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    if overwrite:
+        raise InvalidArgument('outputMode("complete"): a stream is only appended to; use append')
+    settings, given = _settings(options, schema)
+    if "txnVersion" in given:
+        raise InvalidArgument('option "txnVersion" is for batch jobs: a streaming query counts its batches itself')
+    # Who writes is known to tasks only; this finds what is wrong with the stream.
+    connection(settings.metadata).run(lambda client: _planned(client, settings, StepId("planning", 0)))
+    return StreamWriter(settings)
 
 
 def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings, dict[str, Any]]:
@@ -164,12 +177,16 @@ class BatchWriter(DataSourceArrowWriter):
         attempt = Attempt.here()
         if self.done:
             return Part(attempt, skipped=True)
-        with plainly():
+        try:
             return _write(self.settings, self.step, attempt, iterator)
+        except BuckramError as error:
+            raise error.with_traceback(None) from None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with plainly():
+        try:
             _commit(self.settings, self.step, in_order(self.settings.identity.stream, messages))
+        except BuckramError as error:
+            raise error.with_traceback(None) from None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: it also comes after a commit whose answer was lost. The janitor knows what is nobody's."""
@@ -187,18 +204,22 @@ class StreamWriter(_StreamBase):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         attempt, identity = Attempt.here(), self.settings.identity
         batches = iterator if ARROW_STREAMS else record_batches(iterator, self.settings.schema)
-        with plainly():
-            if not attempt.query or attempt.batch < 0:
-                raise InvalidArgument(f"stream {identity.stream}: Spark did not tell this task its query and batch")
+        if not attempt.query or attempt.batch < 0:
+            raise InvalidArgument(f"stream {identity.stream}: Spark did not tell this task its query and batch")
+        try:
             return _write(self.settings, identity.of_batch(attempt.query, attempt.batch), attempt, batches)
+        except BuckramError as error:
+            raise error.with_traceback(None) from None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         identity = self.settings.identity
-        with plainly():
+        try:
             parts = in_order(identity.stream, messages)
             if parts:
                 query = batch_of(identity.stream, parts, batchId)
                 _commit(self.settings, identity.of_batch(query, batchId), parts)
+        except BuckramError as error:
+            raise error.with_traceback(None) from None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing, see BatchWriter.abort."""

@@ -1,0 +1,71 @@
+"""Known rows in, counted rows out: what the sink's tests share."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from buckram import sync
+from buckram.core.stream_batch import Record
+from buckram.core.stream_names import stream_name
+
+FIRST_TIME = 1_700_000_000
+
+
+class Lines:
+    """Files of text, each one micro-batch of three partitions; every line is different. And a query's checkpoint."""
+
+    def __init__(self, directory: Path, *, files: int, rows: int) -> None:
+        self.directory, self.rows = directory, rows
+        self.checkpoint = directory / "checkpoint"
+        self.files = 0
+        (directory / "lines").mkdir(parents=True, exist_ok=True)
+        self.add(files)
+
+    def add(self, files: int) -> None:
+        for _ in range(files):
+            number = self.files
+            path = self.directory / "lines" / f"{number:04d}.txt"
+            written = path.with_name("." + path.name)
+            written.write_text("".join(f"{number}.{row}\n" for row in range(self.rows)))
+            # Spark takes files by their times.
+            os.utime(written, (FIRST_TIME + number, FIRST_TIME + number))
+            written.rename(path)
+            self.files += 1
+
+    @property
+    def expected(self) -> Counter[bytes | None]:
+        return Counter(b"%d.%d" % (number, row) for number in range(self.files) for row in range(self.rows))
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        source = spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.directory / "lines"))
+        return source.repartition(3)
+
+    def run(
+        self, spark: SparkSession, uri: str, stream: str, *, source: str = "buckram", frame: DataFrame | None = None,
+        mode: str = "append", **options: Any,
+    ) -> None:  # fmt: skip
+        """Write everything there is; raises what ends the query."""
+        query = (self.frame(spark) if frame is None else frame).writeStream.format(source).outputMode(mode)
+        query = query.options(**{"metadata": uri, "createStream": "true", **options})
+        query = query.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
+        query.start(stream).awaitTermination()
+
+
+def records(uri: str, stream: str) -> list[Record]:
+    """Everything that is readable."""
+    name = stream_name(stream)
+    with sync.connect(uri) as client:
+        ns = client.namespace(name.namespace)
+        return list(ns.read(name.stream)) if ns.exists(name.stream) else []
+
+
+def values(uri: str, stream: str) -> list[bytes | None]:
+    return [record.value for record in records(uri, stream)]
+
+
+__all__ = ["Lines", "records", "values"]
