@@ -173,6 +173,9 @@ class LiveReader(DataSourceStreamReader):
         self._live: Live | None = None
         self._began = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_live": None}
+
     def live(self) -> Live:
         """The state of this run, made at first use."""
         if self._live is None:

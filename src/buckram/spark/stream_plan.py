@@ -137,19 +137,20 @@ class Planner:
 
     async def looks(self, names: Sequence[str], *, may_miss: bool = False) -> dict[str, Look]:
         """How far each stream goes now. NoSuchStream, unless `may_miss`: then those are left out."""
-        found = await in_order([_later(self._look, stream_name(name)) for name in names])
-        for look in found:
-            if isinstance(look, NoSuchStream) and not may_miss:
-                raise look
-        return {name: look for name, look in zip(names, found, strict=True) if isinstance(look, Look)}
+        find = self._look_or_none if may_miss else self._look
+        found = await in_order([_later(find, stream_name(name)) for name in names])
+        return {name: look for name, look in zip(names, found, strict=True) if look is not None}
 
-    async def _look(self, name: StreamName) -> Look | NoSuchStream:
+    async def _look_or_none(self, name: StreamName) -> Look | None:
+        try:
+            return await self._look(name)
+        except NoSuchStream:
+            return None
+
+    async def _look(self, name: StreamName) -> Look:
         for last_try in (*[False] * (_TRIES - 1), True):
-            try:
-                head = (await self._streams.read(name)).head
-                check_usable(str(name), head)
-            except NoSuchStream as missing:
-                return missing
+            head = (await self._streams.read(name)).head
+            check_usable(str(name), head)
             segment = head.open_segment
             if segment is None:
                 return Look(name, head, head.end, 0)
@@ -197,14 +198,8 @@ class Planner:
                 return await self._partitions(wanted, options)
             except _Moved as moved:
                 last = moved
-            wanted = [Wanted(await self._now(want.look.name), want.first, want.stop) for want in wanted]
+            wanted = [Wanted(await self._look(want.look.name), want.first, want.stop) for want in wanted]
         raise RecordsLost(last.stream, last.first, None, "was truncated while the read was planned")
-
-    async def _now(self, name: StreamName) -> Look:
-        look = await self._look(name)
-        if isinstance(look, NoSuchStream):
-            raise look
-        return look
 
     async def _partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
         rows: list[tuple[Wanted, Segment, Extent]] = []

@@ -1,0 +1,108 @@
+"""Batch reads of streams in a real Spark session."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from tests.spark.reading import numbered, readable, write
+
+from buckram import sync
+from buckram.testing import ThreadedCluster
+
+pytestmark = pytest.mark.spark
+
+
+def load(spark: SparkSession, uri: str, stream: str, **options: object) -> DataFrame:
+    return spark.read.format("buckram").options(metadata=uri, **options).load(stream)
+
+
+def test_a_stream_as_a_data_frame(spark: SparkSession, any_cluster: ThreadedCluster, stream: str) -> None:
+    keys = [b"k%d" % (n % 3) for n in range(400)]
+    write(any_cluster.uri, stream, numbered(200), numbered(200, 200), keys=keys[:200])
+    with sync.connect(any_cluster.uri) as client, client.namespace().writer(stream) as writer:
+        writer.append_many(numbered(100, 400), headers=[{"a": b"b"}] * 100)
+        readable(any_cluster.uri, stream, 500)
+        frame = load(spark, any_cluster.uri, stream, minPartitions=5, includeHeaders=True)
+        assert [(column.name, column.dataType.simpleString()) for column in frame.schema.fields] == [
+            ("key", "binary"), ("value", "binary"), ("stream", "string"), ("offset", "bigint"),
+            ("timestamp", "timestamp"), ("append_time", "timestamp"),
+            ("headers", "array<struct<key:string,value:binary>>"),
+        ]  # fmt: skip
+        assert frame.rdd.getNumPartitions() >= 5
+        writer.append(b"too late")
+    found = frame.orderBy("offset").collect()
+    writer_seen = [bytes(row.value) for row in found]
+    # Planned anew by this action: what came meanwhile is in it.
+    assert writer_seen[:500] == numbered(500)
+    assert [row.offset for row in found] == list(range(len(found)))
+    assert {row.stream for row in found} == {stream}
+    assert [(h.key, bytes(h.value)) for h in found[450].headers] == [("a", b"b")]
+    counts = frame.where("key is not null").groupBy(f.col("key").cast("string")).count().orderBy("key").collect()
+    assert [row["count"] for row in counts] == [134, 134, 132]
+
+
+def test_sql_views_and_narrow_schemas(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(20))
+    view = f"v{abs(hash(stream))}"
+    spark.sql(
+        f"CREATE TEMPORARY VIEW {view} USING buckram OPTIONS (metadata '{cluster.uri}', subscribe '{stream}')"
+    )
+    assert spark.sql(f"SELECT sum(CAST(CAST(value AS string) AS int)) AS s FROM {view}").first()["s"] == 190  # type: ignore[index]
+    narrow = spark.read.schema("value binary, offset long").format("buckram").options(metadata=cluster.uri).load(stream)
+    assert [(bytes(row.value), row.offset) for row in narrow.collect()] == [(b"%d" % n, n) for n in range(20)]
+
+
+def test_bounds_and_several_streams(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, f"{stream}-a", numbered(20))
+    write(cluster.uri, f"{stream}-b", numbered(20))
+    reader = spark.read.format("buckram").option("metadata", cluster.uri)
+    reader = reader.option("subscribePattern", f"{stream.removeprefix('default/')}-[ab]")
+    frame = reader.option("startingOffsets", json.dumps({f"{stream}-a": 15})).load()
+    counts = {row.stream: row["count"] for row in frame.groupBy("stream").count().collect()}
+    assert counts == {f"{stream}-a": 5, f"{stream}-b": 20}
+
+
+def test_filters_are_pushed_down_where_spark_gives_them(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str
+) -> None:
+    write(cluster.uri, stream, numbered(100), numbered(100))
+    session = spark.newSession()
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    frame = load(session, cluster.uri, stream, pushdown=True, minPartitions=10)
+    picked = frame.where("offset >= 150 AND offset < 160")
+    assert sorted(row.offset for row in picked.collect()) == list(range(150, 160))
+    assert picked.rdd.getNumPartitions() == 10
+    assert picked.withColumn("p", f.spark_partition_id()).select("p").distinct().count() == 10
+    first = frame.first()
+    assert first is not None
+    late = frame.where(f.col("append_time") > f.lit(first.append_time).cast("timestamp") + f.expr("INTERVAL 1 DAY"))
+    assert late.count() == 0
+    # Without the setting a reader that can push down would fail every read: the option alone decides.
+    assert load(spark, cluster.uri, stream).where("offset >= 150").count() == 50
+
+
+def test_an_empty_stream_has_no_rows(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    with sync.connect(cluster.uri) as client:
+        client.namespace().create(stream)
+    assert load(spark, cluster.uri, stream).count() == 0
+
+
+def test_errors_come_once_while_planning(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    with pytest.raises(AnalysisException, match=f"{stream}: does not exist") as missing:
+        load(spark, cluster.uri, stream).count()
+    assert str(missing.value).count("File ") <= 2
+    with pytest.raises(AnalysisException, match=r"unknown option 'startingofset'; known here: .*subscribePattern"):
+        load(spark, cluster.uri, stream, startingOfset="latest")
+    with pytest.raises(AnalysisException, match="nothing says what to read"):
+        spark.read.format("buckram").option("metadata", cluster.uri).load()
+    with pytest.raises(AnalysisException, match='"metadata" is missing'):
+        spark.read.format("buckram").load(stream)
+    write(cluster.uri, stream, numbered(3))
+    with pytest.raises(PySparkException, match='"value" string: there are only key binary'):
+        spark.read.schema("value string").format("buckram").options(metadata=cluster.uri).load(stream).count()
+    with pytest.raises(AnalysisException, match="offset 9 is out of range"):
+        load(spark, cluster.uri, stream, startingOffsets=json.dumps({stream: 9})).count()

@@ -1,0 +1,240 @@
+"""The source of streaming queries without Spark: offsets from batch to batch, limits, and what is lost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from tests.spark.reading import live_reader, numbered, rows, write
+
+from buckram import sync
+from buckram.core.stream_errors import NoSuchStream
+from buckram.errors import InvalidArgument
+from buckram.spark.cursor import cursor_moves
+from buckram.spark.planning import RecordsLost
+from buckram.spark.stream_live import positions
+from buckram.testing import ThreadedCluster
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+class Run:
+    """One run of a query, as the engine drives its source; `start` is what the checkpoint says."""
+
+    def __init__(self, uri: str, start: dict[str, Any] | None = None, **options: object) -> None:
+        self.reader = live_reader(uri, **options)
+        self.limit = self.reader.getDefaultReadLimit()
+        self.start = _json(self.reader.initialOffset() if start is None else start)
+
+    def batch(self) -> list[dict[str, Any]] | None:
+        """The rows of the next batch; None when there is none."""
+        end = _json(self.reader.latestOffset(self.start, self.limit))
+        if json.dumps(end) == json.dumps(self.start):
+            return None
+        found = rows(self.reader, self.reader.partitions(self.start, end))
+        self.before, self.start = self.start, end
+        return found
+
+    def offsets(self) -> list[list[int]]:
+        """Of all batches until there is no more."""
+        found = []
+        while (batch := self.batch()) is not None:
+            found.append([row["offset"] for row in batch])
+        return found
+
+
+def _json(offset: dict[str, Any]) -> dict[str, Any]:
+    """Offsets come back from the checkpoint as JSON."""
+    found = json.loads(json.dumps(offset))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_offsets_are_readable_and_say_which_stream_it_was(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(5))
+    run = Run(cluster.uri, subscribe=stream, **EARLIEST)
+    with sync.connect(cluster.uri) as client:
+        uid = client.namespace().info(stream).uid
+    assert run.start == {stream: 0, "uids": {stream: uid}}
+    assert run.offsets() == [list(range(5))]
+    assert run.start == {stream: 5, "uids": {stream: uid}}
+    assert run.reader.reportLatestOffset() == {stream: 5}
+
+
+def test_a_query_begins_at_the_end_unless_told_otherwise(any_cluster: ThreadedCluster, stream: str) -> None:
+    write(any_cluster.uri, stream, numbered(5))
+    run = Run(any_cluster.uri, subscribe=stream)
+    assert run.batch() is None
+    write(any_cluster.uri, stream, numbered(3))
+    assert run.offsets() == [[5, 6, 7]]
+    middle = Run(any_cluster.uri, subscribe=stream, startingOffsets=json.dumps({stream: 6}))
+    assert middle.offsets() == [[6, 7]]
+    late = Run(any_cluster.uri, subscribe=stream, startingTimestamp=2**41)
+    assert late.offsets() == []
+
+
+def test_a_restarted_query_goes_on_where_it_was(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(5))
+    first = Run(cluster.uri, subscribe=stream, **EARLIEST)
+    first.offsets()
+    write(cluster.uri, stream, numbered(4))
+    again = Run(cluster.uri, first.start, subscribe=stream, startingOffsets="earliest")
+    assert again.offsets() == [[5, 6, 7, 8]]
+
+
+def test_a_replayed_batch_has_the_same_rows(any_cluster: ThreadedCluster, stream: str) -> None:
+    """Whatever came to the stream meanwhile, and however it is cut."""
+    write(any_cluster.uri, stream, numbered(40), numbered(40))
+    run = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=50, **EARLIEST)
+    first = run.batch()
+    write(any_cluster.uri, stream, numbered(40))
+    other = live_reader(any_cluster.uri, subscribe=stream, minPartitions=7)
+    assert rows(other, other.partitions(run.before, run.start)) == first
+    assert rows(run.reader, run.reader.partitions(run.before, run.start)) == first
+
+
+def test_batches_are_limited_by_records(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(25), numbered(25))
+    run = Run(cluster.uri, subscribe=stream, maxOffsetsPerTrigger=20, **EARLIEST)
+    assert isinstance(run.limit, ReadMaxRows)
+    assert run.limit.max_rows == 20
+    assert run.offsets() == [list(range(20)), list(range(20, 40)), list(range(40, 50))]
+    whole = Run(cluster.uri, subscribe=stream, maxOffsetsPerTrigger=20, **EARLIEST)
+    whole.limit = ReadAllAvailable()  # as Trigger.Once gives it
+    assert whole.offsets() == [list(range(50))]
+
+
+def test_batches_are_limited_by_bytes(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, [b"x" * 1000] * 40, [b"x" * 1000] * 40)
+    run = Run(cluster.uri, subscribe=stream, maxBytesPerTrigger="20k", **EARLIEST)
+    assert isinstance(run.limit, ReadMaxBytes)
+    batches = run.offsets()
+    assert [offset for batch in batches for offset in batch] == list(range(80))
+    assert all(15 <= len(batch) <= 21 for batch in batches[:-1])
+    tiny = Run(cluster.uri, subscribe=stream, maxBytesPerTrigger="1", **EARLIEST)
+    assert [len(tiny.batch() or []) for _ in range(3)] == [1, 1, 1]
+    both = Run(cluster.uri, subscribe=stream, maxBytesPerTrigger="20k", maxOffsetsPerTrigger=7, **EARLIEST)
+    assert len(both.batch() or []) == 7
+
+
+def test_a_limit_is_shared_by_streams_so_that_none_starves(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(300))
+    write(cluster.uri, f"{stream}-b", numbered(100))
+    run = Run(cluster.uri, subscribe=f"{stream},{stream}-b", maxOffsetsPerTrigger=40, **EARLIEST)
+    first = run.batch() or []
+    assert [row["stream"] for row in first].count(stream) == 30
+    assert [row["stream"] for row in first].count(f"{stream}-b") == 10
+    rest = run.offsets()
+    assert sum(map(len, rest)) == 360
+
+
+def test_an_open_segment_is_followed(any_cluster: ThreadedCluster, stream: str) -> None:
+    with sync.connect(any_cluster.uri) as client:
+        ns = client.namespace()
+        with ns.writer(stream) as writer:
+            run = Run(any_cluster.uri, subscribe=stream, **EARLIEST)
+            expected = 0
+            follower = iter(ns.read(stream, follow=True))
+            for n in range(6):
+                writer.append_many(numbered(10, expected))
+                if n == 3:
+                    writer.roll()
+                expected += 10
+                while next(follower).offset < expected - 1:
+                    pass
+                assert [row["value"] for row in run.batch() or []] == numbered(10, expected - 10)
+            assert run.batch() is None
+
+
+def test_available_now_goes_to_the_end_that_was_there_when_it_began(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(25))
+    run = Run(cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, **EARLIEST)
+    run.reader.prepareForTriggerAvailableNow()
+    write(cluster.uri, stream, numbered(25))
+    write(cluster.uri, f"{stream}-new", numbered(25))
+    assert [len(batch) for batch in run.offsets()] == [10, 10, 5]
+
+
+def test_a_new_stream_of_a_pattern_comes_from_its_start(any_cluster: ThreadedCluster, stream: str) -> None:
+    bare = stream.removeprefix("default/")
+    write(any_cluster.uri, f"{stream}-1", numbered(3))
+    run = Run(any_cluster.uri, subscribePattern=f"{bare}-.*")
+    assert run.batch() is None
+    write(any_cluster.uri, f"{stream}-2", numbered(4))
+    # First it comes into the offset, so that its start is in the checkpoint before anything of it is read.
+    assert run.batch() == []
+    assert positions(run.start) == {f"{stream}-1": 3, f"{stream}-2": 0}
+    assert run.offsets() == [[0, 1, 2, 3]]
+
+
+def test_truncated_records_stop_the_query_or_are_passed_over(any_cluster: ThreadedCluster, stream: str) -> None:
+    write(any_cluster.uri, stream, numbered(20), numbered(20))
+    strict = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, **EARLIEST)
+    lax = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, failOnDataLoss="false", **EARLIEST)
+    strict.batch()
+    lax.batch()
+    with sync.connect(any_cluster.uri) as client:
+        client.namespace().truncate(stream, before=25)
+    with pytest.raises(RecordsLost, match=r"offset 10 is wanted and was truncated, the earliest is now 25.*failOn"):
+        strict.batch()
+    assert [offset for batch in lax.offsets() for offset in batch] == list(range(25, 40))
+
+
+def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(20))
+    strict = Run(cluster.uri, subscribe=stream, **EARLIEST)
+    lax = Run(cluster.uri, subscribe=stream, failOnDataLoss="false", **EARLIEST)
+    strict.offsets()
+    lax.offsets()
+    with sync.connect(cluster.uri) as client:
+        client.namespace().delete(stream)
+        with pytest.raises(RecordsLost, match="the stream was deleted"):
+            strict.batch()
+        assert lax.batch() == []
+    write(cluster.uri, stream, numbered(30))
+    with pytest.raises(RecordsLost, match="deleted and made anew"):
+        strict.batch()
+    assert [offset for batch in lax.offsets() for offset in batch] == list(range(30))
+
+
+def test_a_missing_stream_is_an_error_before_the_first_batch(cluster: ThreadedCluster, stream: str) -> None:
+    with pytest.raises(NoSuchStream, match="does not exist"):
+        Run(cluster.uri, subscribe=stream)
+    assert Run(cluster.uri, subscribePattern=f"{stream}-.*").offsets() == []
+
+
+def test_the_cursor_moves_with_the_batches(any_cluster: ThreadedCluster, stream: str) -> None:
+    write(any_cluster.uri, stream, numbered(30))
+    with sync.connect(any_cluster.uri) as client:
+        ns = client.namespace()
+        run = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, cursor="billing", **EARLIEST)
+        assert not ns.cursors(stream)
+        places = []
+        for _ in range(3):
+            run.batch()
+            places.append(ns.cursors(stream)[0].offset)
+            run.reader.commit(run.before)
+        # Placed where the query begins at once; Spark commits a batch when it plans the next.
+        assert places == [0, 0, 10]
+        assert [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("billing", 20, 10)]
+        # A replayed batch, or an older run, does not move it back.
+        run.reader.commit({stream: 5, "uids": {}})
+        assert ns.cursors(stream)[0].offset == 20
+
+
+def test_the_end_offset_tells_the_listener_which_cursor(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(3))
+    run = Run(cluster.uri, subscribe=stream, cursor="billing", **EARLIEST)
+    run.offsets()
+    assert cursor_moves(json.dumps(run.start)) == (cluster.uri, "billing", {stream: 3})
+    for foreign in (None, "", "17", '{"orders": {"0": 5}}', "not json", json.dumps({stream: 3, "uids": {}})):
+        assert cursor_moves(foreign) is None
+
+
+def test_batch_options_are_refused(cluster: ThreadedCluster, stream: str) -> None:
+    with pytest.raises(InvalidArgument, match='"endingOffsets" is for batch reads only'):
+        live_reader(cluster.uri, subscribe=stream, endingOffsets="latest")
+    with pytest.raises(InvalidArgument, match='"ledgers" is for batch reads only'):
+        live_reader(cluster.uri, ledgers="all")
