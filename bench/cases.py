@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Bench, cluster, last_json
-from bench.machine import Watch, cpu_seconds, memory
+from bench.machine import Watch, cpu_seconds, drop_caches, memory
 from buckram import connect
 
 Figures = dict[str, Any]
@@ -175,7 +175,7 @@ def restart() -> Figures:
             time.sleep(3)
             bookie.kill()
         size = _size(bookie.directory)
-        cold = _drop_caches()
+        cold = drop_caches()
         began = time.monotonic()
         bookie.start()
         bookie.wait_ready()
@@ -249,13 +249,3 @@ def _background(command: list[str]) -> Any:
     finally:
         child.kill()
         child.wait()
-
-
-def _drop_caches() -> bool:
-    """Only root can; the figure says whether it was done."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
-    except OSError:
-        return False
-    return True

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from bench.java.figures import FIGURES, Figure, Outcome, outcome
+from bench.java.once import FILLING, ONCE
 from bench.java.report import as_json, show
-from bench.java.runs import ONCE, Run, Session
+from bench.java.runs import Run, Session
 from bench.java.state import FOLDER, State, version
 
 
@@ -32,7 +33,10 @@ def plan(figures: Sequence[Figure], rounds: int) -> list[tuple[int, Run]]:
         for number in range(rounds):
             ordered = _swapped(group) if number % 2 else group
             steps += [(number, run) for run in ordered]
-    return steps + [(0, run) for run in runs if run.case in ONCE]
+    # What fills the disk goes by side: there may not be room for the data of both.
+    once = [run for case in ONCE for run in runs if run.case == case]
+    once.sort(key=lambda run: run.bookies if run.case in FILLING else "")
+    return steps + [(0, run) for run in once]
 
 
 def _swapped(runs: Sequence[Run]) -> list[Run]:

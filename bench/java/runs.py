@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.harness import data_root
 from bench.java.loads import Loaders
+from bench.java.once import ONCE
 from bench.java.sides import ApacheSide, OurSide, Side
 from bench.machine import between, snapshot
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
@@ -49,8 +50,8 @@ LOADS: dict[str, dict[str, Any]] = {
     "tail": {"load": "paced", "rate": 5000, "seconds": 300},
     "sequential": {"load": "sequential"},
 }
-ONCE = ("tail", "fill", "cold", "idle", "million", "start", "restart")
-"""Cases of one round only; the others are repeated."""
+ALONE = ("start", "idle", "million", "restart")
+"""Cases with a bookie of their own and without a client of Apache's."""
 SEQUENTIAL_ENTRIES = 500_000
 OUTSTANDING = {"apache-2": 2500, "apache-3": 2500, "ours": 4000}
 """The best seen for each client; for a hundred ledgers likewise."""
@@ -66,6 +67,8 @@ class Session:
         self._zookeeper: ZooKeeperServer | None = None
         self._sides: dict[str, Side] = {}
         self._warmed = set[str]()
+        self.filled: dict[str, list[int]] = {}
+        """Ledgers that a fill left for cold reads, by its key."""
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
@@ -104,56 +107,64 @@ class Session:
 
     def measure(self, run: Run) -> dict[str, Any]:
         """One measurement; when strangers were too loud, a second one if there is time to wait for quiet."""
-        self.warm_up(run.client, run.bookies)
+        if run.case not in ALONE:
+            self.warm_up(run.client, run.bookies)
         waited = self.wait_quiet()
-        figures = self._measure(run)
+        if run.case in ONCE:
+            return ONCE[run.case](self, run)
+        figures = self.slice(run)
         if figures["foreign_share"] > QUIET_SHARE and self.wait_s > 0 and waited < self.wait_s:
             self.wait_quiet()
-            again = self._measure(run)
+            again = self.slice(run)
             figures = min(figures, again, key=lambda found: float(found["foreign_share"]))
         return figures
 
-    def _measure(self, run: Run) -> dict[str, Any]:
+    def request(self, run: Run) -> dict[str, Any]:
+        """What every load of this run is asked for."""
+        return {
+            "uri": self.side(run.bookies).uri, "protocol": 3 if run.client == "apache-3" else 2,
+            "seconds": self.seconds, "outstanding": OUTSTANDING[run.client],
+        }  # fmt: skip
+
+    def slice(self, run: Run) -> dict[str, Any]:
+        """A load for a stretch of time."""
         side = self.side(run.bookies)
         loader = self.loaders[run.client]
         first = f"{run.client} {run.case}" not in self._warmed
         self._warmed.add(f"{run.client} {run.case}")
-        request = {
-            "uri": side.uri, "protocol": 3 if run.client == "apache-3" else 2, "seconds": self.seconds,
-            "outstanding": OUTSTANDING[run.client], "warm": 10 if first else 4, **LOADS[run.case],
-        }  # fmt: skip
+        request = {**self.request(run), "warm": 10 if first else 4, **LOADS[run.case]}
         made: list[int] = []
         if request["load"] == "sequential":
             filled = loader.ask({**request, "load": "fill", "entries": SEQUENTIAL_ENTRIES}, self.folder)
             request["ledgers"] = made = filled["ledgers"]
             request["seconds"] = self.seconds / 2
         figures = loader.ask(request, self.folder, side.pids, self.beside(side))
-        made = made or figures.pop("ledgers")
-        if side.name == "apache":
-            loader.ask({**request, "load": "drop", "ledgers": made}, self.folder)
-        self.tidy(side)
+        self.discard(run, made or figures.pop("ledgers"))
         return figures
 
-    def tidy(self, side: Side) -> None:
-        if side.name == "ours":
+    def discard(self, run: Run, ledgers: list[int]) -> None:
+        """These are not needed any more; brings the cluster back to where the next measurement can begin."""
+        side = self.side(run.bookies)
+        if side.name == "apache":
+            drop = {**self.request(run), "load": "drop", "ledgers": ledgers}
+            self.loaders[run.client].ask(drop, self.folder)
+        else:
             self.loaders.forget(side.uri)
         side.tidy()
 
     def warm_up(self, client: str, bookies: str) -> None:
         """Half a minute of load before anything counts where code is compiled while it runs: for each client, and for
         Apache's bookies."""
-        side = self.side(bookies)
         needs = [name for name in (client, bookies) if name.startswith("apache") and name not in self._warmed]
         if not needs:
             return
         self._warmed.update(needs)
         loader = self.loaders[client]
-        request = {"uri": side.uri, "protocol": 3 if client == "apache-3" else 2, "outstanding": OUTSTANDING[client]}
+        run, made = Run("warm-up", client, bookies), list[int]()
         for ledgers, seconds in ((1, 0.6 * WARM_UP_S), (100, 0.4 * WARM_UP_S)):
-            load = {**request, "load": "write", "ledgers": ledgers, "warm": 0, "seconds": seconds}
-            made = loader.ask(load, self.folder)["ledgers"]
-            loader.ask({**request, "load": "drop", "ledgers": made}, self.folder)
-        self.tidy(side)
+            load = {**self.request(run), "load": "write", "ledgers": ledgers, "warm": 0, "seconds": seconds}
+            made += loader.ask(load, self.folder)["ledgers"]
+        self.discard(run, made)
 
     def wait_quiet(self) -> float:
         """Until strangers leave the machine alone, or as long as is allowed; how long that was."""

@@ -91,10 +91,11 @@ class ApacheBookie:
                 raise RuntimeError(f"the bookie in {self.directory} does not answer")
             time.sleep(0.005)
 
-    def tidy(self) -> None:
+    def tell(self, what: str) -> None:
+        """"tidy" or "stop"; `done` waits for it."""
         assert self.process is not None
         assert self.process.stdin is not None
-        self.process.stdin.write(b'{"do": "tidy"}\n')
+        self.process.stdin.write(json.dumps({"do": what}).encode() + b"\n")
         self.process.stdin.flush()
 
     def _answer(self, key: str) -> None:
@@ -104,8 +105,14 @@ class ApacheBookie:
         if not line or key not in json.loads(line):
             raise RuntimeError(f"Apache's bookie in {self.directory} ended; see {self.directory.with_suffix('.log')}")
 
-    def tidied(self) -> None:
+    def done(self) -> None:
         self._answer("done")
+
+    def stop(self) -> None:
+        """In order: it is not registered any more."""
+        self.tell("stop")
+        self.done()
+        self.kill()
 
     def kill(self) -> None:
         if self.process is not None:
@@ -144,9 +151,9 @@ class ApacheSide:
 
     def tidy(self) -> None:
         for bookie in self.bookies:
-            bookie.tidy()
+            bookie.tell("tidy")
         for bookie in self.bookies:
-            bookie.tidied()
+            bookie.done()
         settle(self._folder)
 
     def close(self) -> None:

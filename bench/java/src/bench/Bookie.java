@@ -17,7 +17,8 @@ import org.apache.bookkeeper.server.conf.BookieConfiguration;
  * Apache's bookie as its own main program would run it, and a way to tell it between two measurements to flush and to
  * drop deleted ledgers, so that what one measurement left behind is not paid for by the next.
  *
- * <p>Argument: a configuration file. Standard input: {"do": "tidy"}, answered by {"done": "tidy"}; its end ends the process.
+ * <p>Argument: a configuration file. Standard input: {"do": "tidy"} or {"do": "stop"}, answered by {"done": ...}; its end
+ * ends the process.
  */
 public final class Bookie {
     private Bookie() {
@@ -45,6 +46,8 @@ public final class Bookie {
                     Thread.sleep(20);
                 }
                 System.gc();
+            } else if (what.equals("stop")) {
+                server.getLifecycleComponentStack().close();
             } else {
                 throw new IllegalArgumentException(what);
             }

@@ -1,0 +1,180 @@
+"""Measurements that are made once a side: much data, cold reads, memory, starts. Not here: slices of load (runs.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.java.sides import ApacheSide, OurSide, Side, answers, settle
+from bench.ledgers import add_entry
+from bench.machine import disk_written, drop_caches, memory
+
+if TYPE_CHECKING:
+    from bench.java.runs import Run, Session
+
+Figures = dict[str, Any]
+ENTRY = 1024
+FILL_BYTES = 10 * 10**9
+"""Acknowledged bytes of the long fill: as much on each of three bookies."""
+FILL_LEDGERS = 10
+COLD_BYTES = 20 * 10**9
+"""Over all bookies."""
+RESTART_BYTES = 20 * 10**9
+"""On one bookie."""
+STARTS = 5
+IDLE_S = 10.0
+MILLION = 1_000_000
+FREE_BYTES = 50 * 10**9
+START_DEADLINE_S = 120.0
+
+
+def check_room(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES:
+        raise RuntimeError(f"{folder}: {free / 1e9:.0f} GB are free, this needs {FREE_BYTES / 1e9:.0f}: set BENCH_DIR")
+
+
+def tail(session: Session, run: Run) -> Figures:
+    return session.slice(run)
+
+
+def fill(session: Session, run: Run) -> Figures:
+    """Ten ledgers at full speed; bytes on the disk until all of it is where it stays, memory of the largest bookie."""
+    check_room(session.folder)
+    side = session.side(run.bookies)
+    settle(session.folder)
+    before = disk_written(session.folder)
+    request = {**session.request(run), "load": "fill", "ledgers": FILL_LEDGERS, "entries": FILL_BYTES // ENTRY}
+    figures = session.loaders[run.client].ask(request, session.folder, side.pids, session.beside(side))
+    rss = max(memory(pid)["peak"] for pid in side.pids)
+    if isinstance(side, ApacheSide):
+        side.tidy()  # what is in memory only has to go to the disk, too
+    settle(session.folder, 60.0)
+    written = disk_written(session.folder) - before
+    session.filled[run.key] = figures.pop("ledgers")
+    per_byte = written / (len(side.pids) * figures["all_entries"] * ENTRY)
+    return {**figures, "disk_per_byte": round(per_byte, 4), "rss_mb": round(rss / 1e6, 1)}
+
+
+def cold(session: Session, run: Run) -> Figures:
+    """Single entries at random places of what was filled in, with nothing of it in the page cache."""
+    side = session.side(run.bookies)
+    key = run.key.replace("cold:", "fill:")
+    if key not in session.filled:
+        fill(session, type(run).parse(key))
+    share = COLD_BYTES / (FILL_BYTES * len(side.pids))
+    ledgers = session.filled.pop(key)
+    chosen = ledgers[: max(1, round(share * len(ledgers)))]
+    request = {**session.request(run), "load": "random", "ledgers": chosen, "outstanding": 64, "warm": 5}
+    dropped = drop_caches()
+    figures = session.loaders[run.client].ask(request, session.folder, side.pids, session.beside(side))
+    session.discard(run, ledgers)
+    return {**figures, "dropped": dropped}
+
+
+@contextlib.contextmanager
+def solo(session: Session, run: Run) -> Iterator[Side]:
+    """One bookie of its own, which is gone afterwards."""
+    folder = session.folder / f"{run.case}-{run.bookies}"
+    kind = ApacheSide if run.bookies == "apache" else OurSide
+    side = kind(session.zookeeper.address, folder, bookies=1)
+    side.start()
+    try:
+        yield side
+    finally:
+        session.loaders.forget(side.uri)
+        side.close()
+
+
+def idle(session: Session, run: Run) -> Figures:
+    """A bookie that has started and does nothing."""
+    with solo(session, run) as side:
+        time.sleep(IDLE_S)
+        return {"rss_mb": round(memory(side.pids[0])["rss"] / 1e6, 1)}
+
+
+def million(session: Session, run: Run) -> Figures:
+    """Two entries in each of a million ledgers, the second ones in random order; memory at its highest."""
+    with solo(session, run) as side:
+        port, order = side.ports[0], list(range(MILLION))
+        began = time.monotonic()
+        add_entry(port, order)
+        random.Random(1).shuffle(order)
+        add_entry(port, order, 1)
+        took = time.monotonic() - began
+        found = memory(side.pids[0])
+        return {
+            "rss_mb": round(found["peak"] / 1e6, 1),
+            "rss_mb_after": round(found["rss"] / 1e6, 1),
+            "per_s": round(2 * MILLION / took),
+        }
+
+
+def _first_answer(start: Callable[[], None], port: int) -> float:
+    """Seconds from the start of a process to its first answer."""
+    began = time.monotonic()
+    start()
+    while not answers(port):
+        if time.monotonic() - began > START_DEADLINE_S:
+            raise RuntimeError(f"no answer at port {port} after {START_DEADLINE_S:g} s")
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
+def start(session: Session, run: Run) -> Figures:
+    """Start of a bookie on a directory without entries, a few times."""
+    took = []
+    with solo(session, run) as side:
+        bookie, port = side.bookies[0], side.ports[0]
+        for _ in range(STARTS):
+            bookie.stop()
+            settle(session.folder)
+            took.append(_first_answer(bookie.start, port))
+            bookie.wait_ready()
+    return {"seconds": round(statistics.median(took), 3), "lowest": round(min(took), 3), "highest": round(max(took), 3)}
+
+
+def restart(session: Session, run: Run) -> Figures:
+    """Start after kill -9 in the middle of a load, with 20 GB on the bookie and nothing in the page cache."""
+    check_room(session.folder)
+    with solo(session, run) as side:
+        bookie, port = side.bookies[0], side.ports[0]
+        load = {"uri": side.uri, "load": "fill", "ledgers": FILL_LEDGERS, "e": 1, "qw": 1, "qa": 1}
+        began = time.monotonic()
+        session.loaders["ours"].ask({**load, "entries": RESTART_BYTES // ENTRY}, session.folder)
+        filled = time.monotonic() - began
+        command = [sys.executable, "-m", "buckram", "bench", "write", "--metadata", side.uri]
+        writer = subprocess.Popen(
+            [*command, "--ensemble", "1/1/1", "--seconds", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            time.sleep(5)
+            bookie.kill()
+        finally:
+            writer.kill()
+            writer.wait()
+        dropped = drop_caches()
+        took = _first_answer(bookie.start, port)
+        bookie.wait_ready()
+        return {
+            "seconds": round(took, 3),
+            "fill_seconds": round(filled, 1),
+            "dropped": dropped,
+            "rss_mb": round(memory(side.pids[0])["peak"] / 1e6, 1),
+        }
+
+
+ONCE: dict[str, Callable[[Session, Run], Figures]] = {
+    one.__name__: one for one in (tail, start, idle, million, restart, fill, cold)
+}
+"""By case, in the order in which they are measured: those that fill the disk come last."""
+FILLING = ("fill", "cold")
+"""The second reads what the first wrote."""
