@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 from pathlib import Path
 
 import pytest
 from tests.unit.bookie_kit import KEY, Kit, add, batch, ledger_metadata, running, stored
 
+from buckram.cli.app import run
+from buckram.cli.exits import Exit
 from buckram.core.messages import ListEntries, Read, ReadLac
+from buckram.disk.local import LOCK_NAME
 from buckram.errors import Code
 from buckram.metadata.store import TreeStore
 from buckram.types import LedgerState
@@ -86,3 +92,35 @@ async def test_limbo_lasts_over_restarts_until_it_is_cleared(tmp_path: Path) -> 
     async with running(tmp_path, metadata=metadata) as kit:
         kit.store.clear_limbo()
         assert (await (await kit.wire(3)).call(Read(77, 0))).code is Code.NO_LEDGER
+
+
+async def test_an_operator_clears_it_with_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async def command(*words: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(run, ["bookie", "clear-limbo", "--data", str(tmp_path), *words])
+        said = capfd.readouterr()
+        return code, said.out + said.err
+
+    metadata = await damaged(tmp_path)
+    async with running(tmp_path, metadata=metadata):
+        code, said = await command("--yes")
+        assert code == Exit.FAILED
+        assert "in use by another process" in said
+    code, said = await command()
+    assert code == Exit.USAGE
+    assert "say --yes" in said
+    code, said = await command("--yes", "--json")
+    assert (code, json.loads(said)) == (Exit.OK, {"directory": str(tmp_path), "cleared": True})
+    assert "nothing to do" in (await command())[1]
+    async with running(tmp_path, metadata=metadata) as kit:
+        assert not kit.store.limbo
+        wire = await kit.wire(3)
+        assert (await wire.call(Read(77, 0))).code is Code.NO_LEDGER
+        assert (await wire.call(Read(1, 0))).body == stored(1, 0, payload=b"a")
+
+
+async def test_only_a_bookies_directory_is_cleared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for directory in (tmp_path, tmp_path / "none"):
+        words = ["bookie", "clear-limbo", "--data", str(directory), "--yes"]
+        assert await asyncio.to_thread(run, words) == Exit.USAGE
+        assert str(directory) in capfd.readouterr().err
+    assert [name for name in os.listdir(tmp_path) if name != LOCK_NAME] == []

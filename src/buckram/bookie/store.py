@@ -374,7 +374,8 @@ class Store:
             self._compacting = False
 
     def clear_limbo(self) -> None:
-        """An operator's word that every ledger was compared with its other replicas and repaired."""
+        """An operator's word that every ledger was compared with its other replicas and repaired. It lasts once the
+        damaged log file is sealed."""
         self._state.losses.limbo = False
         self._table.refresh_limbo()
         self._maintenance.spawn(self._maintenance.publish(), "clear limbo")

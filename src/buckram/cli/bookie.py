@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli.bookie_run import config, run
+from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
 from buckram.core.availability import EntryList
@@ -40,6 +40,7 @@ def bookie() -> None:
 
 bookie.add_command(run)
 bookie.add_command(config)
+bookie.add_command(clear_limbo)
 
 
 @bookie.command("list")

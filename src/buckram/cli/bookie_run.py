@@ -1,4 +1,4 @@
-"""`buckram bookie run` and `config`: the configuration in force, and one bookie as a process.
+"""`buckram bookie run`, `config` and `clear-limbo`: one bookie as a process, its configuration, its directory.
 
 Signals, the ready line and the end with the parent are here; everything else of a bookie is bookie/process.
 """
@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
-from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async
-from buckram.cli.output import emit
+from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async, yes_option
+from buckram.cli.output import confirm, emit
 from buckram.config import Sourced, load
+from buckram.errors import InvalidArgument
 from buckram.types import BookieInfo
 
 SECTIONS = ("bookie", "store", "net")
@@ -141,3 +142,34 @@ def config(
         emit({"settings": rows(sources)})
     else:
         print(text(sources), end="")
+
+
+@click.command("clear-limbo")
+@click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
+@click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="As for `bookie run`.")
+@yes_option
+@json_option
+def clear_limbo(directory: str, config_file: str | None, yes: bool, as_json: bool) -> None:
+    """Your word that a bookie which may have lost data has all of it again. Stop the bookie first.
+
+    A bookie that found acknowledged data missing says "unknown" instead of "no such entry" from then on. Once every
+    ledger that names it went through `buckram ledger repair` without anything left to repair, it may say no again.
+
+    \b
+    Example:
+      buckram bookie clear-limbo --data /srv/bookie-1
+    """
+    from buckram.bookie.limbo import clear_limbo as clear
+    from buckram.bookie.limbo import may_lack_data
+
+    config, _ = load("store", read_toml(config_file), os.environ, None)
+    limbo = run_async(may_lack_data(directory, config, environment=os.environ))
+    if limbo:
+        if not yes and not sys.stdin.isatty():
+            raise InvalidArgument("say --yes if every ledger that names this bookie was repaired and nothing was left")
+        confirm("Was every ledger that names this bookie repaired, and nothing was left?", yes)
+        run_async(clear(directory, config, environment=os.environ))
+    if as_json:
+        emit({"directory": directory, "cleared": limbo})
+    else:
+        print(f"{directory}: {'cleared' if limbo else 'nothing to do, it knows of no lost data'}")

@@ -1,0 +1,71 @@
+"""An operator's word that a bookie which may have lost data has it all again. The bookie must not run."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+
+from buckram.bookie import superblock
+from buckram.bookie.process import DISK_VARIABLE, open_disk
+from buckram.bookie.store import Store
+from buckram.config import StoreConfig
+from buckram.errors import CorruptStore, InvalidArgument
+from buckram.net.runtime import production_runtime
+from buckram.seams import Disk
+
+_SEALED_S, _PAUSE_S = 120.0, 0.01
+
+
+async def may_lack_data(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> bool:
+    """Whether the bookie answers "unknown" for what it does not have. Opens its store, which may find a loss."""
+    return await _open(directory, config, environment, clear=False)
+
+
+async def clear_limbo(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> bool:
+    """Let it say "no such entry" again, durably. False: nothing to do. Errors: OSError (the bookie runs, the disk
+    fails), CorruptStore, InvalidArgument."""
+    return await _open(directory, config, environment, clear=True)
+
+
+async def _open(directory: str, config: StoreConfig, environment: Mapping[str, str], *, clear: bool) -> bool:
+    if not Path(directory).is_dir():  # noqa: ASYNC240
+        raise InvalidArgument(f"{directory}: no such directory; name the data directory of a bookie")
+    disk = open_disk(directory, config.disk_mode, environment.get(DISK_VARIABLE, ""))
+    try:
+        disk.lock()
+        return await _run(directory, disk, config, clear)
+    finally:
+        disk.close()
+
+
+async def _sealed(store: Store) -> None:
+    """Until every log file but the newest has a footer: one without is scanned by each start, which would find its
+    damaged blocks again."""
+    async with asyncio.timeout(_SEALED_S):
+        while (now := store.stats())["sealed_segments"] < now["segments"] - 1:
+            if store.failed is not None:
+                raise store.failed
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _run(directory: str, disk: Disk, config: StoreConfig, clear: bool) -> bool:
+    runtime = production_runtime()
+    try:
+        if superblock.read_superblock(disk) is None:
+            raise InvalidArgument(f"{directory}: no bookie has its data there")
+        store = Store.open(disk, config, runtime.stats, runtime.rng)
+    except CorruptStore as error:
+        raise CorruptStore(f"{directory}: {error}") from error
+    try:
+        limbo = store.limbo
+        if limbo and clear:
+            await _sealed(store)
+            store.clear_limbo()
+    finally:
+        await store.close()
+    written = superblock.read_superblock(disk)
+    if clear and (written is None or written.limbo):
+        raise OSError(errno.EIO, f"{directory}: the disk did not take it; nothing has changed")
+    return limbo
