@@ -18,7 +18,7 @@ from tests.e2e.conftest import DEADLINE_S, buckram, environment
 from tests.e2e.zookeeper_kit import need_zookeeper
 
 from buckram import Client, Writer, connect
-from buckram.errors import MetadataUnavailable
+from buckram.errors import MetadataUnavailable, NotEnoughBookies
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import Ensemble, start_ensemble
 
@@ -104,7 +104,7 @@ async def create_when_possible(client: Client) -> Writer:
     async def attempt() -> bool:
         try:
             made.append(await client.create(ensemble="3/3/2"))
-        except MetadataUnavailable:
+        except (MetadataUnavailable, NotEnoughBookies):  # bookies whose sessions ended register again a little later
             return False
         return True
 
