@@ -208,7 +208,7 @@ def test_v3_adds_become_runs_in_the_stored_form() -> None:
     items = feed(*(wire_v3.encode_request(one, 70 + i)[4:] for i, one in enumerate(requests)))
     runs = [item for item in items if isinstance(item, AddRun)]
     assert [(r.ledger_id, r.first, r.count, r.context.txns) for r in runs] == [
-        (1, 0, 3, (70, 71, 72)), (1, 4, 1, (73,)), (2, 5, 1, (74,)), (2, 6, 1, (75,)), (2, 7, 1, (76,)),
+        (1, 0, 3, (b"F", b"G", b"H")), (1, 4, 1, (b"I",)), (2, 5, 1, (b"J",)), (2, 6, 1, (b"K",)), (2, 7, 1, (b"L",)),
     ]
     assert runs[0].chunk == b"".join(frame_add(KEY, one.body) for one in requests[:3])
     assert (runs[0].lac, runs[0].stride, runs[3].flags, runs[4].deferred_sync) == (1, 65, 6, True)

@@ -35,11 +35,11 @@ _LOW_BYTES = bytes(range(256))
 
 
 class AddContext(NamedTuple):
-    """What the answers to a run need besides its ids. `txns`: one v3 transaction id per entry."""
+    """What the answers to a run need besides its ids. `txns`: per entry its v3 transaction id, a varint as it came."""
 
     protocol: int
     version: int
-    txns: tuple[int, ...]
+    txns: tuple[bytes, ...]
 
 
 V2_ADDS = AddContext(2, 2, ())

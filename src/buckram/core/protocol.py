@@ -7,7 +7,6 @@ one frame and one chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple, Protocol, TypeAlias
 
 from buckram.core import wire_v2, wire_v3
@@ -23,6 +22,7 @@ from buckram.core.adds import (
     frame_add,
     scan_adds,
 )
+from buckram.core.adds_v3 import scan_v3_adds, v3_add_replies
 from buckram.core.context import (
     OP_ADD,
     OP_AUTH,
@@ -57,6 +57,7 @@ from buckram.core.messages import (
     StartTlsReply,
     WriteLacReply,
 )
+from buckram.core.protobuf import varint
 from buckram.errors import Code
 
 AUTH_DISABLED = "AuthDisabledPlugin"
@@ -113,7 +114,7 @@ class ServerProtocol:
         self._v2 = False
         self._closed = False
         self._v3_adds: list[Add] = []
-        self._v3_txns: list[int] = []
+        self._v3_txns: list[bytes] = []
         self._v3_bytes = 0
 
     @property
@@ -142,6 +143,11 @@ class ServerProtocol:
                 if self._v2 and self._authenticated:
                     offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
                     items.extend(runs)
+                elif self._authenticated:
+                    offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
+                    if runs:
+                        self._flush_adds(items)
+                        items.extend(runs)
                 end = chunks.next_frame(buffer, offset)
                 if not end:
                     break
@@ -192,7 +198,7 @@ class ServerProtocol:
         if self._v3_adds and not _continues(self._v3_adds[-1], add):
             self._flush_adds(items)
         self._v3_adds.append(add)
-        self._v3_txns.append(context.txn)
+        self._v3_txns.append(varint(context.txn))
         self._v3_bytes += len(add.body) + FRAME_OVERHEAD
         if self._v3_bytes >= self._max_run_bytes:
             self._flush_adds(items)
@@ -301,10 +307,4 @@ def encode_add_replies(run: AddRun, code: Code = Code.OK) -> bytes:
     context = run.context
     if context.protocol == 2:
         return ack_frames(run.ledger_id, run.first, run.count, code, context.version)
-    return b"".join(_v3_add_replies(run, code))
-
-
-def _v3_add_replies(run: AddRun, code: Code) -> Iterable[bytes]:
-    for entry, txn in enumerate(run.context.txns, run.first):
-        context = ReplyContext(3, wire_v3.VERSION, OP_ADD, run.ledger_id, entry, txn)
-        yield wire_v3.encode_reply(context, AddReply(code, run.ledger_id, entry))
+    return v3_add_replies(run, code)

@@ -1,0 +1,118 @@
+"""Adds of the protobuf wire in bulk: the same runs and answers as message by message."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from buckram.core import bookkeeper_pb2 as pb
+from buckram.core import protocol, wire_v3
+from buckram.core.adds import AddRun
+from buckram.core.adds_v3 import scan_v3_adds
+from buckram.core.entry import Digest
+from buckram.core.messages import Add, AddReply
+from buckram.core.protocol import OP_ADD, ReplyContext, ServerProtocol, encode_add_replies
+from buckram.errors import Code
+from buckram.types import DigestType
+
+LIMIT = 1 << 20
+KEYS = (bytes(20), bytes(range(20)))
+DIGEST = Digest(DigestType.CRC32C, b"")
+EDGES = [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 2**31, 2**62]
+
+
+def request(ledger: int, entry: int, lac: int, size: int, key: bytes = KEYS[0], *, recovery: bool = False) -> Add:
+    return Add(ledger, entry, key, DIGEST.seal(ledger, entry, lac, 7, bytes(size)), recovery)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[tuple[Add, int]]:
+    found: list[tuple[Add, int]] = []
+    entry = draw(st.sampled_from(EDGES))
+    for _ in range(draw(st.integers(1, 12))):
+        entry = draw(st.sampled_from([entry + 1, entry + 1, entry + 1, entry, draw(st.sampled_from(EDGES))]))
+        one = request(
+            draw(st.sampled_from([1, 1, 1, 300, 2**40])), entry, draw(st.integers(-1, entry)),
+            draw(st.sampled_from([0, 5, 5, 90, 20_000])), draw(st.sampled_from([KEYS[0], KEYS[0], KEYS[1]])),
+            recovery=draw(st.integers(0, 9)) == 0,
+        )  # fmt: skip
+        found.append((one, draw(st.sampled_from([*EDGES, 2**63, 2**64 - 1]))))
+    return found
+
+
+def run_of(server: ServerProtocol, data: bytes, cuts: list[int]) -> list[AddRun]:
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    items = [item for a, b in itertools.pairwise(edges) for item in server.feed(data[a:b])]
+    assert all(isinstance(item, AddRun) for item in items), items
+    return [item for item in items if isinstance(item, AddRun)]
+
+
+def entries(runs: list[AddRun]) -> list[tuple[object, ...]]:
+    """What the runs say, however they are cut."""
+    found: list[tuple[object, ...]] = []
+    for run in runs:
+        assert run.end - run.start == len(run.chunk)
+        offset = 0
+        for n in range(run.count):
+            end = offset + 4 + int.from_bytes(run.chunk[offset : offset + 4], "big")
+            found.append((run.ledger_id, run.first + n, run.chunk[offset:end], run.context.txns[n], run.flags))
+            assert not run.stride or end - offset == run.stride
+            offset = end
+        assert offset == run.end
+    return found
+
+
+@given(streams(), st.lists(st.integers(0, 1 << 20), max_size=3))
+def test_it_finds_what_the_general_way_finds(stream: list[tuple[Add, int]], cuts: list[int]) -> None:
+    data = b"".join(wire_v3.encode_request(one, txn) for one, txn in stream)
+    fast = run_of(ServerProtocol(LIMIT), data, cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "scan_v3_adds", lambda buffer, offset, *_: (offset, []))
+        slow = run_of(ServerProtocol(LIMIT), data, cuts)
+    assert entries(fast) == entries(slow)
+    if not cuts:
+        assert fast == slow
+
+
+@given(streams(), st.sampled_from([Code.OK, Code.FENCED, Code.IO_ERROR, Code.TOO_MANY_REQUESTS, Code.READ_ONLY]))
+def test_the_answers_are_those_of_protobuf(stream: list[tuple[Add, int]], code: Code) -> None:
+    for run in run_of(ServerProtocol(LIMIT), b"".join(wire_v3.encode_request(*one) for one in stream), []):
+        txns = [pb.BKPacketHeader.FromString(b"\x08\x03\x10\x02\x18" + txn).txnId for txn in run.context.txns]
+        assert encode_add_replies(run, code) == b"".join(
+            wire_v3.encode_reply(
+                ReplyContext(3, 3, OP_ADD, run.ledger_id, entry, txn), AddReply(code, run.ledger_id, entry)
+            )
+            for entry, txn in enumerate(txns, run.first)
+        )
+
+
+@given(st.integers(0, 200), st.integers(0, 255), st.integers(0, 20))
+def test_a_changed_byte_is_left_to_the_general_way_or_changes_a_value(at: int, byte: int, spare: int) -> None:
+    """Never an error, never a frame beyond the chunk, never ids that differ from those in the stored entry."""
+    data = bytearray(wire_v3.encode_request(request(300, 20_000, 5, 30), 77) + bytes(spare))
+    data[at % len(data)] = byte
+    offset, runs = scan_v3_adds(bytes(data), 0, LIMIT)
+    assert offset <= len(data)
+    for run in runs:
+        stored = run.chunk[28:]
+        assert (run.ledger_id, run.first) == (int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:16], "big"))
+        whole = pb.Request.FromString(bytes(data[4:offset]))
+        assert (whole.addRequest.ledgerId, whole.addRequest.entryId) == (run.ledger_id, run.first)
+        assert whole.addRequest.body == stored
+
+
+def test_what_has_more_fields_is_not_of_the_usual_shape() -> None:
+    message = pb.Request.FromString(wire_v3.encode_request(request(1, 2, 1, 9), 5)[4:])
+    message.addRequest.writeFlags = 1
+    data = message.SerializeToString()
+    assert scan_v3_adds(len(data).to_bytes(4, "big") + data, 0, LIMIT) == (0, [])
+
+
+@pytest.mark.parametrize(("room", "taken"), [(-1, 0), (0, 1)])
+def test_a_frame_at_the_limit(room: int, taken: int) -> None:
+    data = wire_v3.encode_request(request(1, 2, 1, 9), 5)
+    _, runs = scan_v3_adds(data, 0, len(data) + room)
+    assert len(runs) == taken
