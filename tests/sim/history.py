@@ -135,3 +135,14 @@ class History:
             length = sum(len(p) for p in self.handle.payloads[: entry + 1])
             rows.append((entry, self.handle.payloads[entry] if payload is None else payload, length, -1))
         self.judge.read_done(LEDGER, ReadResult(client, kind, 0, 0, lac, rows, error, error_entry=error_entry))
+
+
+def good() -> History:
+    h = History()
+    h.write(3)
+    h.close(2)
+    h.read([0, 1, 2])
+    h.read([0, 1, 2], kind="final", client="f1")
+    h.judge.quiet()
+    h.judge.ended()
+    return h

@@ -90,3 +90,8 @@ async def settle(store: Store, turns: int = 400) -> None:
     await durable(store)
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+async def reopened(store: Store, disk: MemoryDisk) -> Store:
+    await store.close()
+    return open_store(disk)
