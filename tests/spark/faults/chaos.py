@@ -1,0 +1,154 @@
+"""The data source with accidents: `format("buckram_chaos")` is the real one, but dies where an option says.
+
+`faults` lists POINT or POINT:BATCH:PARTITION, separated by commas; each happens once in the directory `marks`.
+
+    raise-early, kill-early    a task fails, or its worker is killed, with rows written and the ledger open
+    raise-late, kill-late      the same after the ledgers are sealed
+    kill-executor              as kill-early, but of the executor's JVM
+    slow                       a first attempt that takes very long: for speculation
+    commit-before, commit-after  the commit fails before or after it published
+    lost-reply                 the metadata store does what it is told, and its answer is lost
+    die-before, die-after      the driver is killed before or after the publishing, before Spark notes the batch
+    hold                       the commit waits, ready to publish, until the file `go` is there
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from buckram.errors import MetadataUnavailable
+from buckram.seams import KeyOp
+from buckram.spark.clients import connection
+from buckram.spark.sink import StreamWriter, stream_writer
+from buckram.spark.source import BuckramDataSource
+from buckram.spark.transactions import Attempt
+
+OWN = ("faults", "marks")
+HOLD_S = 120.0
+
+
+class ChaosSource(BuckramDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "buckram_chaos"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        plain = {name: text for name, text in self.options.items() if name.lower() not in OWN}
+        writer = stream_writer(plain, schema, overwrite)
+        return ChaosWriter(writer, Faults(self.options))
+
+
+class Faults:
+    """Which accidents are still to come."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._listed = [fault for fault in options.get("faults", "").split(",") if fault]
+        self.marks = Path(options["marks"])
+
+    def strikes(self, point: str, batch: int, partition: int = -1) -> bool:
+        """Whether this accident happens now; then never again, in whatever process."""
+        for fault in self._listed:
+            name, _, where = fault.partition(":")
+            if name != point or (where and where not in (f"{batch}", f"{batch}:{partition}")):
+                continue
+            try:
+                os.close(os.open(self.marks / fault.replace(":", "."), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except FileExistsError:
+                continue
+            return True
+        return False
+
+
+class ChaosWriter(StreamWriter):
+    def __init__(self, real: StreamWriter, faults: Faults) -> None:
+        super().__init__(real.settings)
+        self.faults = faults
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        attempt = Attempt.here()
+        part = super().write(self._interrupted(iterator, attempt))
+        where = attempt.batch, attempt.partition
+        if self.faults.strikes("raise-late", *where):
+            raise RuntimeError("a task died after it had sealed its ledgers")
+        if self.faults.strikes("kill-late", *where):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return part
+
+    def _interrupted(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.RecordBatch]:
+        where = attempt.batch, attempt.partition
+        for batch in batches:
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            yield batch.slice(half)
+        if self.faults.strikes("raise-early", *where):
+            raise RuntimeError("a task died with its ledger open")
+        if self.faults.strikes("kill-early", *where):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.faults.strikes("kill-executor", *where):
+            os.kill(executor(), signal.SIGKILL)
+            time.sleep(HOLD_S)
+        if attempt.attempt == 0 and self.faults.strikes("slow", *where):
+            wait_for(self.faults.marks / "never", required=False)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if self.faults.strikes("die-before", batchId):
+            kill_driver(self.faults.marks)
+        if self.faults.strikes("commit-before", batchId):
+            raise RuntimeError("the commit died before it published")
+        if self.faults.strikes("hold", batchId):
+            (self.faults.marks / "held").touch()
+            wait_for(self.faults.marks / "go")
+        if self.faults.strikes("lost-reply", batchId):
+            lose_reply(self.settings.metadata)
+        super().commit(messages, batchId)
+        if self.faults.strikes("die-after", batchId):
+            kill_driver(self.faults.marks)
+        if self.faults.strikes("commit-after", batchId):
+            raise RuntimeError("the commit died after it published")
+
+
+def lose_reply(uri: str) -> None:
+    """The next change of a stream's head happens, and whoever asked for it is not told."""
+    keys = connection(uri).client.services.store.keys
+    multi = keys.multi
+
+    async def once(ops: Sequence[KeyOp]) -> Any:
+        keys.multi = multi  # type: ignore[method-assign]
+        await multi(ops)
+        raise MetadataUnavailable("the reply was lost")
+
+    keys.multi = once  # type: ignore[method-assign]
+
+
+def kill_driver(marks: Path) -> None:
+    """The driver's whole process group at once, its JVM included; this process is not in it and ends by itself."""
+    os.killpg(int((marks / "driver").read_text()), signal.SIGKILL)
+    time.sleep(HOLD_S)  # nothing more happens in this process: Spark's pipe to it is closed
+
+
+def executor() -> int:
+    """The JVM above this worker and the daemon that forked it."""
+    with open(f"/proc/{os.getppid()}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
+
+
+def wait_for(path: Path, *, seconds: float = HOLD_S, required: bool = True) -> None:
+    limit = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > limit:
+            if required:
+                raise TimeoutError(f"{path} did not come within {seconds:g} s")
+            return
+        time.sleep(0.05)
+
+
+__all__ = ["ChaosSource", "wait_for"]

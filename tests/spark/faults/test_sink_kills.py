@@ -1,0 +1,79 @@
+"""Drivers that are killed with their JVM, a driver that comes back from the dead, and speculation on two hosts.
+
+Slow, because each driver is a process of its own: one pass here, many in `make soak` (rounds.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.spark.faults.chaos import wait_for
+from tests.spark.faults.driver import Driver
+from tests.spark.faults.kit import Lines, leftovers, values
+from tests.spark.faults.standalone import Standalone
+
+from buckram.testing import ThreadedCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+KILLED = -9
+
+
+def finish(driver: Driver) -> None:
+    with driver:
+        assert driver.wait() == 0, driver.last_words()
+
+
+def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
+    lines = Lines(tmp_path, files=3, rows=100)
+    faults = "die-before:0,die-after:0,die-after:2"
+    published = []
+    for _ in faults.split(","):
+        with Driver(lines, any_cluster.uri, stream, faults) as driver:
+            assert driver.wait() == KILLED, driver.last_words()
+        committed = [path for path in (lines.checkpoint / "commits").glob("*") if path.name.isdigit()]
+        published.append((len(values(any_cluster.uri, stream)) // 100, len(committed)))
+    # Nothing of it; published and not known to Spark; and so at the end.
+    assert published == [(0, 0), (1, 0), (3, 2)]
+    finish(Driver(lines, any_cluster.uri, stream, faults))
+    assert Counter(values(any_cluster.uri, stream)) == lines.expected
+    assert leftovers(any_cluster.uri, stream)[1] == 0
+
+
+def test_a_zombie_driver(any_cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
+    """One driver stands still, about to publish its second batch; another one goes on from its checkpoint; then the
+    first wakes up."""
+    lines = Lines(tmp_path, files=3, rows=100)
+    with Driver(lines, any_cluster.uri, stream, "hold:1") as zombie:
+        wait_for(zombie.marks / "held")
+        assert len(values(any_cluster.uri, stream)) == 100
+        finish(Driver(lines, any_cluster.uri, stream))
+        assert Counter(values(any_cluster.uri, stream)) == lines.expected
+        (zombie.marks / "go").touch()
+        assert zombie.wait() != 0  # another one has written its checkpoint
+        assert "older than version 2" in zombie.last_words() or "CONCURRENT" in zombie.last_words()
+    assert Counter(values(any_cluster.uri, stream)) == lines.expected
+    assert leftovers(any_cluster.uri, stream)[1] == 0
+
+
+def test_speculation_and_a_lost_executor_on_two_hosts(
+    sqlite_cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    lines = Lines(tmp_path, files=2, rows=100)
+    settings = {
+        "spark.executor.cores": "1", "spark.executor.memory": "512m", "spark.cores.max": "2",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Copies as soon as half of the tasks are done, and whatever Spark thinks of their progress.
+        "spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1",
+        "spark.speculation.interval": "50ms", "spark.speculation.efficiency.enabled": "false",
+    }  # fmt: skip
+    with Standalone(tmp_path / "spark", ["127.0.0.2", "127.0.0.3"]) as spark:
+        faults = "slow:0:1,kill-executor:1:0"
+        finish(Driver(lines, sqlite_cluster.uri, stream, faults, spark.url, settings))
+    assert {path.name for path in (tmp_path / "marks").iterdir()} >= {"slow.0.1", "kill-executor.1.0"}
+    assert Counter(values(sqlite_cluster.uri, stream)) == lines.expected
+    before, after = leftovers(sqlite_cluster.uri, stream)
+    assert before >= 2  # of the slow attempt and of the killed one
+    assert after == 0
