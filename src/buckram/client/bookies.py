@@ -223,7 +223,6 @@ class BookieWatcher:
                 bookie_id,
                 _rack(info),
                 avoid=self.quarantined(bookie_id),
-                rank=0 if info.incarnation is not None else 1,
             )
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None

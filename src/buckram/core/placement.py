@@ -41,15 +41,11 @@ class RackRule:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One bookie that may be chosen. `avoid`: only where there is no other choice (quarantine, L9).
-
-    `rank` breaks ties between equals in everything else: a lower one is taken first.
-    """
+    """One bookie that may be chosen. `avoid`: only where there is no other choice (quarantine, L9)."""
 
     bookie_id: BookieId
     rack: str | None = None
     avoid: bool = False
-    rank: int = 0
 
 
 def check_shape(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
@@ -166,7 +162,6 @@ def _shuffled(candidates: Sequence[Candidate], rng: Chooser) -> list[Candidate]:
     for index in range(len(ordered) - 1, 0, -1):
         other = int(rng.random() * (index + 1))
         ordered[index], ordered[other] = ordered[other], ordered[index]
-    ordered.sort(key=lambda c: c.rank)
     return ordered
 
 
