@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buckram.java import find_java
+from buckram.spark.versions import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,9 @@ FOREIGN_VARIABLES = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "
 def local_session(
     name: str = "buckram", *, cores: int = 2, memory: str = "1g", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start (or get) a session on `cores` cores with the source `buckram` ready; ConfigError without Java 17."""
+    """Start (or get) a session on `cores` cores with the source `buckram` ready; ConfigError without PySpark 4.0
+    or Java 17."""
+    need_pyspark()
     os.environ["JAVA_HOME"] = str(find_java().home)
     # Workers otherwise run `python3` from the PATH, which may be another Python without this package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -82,9 +85,17 @@ def register(session: SparkSession) -> None:
     Reading and writing work without it where PySpark discovers the source; cursors then stay one batch behind.
     ConfigError when PySpark is older than 4.0.
     """
+    need_pyspark()
+    from pyspark.errors import AnalysisException
+
     from buckram.spark.source import BuckramDataSource
 
-    session.dataSource.register(BuckramDataSource)
+    try:
+        session.dataSource.register(BuckramDataSource)
+    except AnalysisException as error:
+        # PySpark 4.0 refuses what it has discovered by itself.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     if session not in _followed:
         from buckram.spark.cursor import CursorListener
 

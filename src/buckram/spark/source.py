@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buckram.errors import ConfigError
-
-try:
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
-except ImportError as missing:
-    raise ConfigError(
-        "the Spark data source needs PySpark 4.0 or newer, which is not here: pip install 'buckram[spark]'"
-    ) from missing
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from buckram.errors import InvalidArgument
 from buckram.spark.clients import plainly

@@ -1,0 +1,22 @@
+"""Which PySpark this works with: docs/spark.md says what each can do."""
+
+from __future__ import annotations
+
+from buckram.errors import ConfigError
+
+OLDEST, NEWEST = (4, 0), (4, 3)
+"""The first with a data source API in Python, and the newest that the tests run on."""
+
+
+def need_pyspark() -> str:
+    """The version of the PySpark that is here; ConfigError when there is none, or one that is too old."""
+    wanted = f"needs PySpark {OLDEST[0]}.{OLDEST[1]} or newer"
+    try:
+        import pyspark
+    except ImportError:
+        raise ConfigError(f"buckram.spark {wanted} and there is none here: pip install 'buckram[spark]'") from None
+    version = str(pyspark.__version__)
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise ConfigError(f"buckram.spark {wanted}, here is {version}: pip install 'buckram[spark]'")
+    return version
