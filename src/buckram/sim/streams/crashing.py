@@ -23,7 +23,7 @@ from buckram.sim.scenarios.run import Outcome
 from buckram.sim.streams.bench import Bench, bench_plan, play
 from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.stage import Actor, full
-from buckram.sim.streams.tending import Deleter, JanitorActor, Truncator
+from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.transport import Connection
 from buckram.sim.world import Died
 
@@ -316,9 +316,31 @@ async def janitor(bench: Bench, spy: Spy) -> None:
     await _doing(bench, work, spy)
 
 
+async def compact(bench: Bench, spy: Spy) -> None:
+    """Under a reader and a writer that goes on, with segments of bulk steps among the others."""
+    await _history(bench, 2, 3)
+    publisher = Publisher(bench.stage, "p1")
+    await publisher.up(20)
+    await publisher.inside(publisher.step(bench.stream, seal_live=False), "step")
+    await _history(bench, 3, 3)
+    enough = await _lively(bench)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    tender = Compactor(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        tender.client = actor.client
+        await tender.work(bench.stream)
+
+    await _doing(bench, work, spy)
+    enough.set()
+    bench.tail(reader, start="earliest")
+    await asyncio.sleep(0.2)
+
+
 DRILLS: dict[str, Act] = {
     "open": open_first, "take-over": take_over, "roll": roll, "close": close, "end": end, "truncate": truncate,
-    "delete": delete, "delete-after-death": delete_after_death, "bulk": bulk, "janitor": janitor,
+    "delete": delete, "delete-after-death": delete_after_death, "bulk": bulk, "janitor": janitor, "compact": compact,
 }  # fmt: skip
 
 

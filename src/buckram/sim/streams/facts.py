@@ -103,7 +103,9 @@ class Line:
     fences: list[tuple[int, int]] = field(default_factory=list)
     """(serial, epoch): from then on writers of lower epochs are out for good."""
     listed: dict[LedgerId, Segment] = field(default_factory=dict)
-    """Newest row of every ledger that ever was in the list."""
+    """Newest row of every ledger that ever was in the list, but for those below."""
+    retired: dict[LedgerId, Segment] = field(default_factory=dict)
+    """Rows in whose place a compacted one came."""
     listed_by: dict[LedgerId, int] = field(default_factory=dict)
     """Epoch of the head that listed it."""
     bases: dict[int, bool] = field(default_factory=dict)

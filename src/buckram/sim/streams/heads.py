@@ -46,7 +46,7 @@ class HeadWatch:
         if parts[0] == "heads" and len(parts) == 3:
             self._head(who, key, f"{parts[1]}/{parts[2]}", old, new)
         elif parts[0] == "data" and len(parts) == 4:
-            self._below(parts[1], parts[2], parts[3], key, new)
+            self._below(who, parts[1], parts[2], parts[3], key, old, new)
 
     def key_conflict(self, who: str, key: str) -> None:
         if "/streams/heads/" in key:
@@ -80,7 +80,10 @@ class HeadWatch:
         if line is None or line.gone or line.head is None or line.head.deleting:
             return
         head, row = line.head, line.listed.get(ledger)
-        if row is None:
+        if ledger in line.retired:
+            allowed = state == "discard"
+            self._report.situation("compacted segment deleted")
+        elif row is None:
             allowed = state in (None, "discard")
             if state == "discard":
                 self._report.situation("unlisted entries discarded")
@@ -93,7 +96,9 @@ class HeadWatch:
 
     # -- keys below a stream ------------------------------------------------------------------------------
 
-    def _below(self, uid: str, folder: str, name: str, key: str, new: KeyValue | None) -> None:
+    def _below(
+        self, who: str, uid: str, folder: str, name: str, key: str, old: KeyValue | None, new: KeyValue | None
+    ) -> None:
         facts = self._facts
         if folder == "intents":
             if new is None:
@@ -110,8 +115,10 @@ class HeadWatch:
                                name, before, offset)
         elif folder == "pages" and new is not None:
             self._report.situation("page written")
-            line = facts.lines[uid]
-            for row in decode_page(key, new.value).segments:
+            line, rows = facts.lines[uid], decode_page(key, new.value).segments
+            if old is not None:
+                self._compacted(who, line, decode_page(key, old.value).segments, rows)
+            for row in rows:
                 self._report.check("head", line.listed.get(row.ledger) == row and row.sealed,
                                    "page {} of {} holds {}, listed was {}", name, line.name, row,
                                    line.listed.get(row.ledger))
@@ -156,7 +163,8 @@ class HeadWatch:
     def _truncated(self, who: str, line: Line, before: Head, after: Head) -> None:
         line.earliests[after.earliest] = None
         asked = after.earliest in line.asked or (
-            line.any_base and any(after.earliest in (row.base, row.end) for row in line.listed.values()))
+            line.any_base and any(after.earliest in (row.base, row.end)
+                                  for row in (*line.listed.values(), *line.retired.values())))
         self._report.check("truncation", asked or self._allowed(line, who, before.earliest, after.earliest),
                            "{} truncates {} from {} to {}, which nobody asked for", who, line.name, before.earliest,
                            after.earliest)
@@ -171,6 +179,8 @@ class HeadWatch:
 
     def _rows(self, who: str, line: Line, before: Head | None, after: Head) -> None:
         report, previous = self._report, None
+        if before is not None:
+            self._compacted(who, line, before.tail, after.tail)
         for row in after.tail:
             report.check("M9", previous is None or (
                 previous.sealed and previous.number < row.number and previous.end == row.base),
@@ -193,6 +203,39 @@ class HeadWatch:
         for row in () if before is None else before.tail:
             if row.ledger not in kept:
                 self._left(who, line, after, row)
+
+    def _compacted(self, who: str, line: Line, before: tuple[Segment, ...], after: tuple[Segment, ...]) -> None:
+        """Rows that came where others were: each holds whole segments, which left in the same step."""
+        known, kept = {row.ledger: None for row in before}, {row.ledger: None for row in after}
+        for row in after:
+            # An open row that turned out to be empty is dropped, and another one may begin there.
+            replaced = [old for old in before if old.sealed and row.base <= old.base < row.end
+                        and old.ledger not in kept]
+            if row.ledger in known or not replaced:
+                continue
+            report, head = self._report, line.head
+            told, olds = row.summary, [old.summary for old in replaced if old.summary is not None]
+            whole = (
+                told is not None and len(olds) == len(replaced) and replaced[0].base == row.base
+                and replaced[-1].end == row.end and told.records == sum(old.records for old in olds)
+                and told.first_append == olds[0].first_append and told.last_append == olds[-1].last_append
+                and told.last_txid == olds[-1].last_txid and row.number == replaced[0].number
+            )
+            report.check("compacted", whole, "{} lists {} in the place of {} in {}", who, row, replaced, line.name)
+            needed = head is not None and any(old.number == head.producers for old in replaced)
+            report.check("compacted", not needed, "{} takes the producers' table of {} away: {}", who, line.name,
+                         replaced)
+            made = self._facts.intents.get((line.uid, row.ledger)) == "made"
+            report.check("compacted", made and self._facts.owned.get(row.ledger) == line.uid,
+                         "{} lists ledger {} in {}, which nobody made for it", who, row.ledger, line.name)
+            closed = self._ledgers.ledger(row.ledger).closed
+            report.check("sealed-row", told is not None and closed == (told.last_entry, told.bytes),
+                         "{} seals {} of {}, its ledger is closed at {}", who, row, line.name, closed)
+            report.situation("segments compacted")
+            line.listed[row.ledger] = row
+            line.listed_by[row.ledger] = line.listed_by.get(replaced[0].ledger, 0)
+            for old in replaced:
+                line.retired[old.ledger] = line.listed.pop(old.ledger, old)
 
     def _listed(self, who: str, line: Line, head: Head, row: Segment) -> None:
         line.listed_by[row.ledger] = head.epoch
@@ -221,7 +264,9 @@ class HeadWatch:
             self._report.situation(f"rolled by {why}")
 
     def _left(self, who: str, line: Line, after: Head, row: Segment) -> None:
-        """A row is no longer in the tail: paged, trimmed, or empty."""
+        """A row is no longer in the tail: paged, trimmed, compacted, or empty."""
+        if row.ledger in line.retired:
+            return
         empty = not row.sealed and row.ledger in after.garbage
         dead = row.sealed and row.number < after.first and row.end <= after.earliest
         self._report.check("M9", empty or dead or (row.sealed and row.number < after.paged),

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from buckram.core import stream_changes, stream_head
+from buckram.core import stream_changes, stream_compaction, stream_head
 from buckram.net.tasks import TaskScope
 from buckram.sim.checkers.safety import Metadata
 from buckram.sim.cluster import LifeResult, report_broken_invariants
@@ -20,7 +20,7 @@ from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import LIFE_S, StreamPlan, make_stream_plan
 from buckram.sim.streams.reading import ReaderActor
 from buckram.sim.streams.stage import NAMESPACE, Actor, Producer, Stage
-from buckram.sim.streams.tending import Deleter, JanitorActor, Truncator
+from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.writing import WriterActor
 from buckram.sim.world import World
 from buckram.streams import delete as stream_delete
@@ -80,6 +80,8 @@ class Life:
             actors.append(Truncator(stage, "t1"))
         if plan.janitor:
             actors.append(JanitorActor(stage, "j1"))
+        if plan.compactor:
+            actors.append(Compactor(stage, "c1"))
         if plan.deleter:
             actors.append(Deleter(stage, "d1"))
         return actors
@@ -135,7 +137,7 @@ def small_pages(on: bool = True) -> Iterator[None]:
     """Pages of four segments instead of 256: lives are too short to fill those."""
     sizes = {"PAGE_SEGMENTS": 4, "_TAIL_MOST": 8} if on else {}
     with ExitStack() as stack:
-        for module in (stream_head, stream_changes, stream_metadata, stream_delete):
+        for module in (stream_head, stream_changes, stream_compaction, stream_metadata, stream_delete):
             for name, size in sizes.items():
                 if name in vars(module):
                     stack.callback(setattr, module, name, getattr(module, name))

@@ -21,6 +21,7 @@ INVARIANTS: dict[str, str] = {
     "append-time": "append times never go back over offsets, and are the same for every reader",
     "txid": "txids never decrease over offsets; expect_offset is kept",
     "truncation": "earliest moves only where somebody asked, exactly to the record",
+    "compacted": "a compacted segment holds whole segments that it replaces, their records and times; offsets stay",
     "kept": "a ledger of a stream is deleted only when it is dead, garbage, discarded, or its stream deleted",
     "orphans": "after the janitor no ledger and no key is left that no stream needs",
     "visible": "a tailing reader gets a record within 20 ms of its acknowledgement, also of an idle writer",
@@ -42,5 +43,6 @@ SITUATIONS = (
     "truncated under a reader", "truncated in the open segment", "retention truncated", "segment trimmed",
     "bulk step sealed a live segment", "bulk step retried", "stream deleted under a writer", "reply lost on a head",
     "conflict on a head", "broken segment replaced by its writer", "page written", "stream ended", "cursor went on",
-    "janitor discarded a ledger",
+    "janitor discarded a ledger", "segments compacted", "compacted segment deleted", "compaction put off",
+    "crash while compacting",
 )

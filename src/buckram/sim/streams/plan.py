@@ -13,7 +13,7 @@ from buckram.types import DigestType
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
 OWN_FAULTS = {"expire a writer": 5, "crash a writer": 4, "crash a tender": 3, "lose a head": 5, "pause a writer": 4}
 """Beside those of sim/plan."""
-MODES = ("publisher", "truncator", "janitor", "deleter", "ending", "small_pages")
+MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "ending", "small_pages")
 LIFE_S = 6.0
 """About how long actors are busy."""
 
@@ -31,6 +31,7 @@ class StreamPlan:
     publisher: bool = False
     truncator: bool = False
     janitor: bool = False
+    compactor: bool = False
     deleter: bool = False
     ending: bool = False
     small_pages: bool = False
@@ -87,6 +88,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     plan.ending = rng.random() < 0.15
     plan.small_pages = rng.random() < 0.5
     plan.crashing = rng.choice((0.0, 0.15, 0.35))
+    plan.compactor = rng.random() < 0.3
     return plan
 
 

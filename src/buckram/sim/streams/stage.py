@@ -88,8 +88,13 @@ class Stage:
             if all(time is None or time < cutoff for time in times):
                 return True
         if policy.retention_bytes is not None:
-            rows = [row for row in line.listed.values() if row.summary is not None and row.base >= to]
-            return sum(row.summary.bytes for row in rows if row.summary is not None) >= policy.retention_bytes
+            # Reckoned before or after a compaction, whose copies are a little smaller.
+            now = [row for row in line.listed.values() if row.base >= to]
+            ever = [*now, *(row for row in line.retired.values() if row.base >= to)]
+            return any(
+                sum(row.summary.bytes for row in rows if row.summary is not None) >= policy.retention_bytes
+                for rows in (now, ever)
+            )
         return False
 
 

@@ -1,19 +1,25 @@
-"""Those who take records away: somebody who truncates, a janitor, somebody who deletes the stream and makes it anew."""
+"""Those who take records away or move them: somebody who truncates, a janitor, somebody who compacts, somebody who
+deletes the stream and makes it anew.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
+from buckram.client.client import Client
 from buckram.core.stream_errors import NoSuchStream, OffsetOutOfRange, StreamExists
-from buckram.errors import BuckramError
+from buckram.core.stream_names import StreamName
+from buckram.errors import BuckramError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Line
-from buckram.sim.streams.stage import Actor, full
+from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.sim.world import Died
+from buckram.streams.compaction import Compactable, Copied, compactable, copy_run, replace_run
 from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
+from buckram.streams.metadata import StreamStore
 
 WORK_S = 90.0
-SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0)
+SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0)
 
 
 class _Tender(Actor):
@@ -87,18 +93,56 @@ class Truncator(_Tender):
 
 
 class JanitorActor(_Tender):
+    """One janitor for the life of its process, as one that runs again and again is."""
+
     crashed = "crash of a janitor"
+    _present: tuple[Client, Janitor] | None = None
 
     async def work(self, stream: str) -> None:
         await self.clean()
 
     async def clean(self) -> JanitorReport:
         assert self.client is not None
-        report = await Janitor(self.client, SETTINGS).clean()
+        if self._present is None or self._present[0] is not self.client:
+            self._present = self.client, Janitor(self.client, SETTINGS)
+        report = await self._present[1].clean()
         if report.discarded_ledgers:
             self.report.situation("janitor discarded a ledger")
         self.note(f"cleaned: {report}")
         return report
+
+
+class Compactor(_Tender):
+    """Copies stay unlisted for a while: streams are rolled, truncated and deleted meanwhile."""
+
+    crashed = "crash while compacting"
+
+    async def work(self, stream: str) -> None:
+        assert self.client is not None
+        streams, name = StreamStore(self.client.services.store), StreamName(NAMESPACE, stream)
+        try:
+            work = await compactable(streams, name, target_bytes=self.rng.choice((4096, 20_000, 1 << 20)))
+            for run in work.runs:
+                copied = await copy_run(self.client, streams, work, run)
+                if self.rng.random() < 0.3:
+                    await self.nap(1.0)
+                done = await self._replaced(streams, work, copied)
+                self.note(f"{stream} compacted from {run.base} to {run.end}: {done}")
+                if not done:
+                    self.report.situation("compaction put off")
+        except (NoSuchStream, NoSuchLedger, NoSuchEntry) as error:
+            self.note(f"{stream}: {error}")
+
+    async def _replaced(self, streams: StreamStore, work: Compactable, copied: Copied) -> bool:
+        """Its answer may be lost: asked again, it is done once."""
+        assert self.client is not None
+        for left in (2, 1, 0):
+            try:
+                return await replace_run(self.client, streams, work, copied)
+            except MetadataUnavailable:
+                if not left:
+                    raise
+        raise AssertionError
 
 
 class Deleter(_Tender):
@@ -145,4 +189,4 @@ class Deleter(_Tender):
                           line.name, ledgers, left)
 
 
-__all__ = ["SETTINGS", "Deleter", "JanitorActor", "Truncator"]
+__all__ = ["SETTINGS", "Compactor", "Deleter", "JanitorActor", "Truncator"]

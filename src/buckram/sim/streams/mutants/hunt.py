@@ -13,14 +13,14 @@ from buckram.sim.checkers.report import Violation
 from buckram.sim.mutants.hunt import Kill
 from buckram.sim.streams.crashing import Place, drill, places
 from buckram.sim.streams.life import run_stream_life
-from buckram.sim.streams.mutants import keeping, reading, writing
+from buckram.sim.streams.mutants import compacting, keeping, reading, writing
 from buckram.sim.streams.mutants.base import Mutant
 from buckram.sim.streams.names import INVARIANTS
 from buckram.sim.streams.plan import make_stream_plan
 from buckram.sim.streams.scenarios import run_stream_scenario
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*writing.MUTANTS, *reading.MUTANTS, *keeping.MUTANTS)
+    mutant.name: mutant for mutant in (*writing.MUTANTS, *reading.MUTANTS, *keeping.MUTANTS, *compacting.MUTANTS)
 }
 MAX_SEED = 50_000
 
