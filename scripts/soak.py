@@ -15,7 +15,7 @@ from pathlib import Path
 
 STATE = Path(".soak")
 ROUNDS = {"kill_rounds": STATE / "rounds.json", "interop_rounds": STATE / "interop-rounds.json",
-          "stream_rounds": STATE / "stream-rounds.json"}
+          "stream_rounds": STATE / "stream-rounds.json", "spark_rounds": STATE / "spark-rounds.json"}
 """Checks that remember each round; forgotten when the code is another."""
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -30,6 +30,8 @@ CHECKS: dict[str, list[str]] = {
                       str(ROUNDS["stream_rounds"])],
     "interop_rounds": [PYTHON, "-m", "tests.interop.rounds", "--rounds", "50", "--resume",
                        str(ROUNDS["interop_rounds"])],
+    "spark_rounds": [PYTHON, "-m", "tests.spark.faults.rounds", "--rounds", "20", "--resume",
+                     str(ROUNDS["spark_rounds"])],
     "fuzzing": [*PYTEST, "tests/core", "tests/property"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
     "contracts": [*PYTEST, "tests/contracts"],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.stream_errors import (
+    CheckpointReset,
     CorruptEntry,
     CursorMoved,
     InvalidSegment,
@@ -96,9 +97,10 @@ _LAZY = {
 }
 
 __all__ = [
-    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "Client", "ClientConfig",
-    "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType", "DuplicateEntry", "Entry",
-    "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument", "InvalidSegment", "LedgerClosed",
+    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "CheckpointReset",
+    "Client", "ClientConfig", "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType",
+    "DuplicateEntry", "Entry", "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument",
+    "InvalidSegment", "LedgerClosed",
     "LedgerError", "LedgerExists", "LedgerFenced", "LedgerMetadata", "LedgerOfStream", "LedgerState", "MetadataError",
     "MetadataUnavailable", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig",
     "NoSuchCursor", "NoSuchEntry", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream", "NotEnoughBookies",

@@ -107,9 +107,10 @@ def test_commands_named_in_pages_exist() -> None:
 
 
 PUBLIC_NAMES = [
-    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "CheckpointReset", "Client",
-    "ClientConfig", "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType", "DuplicateEntry", "Entry",
-    "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument", "InvalidSegment", "LedgerClosed",
+    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "CheckpointReset",
+    "Client", "ClientConfig", "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType",
+    "DuplicateEntry", "Entry", "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument",
+    "InvalidSegment", "LedgerClosed",
     "LedgerError", "LedgerExists", "LedgerFenced", "LedgerMetadata", "LedgerOfStream", "LedgerState", "MetadataError",
     "MetadataUnavailable", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig",
     "NoSuchCursor", "NoSuchEntry", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream", "NotEnoughBookies",
