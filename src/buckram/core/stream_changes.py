@@ -20,6 +20,7 @@ from buckram.core.stream_errors import (
     WriterLost,
 )
 from buckram.core.stream_head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
+from buckram.core.stream_names import utf8_size
 from buckram.core.stream_transactions import StepId, recorded, settled
 from buckram.errors import InvalidArgument, check
 from buckram.types import LedgerId
@@ -200,6 +201,8 @@ def truncated(name: str, head: Head, offset: int, known_end: int) -> Step | None
     """Records below `offset` are gone for readers. `known_end`: offset after the last record known to be readable."""
     check_usable(name, head)
     end = max(known_end, head.end)
+    if type(offset) is not int:
+        raise InvalidArgument(f"stream {name}: offset {offset!r}: needs an int from 0 on")
     if not 0 <= offset <= end:
         raise OffsetOutOfRange(name, offset, head.earliest, end)
     return Step(replace(head, earliest=offset)) if offset > head.earliest else None
@@ -250,13 +253,19 @@ def configured(
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
+    if not isinstance(properties, Mapping):
+        raise InvalidArgument(f"properties are a mapping of names to values, not {type(properties).__name__}")
     size = 0
     for key, value in properties.items():
-        if not isinstance(key, str) or not isinstance(value, str) or not key:
+        if not isinstance(key, str) or not isinstance(value, str) or not key or min(sizes := _sizes(key, value)) < 0:
             raise InvalidArgument(f"property {key!r}: {value!r}: names and values are str, names not empty")
-        size += len(key.encode()) + len(value.encode())
+        size += sum(sizes)
     if size > MAX_PROPERTIES_BYTES:
         raise InvalidArgument(f"properties of {size} bytes, the limit is {MAX_PROPERTIES_BYTES}; store less")
+
+
+def _sizes(key: str, value: str) -> tuple[int, int]:
+    return utf8_size(key), utf8_size(value)
 
 
 def deleted(head: Head) -> Step | None:

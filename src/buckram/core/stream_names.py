@@ -59,11 +59,31 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_producer(producer: str) -> str:
-    if not isinstance(producer, str) or not producer or len(producer.encode()) > MAX_PRODUCER_BYTES:
+    if not isinstance(producer, str) or not 0 < utf8_size(producer) <= MAX_PRODUCER_BYTES:
         raise InvalidArgument(
-            f"producer {producer!r}: an id is a str of 1 to {MAX_PRODUCER_BYTES} bytes that no other producer has"
+            f"producer {_shown(producer)}: an id is a str of 1 to {MAX_PRODUCER_BYTES} bytes that no other producer has"
         )
     return producer
+
+
+def check_writer_name(name: str) -> str:
+    """What others are told of a writer; may be empty."""
+    if not isinstance(name, str) or not 0 <= utf8_size(name) <= MAX_NAME_BYTES:
+        raise InvalidArgument(f"the name of a writer is a str of at most {MAX_NAME_BYTES} bytes, not {_shown(name)}")
+    return name
+
+
+def utf8_size(text: str) -> int:
+    """Bytes in UTF-8; -1 for a str that has no such form (surrogates)."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return -1
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
 
 
 def owner_mark(name: StreamName, uid: str, purpose: str) -> dict[str, bytes]:

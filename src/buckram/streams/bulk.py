@@ -192,6 +192,9 @@ class Bulk:
         open segment; with `seal_live` it is fenced and its segment sealed in the same step. StaleTransaction,
         InvalidSegment, StreamEnded: nothing was published.
         """
+        for ledger in ledgers:
+            if not isinstance(ledger, SealedLedger):
+                raise InvalidArgument(f"publish: {ledger!r} is no SealedLedger, which BulkLedger.close gives")
         if len(ledgers) > MAX_BULK_SEGMENTS:
             raise InvalidArgument(
                 f"stream {self.stream}: {len(ledgers)} ledgers in one step, the limit is {MAX_BULK_SEGMENTS}; write "

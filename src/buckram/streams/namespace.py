@@ -13,7 +13,7 @@ from buckram.core.stream_batch import Record
 from buckram.core.stream_changes import check_properties, check_usable, configured
 from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
-from buckram.core.stream_names import StreamName, stream_name
+from buckram.core.stream_names import StreamName, check_writer_name, stream_name
 from buckram.core.stream_policy import Policy, check_overrides, merged
 from buckram.core.stream_transactions import StepId
 from buckram.errors import BuckramError, InvalidArgument, VersionConflict
@@ -148,8 +148,9 @@ class Namespace:
         Errors: StreamEnded, NotEnoughBookies, RecoveryFailed (retryable).
         """
         full = self._name(stream)
-        if not 0 <= linger_ms <= 10_000:
-            raise InvalidArgument(f"linger_ms = {linger_ms!r}: needs 0 to 10000")
+        check_writer_name(name)
+        if not isinstance(linger_ms, int | float) or not 0 <= linger_ms <= 10_000:
+            raise InvalidArgument(f"linger_ms = {linger_ms!r}: needs a number from 0 to 10000")
         if wait and takeover:
             raise InvalidArgument("wait=True and takeover=True exclude each other")
 
@@ -223,6 +224,9 @@ class Namespace:
         name = self._name(stream)
         if sum(choice is not None for choice in (before, before_time, keep_bytes)) + before_cursors != 1:
             raise InvalidArgument("truncate needs exactly one of before, before_time, keep_bytes and before_cursors")
+        for what, number in (("before", before), ("keep_bytes", keep_bytes)):
+            if number is not None and (type(number) is not int or number < 0):
+                raise InvalidArgument(f"truncate({what}={number!r}): needs an int from 0 on")
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
         if before is not None:

@@ -16,6 +16,7 @@ from buckram.core.record_format import NO_TXID
 from buckram.core.stream_batch import Batch, Record
 from buckram.core.stream_changes import check_usable
 from buckram.core.stream_errors import OffsetOutOfRange, OffsetTruncated
+from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
 from buckram.errors import HandleClosed, InvalidArgument
 from buckram.streams.locate import known_end, offset_at_time, offset_of_txid
@@ -141,6 +142,8 @@ class StreamReader:
         # Also after the end, where iteration closed this reader.
         position = self._delivered if self._delivered is not None else await self.open()
         if offset is not None:
+            if type(offset) is not int or offset < 0:
+                raise InvalidArgument(f"stream {self.stream}: commit({offset!r}): needs an int from 0 on")
             if offset > position:
                 raise InvalidArgument(f"stream {self.stream}: commit({offset}): read up to {position} only")
             position = offset
@@ -148,12 +151,13 @@ class StreamReader:
         return position
 
     async def seek(self, offset: int) -> None:
-        """Go on from another offset."""
-        position = await self.open()
+        """Go on from another offset. OffsetOutOfRange beyond the end, unless this reader follows."""
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument(f"stream {self.stream}: seek({offset!r}): an offset is an int from 0 on")
+        await self.open()
         source = self._source
         assert source is not None
-        if type(offset) is not int or offset < 0:
-            raise OffsetOutOfRange(self.stream, offset, source.follower.head.earliest, position)
+        await self._check_end(offset, source.follower.head)
         await source.seek(offset)
         # Where it began no longer matters: from here on everything is wanted.
         self._not_before = self._txid_not_before = NO_TXID
@@ -252,11 +256,16 @@ class StreamReader:
         if span.start == "latest":
             return max(await known_end(self._client, self._name, head), head.earliest)
         assert isinstance(span.start, int)
-        if span.start > head.end:
-            end = await known_end(self._client, self._name, head)
-            if span.start > end and (head.ended or not span.follow):
-                raise OffsetOutOfRange(self.stream, span.start, head.earliest, end)
+        await self._check_end(span.start, head)
         return self._checked(span.start, head.earliest)
+
+    async def _check_end(self, offset: int, head: Head) -> None:
+        """Who follows may wait for what comes, unless nothing comes any more."""
+        if offset > head.end and (head.ended or not self._span.follow):
+            head = (await self._streams.read(self._name)).head
+            end = await known_end(self._client, self._name, head)
+            if offset > end:
+                raise OffsetOutOfRange(self.stream, offset, head.earliest, end)
 
     def _checked(self, offset: int, earliest: int) -> int:
         if offset >= earliest:
@@ -285,9 +294,9 @@ def _check(span: Range) -> None:
         raise InvalidArgument(f'start {span.start!r}: needs an offset, "earliest" or "latest"')
     if isinstance(span.stop, str) and span.stop != "latest":
         raise InvalidArgument(f'stop {span.stop!r}: needs an offset or "latest"')
-    for what, offset in (("start", span.start), ("stop", span.stop)):
-        if isinstance(offset, bool) or (isinstance(offset, int) and offset < 0):
-            raise InvalidArgument(f"{what} {offset!r}: offsets begin at 0")
+    for what, offset in (("start", span.start), ("stop", 0 if span.stop is None else span.stop)):
+        if not isinstance(offset, str) and (type(offset) is not int or offset < 0):
+            raise InvalidArgument(f"{what} {offset!r}: an offset is an int from 0 on")
     if span.on_truncated not in ("error", "skip"):
         raise InvalidArgument(f'on_truncated {span.on_truncated!r}: choose "error" or "skip"')
     if span.start_txid is not None and (type(span.start_txid) is not int or span.start_txid < 0):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from buckram.core.record_format import NO_TXID, Columns, HeaderList, HeadersInput, headers_size
 from buckram.core.stream_errors import RecordTooLarge, TxidOutOfOrder
-from buckram.core.stream_names import check_producer
+from buckram.core.stream_names import check_producer, utf8_size
 from buckram.errors import InvalidArgument
 from buckram.types import Buffer
 
@@ -52,7 +52,7 @@ def many(
     txids: Iterable[int | None] | None, producer: str | None, sequence: int | None,
 ) -> tuple[Columns, list[int]]:  # fmt: skip
     """Columns of records in a row, and the size of each. InvalidArgument, RecordTooLarge."""
-    if isinstance(values, bytes | bytearray | memoryview | str):
+    if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Iterable):
         raise InvalidArgument(f"append_many takes a sequence of values, not one {type(values).__name__}")
     columns = Columns(_binary("value", values))
     count = len(columns.values)
@@ -103,6 +103,8 @@ def _identify(columns: Columns, producer: str | None, sequence: int | None) -> N
 
 
 def _binary(what: str, items: Iterable[Buffer | None]) -> list[bytes | None]:
+    if not isinstance(items, Iterable):
+        raise InvalidArgument(f"append_many: {what}s are a sequence, not {type(items).__name__}")
     found = list(items)
     if _PLAIN.issuperset(map(type, found)):
         return found  # type: ignore[return-value]  # all are bytes or None, as was looked at just now
@@ -124,14 +126,14 @@ def as_bytes(what: str, item: Buffer | None) -> bytes | None:
 
 
 def as_headers(headers: HeadersInput) -> HeaderList:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    found: list[tuple[str, bytes]] = []
-    for pair in pairs:
-        name, value = pair
-        if not isinstance(name, str) or not isinstance(value, bytes):
+    try:
+        pairs = [(name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"headers {headers!r}: need a mapping of names to bytes, or pairs of both") from None
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, bytes) or utf8_size(name) < 0:
             raise InvalidArgument(f"header {name!r}: {value!r}: names are str, values are bytes")
-        found.append((name, value))
-    return tuple(found)
+    return tuple(pairs)
 
 
 def as_time(time: int) -> int:

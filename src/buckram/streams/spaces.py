@@ -118,6 +118,10 @@ def changed_policy(present: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 async def list_names(streams: StreamStore, parent: str, prefix: str, after: str, limit: int) -> list[str]:
     """Children that begin with `prefix`, in order, greater than `after`."""
+    if type(limit) is not int or limit < 1 or not isinstance(prefix, str) or not isinstance(after, str):
+        raise InvalidArgument(
+            f"list(prefix={prefix!r}, after={after!r}, limit={limit!r}): needs names, and a limit from 1 on"
+        )
     found: list[str] = []
     # The last string before the prefix's own range: names come in order, so nothing before it is read.
     start = after if after >= prefix else prefix[:-1] + chr(max(ord(prefix[-1]) - 1, 32)) + "\uffee" * 4
