@@ -37,6 +37,7 @@ OWN = {
     namespace.Namespace: {"store"},
     spaces.Namespaces: {"restore"},
     async_bulk.Bulk: {"purpose"},
+    async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
 """What the rooms of streams/ say to each other; not for users."""
 
@@ -197,3 +198,15 @@ def test_arrow(ns: streams.Namespace) -> None:
         w.append_many([b"a", None])
     (batch,) = ns.read("s").arrow_batches()
     assert batch.column("value").to_pylist() == [b"a", None]
+
+
+def test_arrow_batches_become_a_bulk_ledger(ns: streams.Namespace) -> None:
+    pa = pytest.importorskip("pyarrow")
+    ns.create("s")
+    step = ns.bulk("s", application="job", version=1)
+    ledger = step.create_ledger({"of": b"a test"})
+    assert step.foreseen()
+    assert ledger.append_arrow(pa.RecordBatch.from_pydict({"value": pa.array([b"a", None], pa.binary())})) == 2
+    step.publish([ledger.close()])
+    step.create_ledger().abandon()
+    assert [record.value for record in ns.read("s")] == [b"a", None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from buckram.core.record_format import HeadersInput
 from buckram.core.stream_head import Transaction
@@ -11,6 +12,9 @@ from buckram.streams.bulk import BulkLedger as _BulkLedger
 from buckram.streams.bulk import SealedLedger
 from buckram.sync.thread import LoopThread
 from buckram.types import Buffer, LedgerId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class BulkLedger:
@@ -32,6 +36,14 @@ class BulkLedger:
             lambda: self._ledger.append_many(rows, keys=names, headers=labels, timestamps=times)
         )
 
+    def append_arrow(self, batch: pa.RecordBatch) -> int:
+        """Append the rows of an Arrow record batch; how many the ledger has when they are stored."""
+        return self._thread.run(lambda: self._ledger.append_arrow(batch))
+
+    def abandon(self) -> None:
+        """Stop writing without sealing; the ledger is nobody's then."""
+        self._thread.run(self._ledger.abandon)
+
     def close(self) -> SealedLedger:
         """Seal the ledger; what `publish` takes."""
         return self._thread.run(self._ledger.close)
@@ -48,11 +60,15 @@ class Bulk:
         """What this version was published as; None if it was not."""
         return self._thread.run(self._bulk.published)
 
-    def create_ledger(self) -> BulkLedger:
-        """A ledger for records of this step."""
+    def foreseen(self, *, seal_live: bool = False) -> bool:
+        """Whether there is anything to do, as of when this step was opened; raises what `publish` would."""
+        return self._bulk.foreseen(seal_live=seal_live)
+
+    def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
+        """A ledger for records of this step. `marks`: what else its custom metadata says."""
 
         async def create() -> BulkLedger:
-            return BulkLedger(self._thread, await self._bulk.create_ledger())
+            return BulkLedger(self._thread, await self._bulk.create_ledger(marks))
 
         return self._thread.run(create)
 

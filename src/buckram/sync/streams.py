@@ -163,12 +163,14 @@ class Namespace:
 
     # -- bulk ---------------------------------------------------------------------------------------------
 
-    def bulk(self, stream: str, *, application: str, version: int) -> Bulk:
+    def bulk(
+        self, stream: str, *, application: str, version: int, query: str = "", place: str = "", new_epoch: bool = False
+    ) -> Bulk:
         """A bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
 
         async def begin() -> Bulk:
-            return Bulk(
-                self._thread, await self._namespace.bulk(stream, application=application, version=version)
-            )
+            return Bulk(self._thread, await self._namespace.bulk(
+                stream, application=application, version=version, query=query, place=place, new_epoch=new_epoch
+            ))  # fmt: skip
 
         return self._thread.run(begin)
