@@ -17,7 +17,7 @@ SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",
         "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",
         "empty-rows", "lost-reply-is-no", "wrong-bases", "no-replay", "last-batch-forgotten", "forgets-first",
-        "ended-means-end", "transaction-forgotten")  # fmt: skip
+        "ended-means-end", "transaction-forgotten", "stale-pages")  # fmt: skip
 """Those that took more than a few seconds when this was written."""
 LIVES = 8
 
