@@ -24,6 +24,7 @@ from buckram.core.stream_errors import (
 )
 from buckram.core.stream_names import stream_name
 from buckram.errors import BuckramError, InvalidArgument
+from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer, stream_writer
 from buckram.spark.transactions import Attempt, Part, in_order, place_of
 from buckram.testing import ThreadedCluster
@@ -287,7 +288,7 @@ def test_wrong_options(cluster: ThreadedCluster, stream: str) -> None:
     value = schema(VALUE)
     with pytest.raises(InvalidArgument, match=r'mode\("append"\)'):
         batch_writer(given, value, True)
-    with pytest.raises(InvalidArgument, match="append or update"):
+    with pytest.raises(InvalidArgument, match="only appended to"):
         stream_writer(given, value, True)
     for make in (batch_writer, stream_writer):
         with pytest.raises(NoSuchStream, match='"createStream"'):
@@ -313,6 +314,23 @@ def test_wrong_options(cluster: ThreadedCluster, stream: str) -> None:
         writer.end()
     with pytest.raises(StreamError, match="was ended at offset 1"):
         batch_writer(given, value, False)
+
+
+def test_bookies_that_cannot_be_reached_are_named(stream: str) -> None:
+    with ThreadedCluster(bookies=3) as own:
+        create(own, stream)
+        writer = planned(own, stream)
+        messages = written(writer, [b"x"])
+        for number in (0, 1):
+            own.kill(number)
+        with task(), pytest.raises(BuckramError) as told:
+            writer.write(iter([batch(b"y")]))
+        assert any(bookie in str(told.value) for bookie in own.bookies[:2]), told.value
+        own.restart(0)
+        own.restart(1)
+        writer.commit(messages)
+        assert values(own, stream) == [b"x"]
+        close_connections()
 
 
 def test_where_a_checkpoint_is() -> None:

@@ -46,7 +46,7 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transa
         for application, other in known.items():
             if step.query in other.past:
                 raise CheckpointReset(name, application, step.query, step.version, other.query, other.version, out=True)
-    same = _same(known, step.application, step.query)
+    same = newest(known, step.application, step.query)
     if same is not None and same[1].version >= step.version:
         if same[1].version > step.version:
             raise StaleTransaction(name, same[0], step.version, same[1].version)
@@ -60,7 +60,7 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transa
 
 def decided(known: Mapping[str, Transaction], application: str, query: str, version: int) -> bool:
     """Ledgers of this step that are in no list will never be in one: it is published, or its query is out."""
-    same = _same(known, application, query)
+    same = newest(known, application, query)
     if same is not None:
         return same[1].version >= version
     return bool(query) and any(query in other.past for other in known.values())
@@ -70,7 +70,7 @@ def recorded(
     name: str, known: Mapping[str, Transaction], step: StepId, first: int, stop: int, now: int
 ) -> dict[str, Transaction]:
     """The transactions after this step, which `settled` let pass, got the offsets first..stop - 1."""
-    same, others = _same(known, step.application, step.query), _others(known, step)
+    same, others = newest(known, step.application, step.query), _others(known, step)
     out = [*([same[1]] if same is not None else []), *others.values()]
     past = [query for txn in out for query in (*txn.past, txn.query) if query and query != step.query]
     gone = {step.application: None, **others} if same is None else {step.application: None, same[0]: None, **others}
@@ -85,8 +85,8 @@ def recorded(
     return {**kept, step.application: Transaction(step.version, first, stop, now, step.query, step.place, left)}
 
 
-def _same(known: Mapping[str, Transaction], application: str, query: str) -> tuple[str, Transaction] | None:
-    """What this query published last, under whatever name; of a batch job what its application did."""
+def newest(known: Mapping[str, Transaction], application: str, query: str) -> tuple[str, Transaction] | None:
+    """What this query published last, and under which name; of a batch job what its application did."""
     if query:
         return next(((name, txn) for name, txn in known.items() if txn.query == query), None)
     done = known.get(application)
@@ -112,4 +112,4 @@ def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:
     del kept[oldest]
 
 
-__all__ = ["APPLICATION_KEPT_US", "MAX_APPLICATIONS", "ONCE", "StepId", "decided", "recorded", "settled"]
+__all__ = ["APPLICATION_KEPT_US", "MAX_APPLICATIONS", "ONCE", "StepId", "decided", "newest", "recorded", "settled"]

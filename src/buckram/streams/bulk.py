@@ -23,7 +23,7 @@ from buckram.core.stream_errors import InvalidSegment, StreamError
 from buckram.core.stream_head import Head, Summary, Transaction
 from buckram.core.stream_names import StreamName, check_name, owner_of
 from buckram.core.stream_policy import Policy
-from buckram.core.stream_transactions import StepId, settled
+from buckram.core.stream_transactions import StepId, newest, settled
 from buckram.errors import InvalidArgument, NoSuchKey, VersionConflict
 from buckram.seams import KeyOp
 from buckram.streams import records
@@ -170,9 +170,12 @@ class Bulk:
 
     async def published(self) -> Transaction | None:
         """What this version was published as; None if it was not. StaleTransaction is `publish`'s to raise."""
-        head = (await self._streams.read(self._name)).head
-        done = head.transactions.get(self.application)
-        return done if done is not None and (done.version, done.query) == (self.version, self._step.query) else None
+        done = self._newest((await self._streams.read(self._name)).head)
+        return done if done is not None and done.version == self.version else None
+
+    def _newest(self, head: Head) -> Transaction | None:
+        found = newest(head.transactions, self.application, self._step.query)
+        return None if found is None else found[1]
 
     async def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
         """A ledger for records of this step: with an intent and an owner mark before its first entry. `marks`: what
@@ -232,7 +235,9 @@ class Bulk:
 
             try:
                 head = await self._streams.change(self._name, step, uid=self.uid, extra=lambda _: ops)
-                return head.transactions[self.application]
+                done = self._newest(head)
+                assert done is not None, "it was recorded in this step or found to be"
+                return done
             except LiveMoved:
                 continue  # a writer rolled or began meanwhile: fence that one
             except (NoSuchKey, VersionConflict) as error:
