@@ -250,6 +250,7 @@ class Client:
     @property
     def namespaces(self) -> Namespaces:
         """Create, list, set and delete namespaces."""
+        self._guard()
         from buckram.streams.metadata import StreamStore
         from buckram.streams.spaces import Namespaces
 

@@ -91,11 +91,11 @@ class LacPolls:
                 timeout=self._services.hedge_s if more else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            check_running(self._scope)
             if changed.is_set():
                 return None
             for task in [task for task in self._polls if task.done()]:
                 bookie = self._polls.pop(task)
-                check_running(self._scope)
                 lac = self._learn(bookie, task.result())
                 if lac is not None:
                     self._drop_polls()

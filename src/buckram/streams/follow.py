@@ -73,6 +73,10 @@ class HeadFollower:
             self._current = seen
             self._changed.set()
 
+    def stop(self) -> None:
+        """Wakes who waits for a change; closing the scope ends the watching."""
+        self._changed.set()
+
     def _go(self) -> None:
         self.gone = True
         self._changed.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.core.stream_changes import check_usable
@@ -20,6 +21,7 @@ from buckram.streams.metadata import Patience, StreamStore
 
 _RETRY_S = 0.2
 _CLOSE_S = 5.0
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,18 @@ class Lease:
     """`lost(reason)` is called once, on the loop, when somebody else holds it. `acquire` before, `close` after use."""
 
     def __init__(
-        self, streams: StreamStore, name: StreamName, uid: str, me: Holder, lost: Callable[[str], None]
-    ) -> None:
+        self, streams: StreamStore, name: StreamName, uid: str, me: Holder, lost: Callable[[str], None],
+        guard: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._streams, self._name, self._uid, self._me, self._lost = streams, name, uid, me, lost
+        self._guard = guard
         self._keys, self._stream, self._key = streams.keys, str(name), streams.layout.lease(uid)
         self._scope = TaskScope(f"lease of {name}")
         self._stale = asyncio.Event()
         self._closed = False
 
     async def acquire(self, *, takeover: bool = False, wait: bool = False) -> None:
-        """Hold the lease. Held by another: WriterExists, or wait for its end, or replace it (takeover)."""
+        """Hold it. Held by another: WriterExists, or wait for its end, or replace it (takeover). HandleClosed."""
         patience = Patience()
         while True:
             freed = asyncio.Event()
@@ -77,7 +81,7 @@ class Lease:
                     break
                 if not wait:
                     raise WriterExists(self._stream, holder.name, holder.since)
-                await freed.wait()
+                await self._free(freed)
                 patience = Patience()
             except (NoSuchKey, KeyExists, VersionConflict):
                 continue  # it changed under our eyes
@@ -85,6 +89,14 @@ class Lease:
                 await patience.wait(error)
         self._stale.set()
         self._scope.spawn(self._watch(), "watch")
+
+    async def _free(self, freed: asyncio.Event) -> None:
+        """Until the holder's key changed; HandleClosed when our client is closed, whose watches are silent then."""
+        while not freed.is_set():
+            self._guard()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await freed.wait()
 
     async def close(self) -> None:
         """Give it up if it is ours. Idempotent; when the store is away it goes with the session."""

@@ -96,6 +96,7 @@ class Namespace:
 
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Bare names in order, those greater than `after`; empty at the end."""
+        self._client.services.guard()
         await self._spaces.get(self.name)
         return await list_names(self._streams, self._streams.layout.heads(self.name), prefix, after, limit)
 
@@ -273,6 +274,7 @@ class Namespace:
     # -- inside -------------------------------------------------------------------------------------------
 
     def _name(self, stream: str) -> StreamName:
+        self._client.services.guard()
         return stream_name(stream, self.name)
 
     async def _info(self, name: StreamName, at: HeadAt) -> StreamInfo:

@@ -49,7 +49,7 @@ async def open_writer(
 
     if head.ended:
         raise StreamEnded(str(name), head.end)
-    lease = Lease(streams, name, head.uid, me, lease_lost)
+    lease = Lease(streams, name, head.uid, me, lease_lost, client.services.guard)
     try:
         await lease.acquire(takeover=takeover, wait=wait)
         claim, head = await _claim(client, streams, name, head.uid, me)

@@ -18,7 +18,15 @@ from buckram.core.stream_batch import Batch
 from buckram.core.stream_errors import OffsetTruncated
 from buckram.core.stream_head import Segment
 from buckram.core.stream_names import StreamName
-from buckram.errors import BuckramError, MetadataUnavailable, NoSuchEntry, NoSuchKey, NoSuchLedger, ReadFailed
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchKey,
+    NoSuchLedger,
+    ReadFailed,
+)
 from buckram.net.tasks import TaskScope
 from buckram.streams.follow import HeadFollower
 from buckram.streams.locate import decode_entry, entry_of_offset
@@ -52,12 +60,15 @@ class Source:
         self._ready: deque[Batch] = deque()
         self._marked = False
         self._failing_since: float | None = None
+        self._closed = False
         if follow:
             self.follower.follow()
 
     async def next(self) -> Batch | None:
         """The next batch, not empty; None at the end. OffsetTruncated, NoSuchStream, errors of reading a ledger."""
         while True:
+            if self._closed:
+                raise HandleClosed(f"the reader of stream {self._name} was closed while it waited")
             if self.stop is not None and self.position >= self.stop:
                 return None
             if self.follower.gone or self.follower.head.deleting:
@@ -89,6 +100,8 @@ class Source:
         await self._leave()
 
     async def close(self) -> None:
+        self._closed = True
+        self.follower.stop()
         await self._leave()
         await self._scope.close()
 
@@ -176,7 +189,7 @@ class Source:
         while True:
             changed = self.follower.changes()
             row = await self._row()
-            if row is None or row.sealed or row.ledger != segment.ledger:
+            if self._closed or row is None or row.sealed or row.ledger != segment.ledger:
                 return
             await self._wait(changed)
 
