@@ -317,3 +317,17 @@ def test_janitor_and_orphans(uri: str, ok: Run) -> None:
     running = Child(uri, "stream", "janitor", "--every", "0.1s", "--grace", "0s", "--json")
     assert [json.loads(running.line())["problems"] for _ in range(3)] == [[], [], []]
     assert running.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_writer_that_waits_says_for_whom(uri: str, ok: Run) -> None:
+    first = Child(uri, "stream", "write", "turns", "--acks", "--as", "alice")
+    first.give(b"a\n")
+    assert first.line() == "0"
+    second = Child(uri, "stream", "write", "turns", "--wait")
+    assert second.process.stderr is not None
+    assert "waiting until writer 'alice' has gone" in second.process.stderr.readline().decode()
+    second.give(b"b\n")
+    assert first.end()[0] == 0
+    code, out, _ = second.end()
+    assert (code, json.loads(out)["first_offset"]) == (0, 1)
+    assert ok("stream", "read", "turns").out == "a\nb\n"

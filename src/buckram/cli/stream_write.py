@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import emit, progress
+from buckram.cli.output import emit, progress, remark
 from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
-from buckram.core.stream_errors import WriterLost
+from buckram.core.stream_errors import WriterExists, WriterLost
 from buckram.core.stream_names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
+    from buckram.client.client import Client
     from buckram.streams.writer import StreamWriter
 
 BATCHES_IN_FLIGHT = 32
@@ -105,10 +106,7 @@ class _Copy:
     async def run(self, uri: str | None) -> None:
         choice, loop = self._choice, asyncio.get_running_loop()
         async with connected(uri) as client:
-            writer = await client.namespace(self._name.namespace).writer(
-                self._name.stream, create=choice.create, takeover=choice.takeover, wait=choice.wait,
-                name=choice.writer, linger_ms=choice.linger_ms,
-            )  # fmt: skip
+            writer = await self._open(client)
             scope = TaskScope("stream write")
             try:
                 source = Lines(LONGEST_LINE)
@@ -121,6 +119,23 @@ class _Copy:
             finally:
                 await scope.close()
                 await writer.abandon()
+
+    async def _open(self, client: Client) -> StreamWriter:
+        choice = self._choice
+
+        async def attempt(*, wait: bool) -> StreamWriter:
+            return await client.namespace(self._name.namespace).writer(
+                self._name.stream, create=choice.create, takeover=choice.takeover, wait=wait, name=choice.writer,
+                linger_ms=choice.linger_ms,
+            )  # fmt: skip
+
+        try:
+            return await attempt(wait=False)
+        except WriterExists as error:
+            if not choice.wait:
+                raise
+            remark(f"stream {self._name}: waiting until writer {error.holder!r} has gone")
+        return await attempt(wait=True)
 
     async def _finish(self, writer: StreamWriter) -> None:
         """Say what is stored, then what went wrong. A line that was refused keeps none before it from being stored."""
