@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from buckram.core.stream_errors import StreamError
 from buckram.core.stream_transactions import StepId
-from buckram.errors import BuckramError
+from buckram.errors import BookieError, BuckramError, NotEnoughBookies, WriteFailed
 from buckram.spark.clients import Connection, connection
 from buckram.spark.transactions import Attempt, Part, open_step
 from buckram.streams.bulk import Bulk, BulkLedger, SealedLedger
@@ -50,6 +51,11 @@ def write_task(
             if batch.num_rows:
                 task.add(batch)
         return Part(attempt, tuple(task.close()))
+    except (WriteFailed, NotEnoughBookies, BookieError) as error:
+        task.give_up()
+        raise StreamError(
+            stream, f"cannot be written from host {gethostname()}: every executor must reach the bookies ({error})"
+        ) from error
     except BaseException:
         task.give_up()
         raise
