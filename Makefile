@@ -13,7 +13,7 @@ export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
 unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHONHOME PYTHONPATH
 
-.PHONY: help setup run test lint bench soak regenerate check-generated clean
+.PHONY: help setup run test lint bench bench-java soak regenerate check-generated clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -30,7 +30,7 @@ run: $(STAMP)  ## the main job: real records of this machine, three bookies, one
 lint: $(STAMP)  ## ruff, mypy --strict, layers, generated pages
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy --strict
-	@$(BIN)/mypy --strict bench examples scripts
+	@$(BIN)/mypy --strict bench examples javakit scripts
 	@$(BIN)/lint-imports --no-cache
 	@$(MAKE) check-generated
 
@@ -39,6 +39,9 @@ test: lint  ## lint, types and every test; a fixed share of each long check
 
 bench: $(STAMP)  ## the standard benchmark suite; resumable, cases in .bench/
 	@$(BIN)/python -m bench $(CASES)
+
+bench-java: $(STAMP)  ## side by side with Apache BookKeeper, 75 minutes; needs a JDK 17 and Maven; resumable, ROWS="one paced_p99" runs some
+	@$(BIN)/python -m bench.java $(if $(ROWS),$(ROWS),--docs)
 
 soak: $(STAMP)  ## the long checks in full; resumable, state in .soak/
 	@$(BIN)/python scripts/soak.py $(CHECKS)

@@ -5,31 +5,41 @@ its socket. A bookie asks nobody whether such a ledger exists, so a million of t
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from buckram.core.adds import ACK_BYTES, RECOVERY_ADD, frame_adds
+from buckram.core.adds import ACK, ACK_BYTES, RECOVERY_ADD, frame_adds
 from buckram.core.entry import Digest, master_key
 from buckram.types import DigestType
 
 BATCH = 2000
+BUSY_S = 0.05
+OK, TOO_BUSY = 0, 106
+"""Codes of wire protocol 2."""
 
 
 def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 100) -> int:
-    """Entry `entry` of each of these ledgers (password empty, CRC32C); how many. The answers are all awaited."""
+    """Entry `entry` of each of these ledgers (password empty, CRC32C), all answers awaited. What the bookie refuses
+    because it is busy is sent again; how many those were."""
     body, key, digest = [b"x" * size], master_key(b""), Digest(DigestType.CRC32C, b"")
-    added = 0
+    refused = 0
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         for batch in _batches(ledgers):
-            made = [frame_adds(digest, key, one, entry, entry - 1, entry * size, body, RECOVERY_ADD) for one in batch]
-            connection.sendall(b"".join(frame for frames, _, _ in made for frame in frames))
-            expected = sorted(answer for _, answer, _ in made)
-            got = _read(connection, len(batch) * ACK_BYTES)
-            # A bookie answers in any order.
-            if sorted(got[at : at + ACK_BYTES] for at in range(0, len(got), ACK_BYTES)) != expected:
-                raise RuntimeError(f"the bookie at port {port} did not take every add")
-            added += len(batch)
-    return added
+            while batch:
+                frames: list[bytes] = []
+                for ledger in batch:
+                    frames += frame_adds(digest, key, ledger, entry, entry - 1, entry * size, body, RECOVERY_ADD)[0]
+                connection.sendall(b"".join(frames))
+                got = _read(connection, len(batch) * ACK_BYTES)
+                answers = [ACK.unpack_from(got, at) for at in range(0, len(got), ACK_BYTES)]
+                if odd := [code for _, _, code, _, _ in answers if code not in (OK, TOO_BUSY)]:
+                    raise RuntimeError(f"the bookie at port {port} answered an add with code {odd[0]}")
+                batch = [ledger for _, _, code, ledger, _ in answers if code != OK]
+                refused += len(batch)
+                if batch:
+                    time.sleep(BUSY_S)
+    return refused
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

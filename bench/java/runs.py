@@ -42,6 +42,8 @@ class Run:
         return cls(case, client, bookies)
 
 
+RATES = (1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000)
+"""Of the plot of latency over throughput."""
 LOADS: dict[str, dict[str, Any]] = {
     "one": {"load": "write"},
     "small": {"load": "write", "size": 100},
@@ -49,10 +51,13 @@ LOADS: dict[str, dict[str, Any]] = {
     "paced": {"load": "paced", "rate": 5000},
     "tail": {"load": "paced", "rate": 5000, "seconds": 300},
     "sequential": {"load": "sequential"},
+    **{f"rate-{rate}": {"load": "paced", "rate": rate, "seconds": 8} for rate in RATES},
 }
 ALONE = ("start", "idle", "million", "restart")
 """Cases with a bookie of their own and without a client of Apache's."""
 SEQUENTIAL_ENTRIES = 500_000
+WARM_S, WARM_AGAIN_S = {"sequential": 25.0}, {"sequential": 8.0}
+"""Load before a slice counts, the first time and later, where 10 s and 4 s are not enough for compiled code."""
 OUTSTANDING = {"apache-2": 2500, "apache-3": 2500, "ours": 4000}
 """The best seen for each client; for a hundred ledgers likewise."""
 
@@ -60,13 +65,14 @@ OUTSTANDING = {"apache-2": 2500, "apache-3": 2500, "ours": 4000}
 class Session:
     """ZooKeeper, both clusters and the clients, each started when first needed."""
 
-    def __init__(self, *, seconds: float, wait_s: float) -> None:
+    def __init__(self, *, seconds: float, wait_s: float, share: float = 1.0) -> None:
+        """`wait_s`: for quiet, before each measurement, at most. `share`: of the data of long fills, for trials."""
         self.folder = Path(tempfile.mkdtemp(prefix="java-", dir=data_root()))
-        self.seconds, self.wait_s = seconds, wait_s
+        self.seconds, self.wait_s, self._share = seconds, wait_s, share
         self.loaders = Loaders(self.folder)
         self._zookeeper: ZooKeeperServer | None = None
         self._sides: dict[str, Side] = {}
-        self._warmed = set[str]()
+        self._warmed = set[tuple[str, ...]]()
         self.filled: dict[str, list[int]] = {}
         """Ledgers that a fill left for cold reads, by its key."""
 
@@ -87,6 +93,9 @@ class Session:
                 raise
             self._sides[name] = side
         return self._sides[name]
+
+    def part(self, amount: int) -> int:
+        return max(1, round(amount * self._share))
 
     def close(self) -> None:
         self.loaders.close()
@@ -130,9 +139,10 @@ class Session:
         """A load for a stretch of time."""
         side = self.side(run.bookies)
         loader = self.loaders[run.client]
-        first = f"{run.client} {run.case}" not in self._warmed
-        self._warmed.add(f"{run.client} {run.case}")
-        request = {**self.request(run), "warm": 10 if first else 4, **LOADS[run.case]}
+        known = (run.client, run.bookies, run.case)
+        warm = WARM_AGAIN_S.get(run.case, 4.0) if known in self._warmed else WARM_S.get(run.case, 10.0)
+        self._warmed.add(known)
+        request = {**self.request(run), "warm": warm if run.client != "ours" else 2.0, **LOADS[run.case]}
         made: list[int] = []
         if request["load"] == "sequential":
             filled = loader.ask({**request, "load": "fill", "entries": SEQUENTIAL_ENTRIES}, self.folder)
@@ -152,10 +162,14 @@ class Session:
             self.loaders.forget(side.uri)
         side.tidy()
 
+    def cooled(self, bookies: str) -> None:
+        """These bookies were started anew: nothing of them is compiled."""
+        self._warmed = {known for known in self._warmed if bookies not in known}
+
     def warm_up(self, client: str, bookies: str) -> None:
         """Half a minute of load before anything counts where code is compiled while it runs: for each client, and for
         Apache's bookies."""
-        needs = [name for name in (client, bookies) if name.startswith("apache") and name not in self._warmed]
+        needs = [(name,) for name in (client, bookies) if name.startswith("apache") and (name,) not in self._warmed]
         if not needs:
             return
         self._warmed.update(needs)

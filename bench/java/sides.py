@@ -129,9 +129,9 @@ class ApacheSide:
 
     name = "apache"
 
-    def __init__(self, zookeeper: str, folder: Path, bookies: int = 3, **settings: object) -> None:
+    def __init__(self, zookeeper: str, folder: Path, bookies: int = 3) -> None:
         self.uri = f"zk+hierarchical://{zookeeper}/{folder.name}"
-        self.bookies = [ApacheBookie(self.uri, folder / f"bookie-{n}", settings=settings) for n in range(bookies)]
+        self.bookies = [ApacheBookie(self.uri, folder / f"bookie-{n}") for n in range(bookies)]
         self._folder = folder
 
     def start(self) -> None:
@@ -148,6 +148,16 @@ class ApacheSide:
     @property
     def ports(self) -> list[int]:
         return [bookie.port for bookie in self.bookies]
+
+    def restart(self, settings: Mapping[str, object]) -> None:
+        """Stop in order and start again with these settings besides the usual ones."""
+        for bookie in self.bookies:
+            bookie.stop()
+            bookie.settings = settings
+        for bookie in self.bookies:
+            bookie.start()
+        for bookie in self.bookies:
+            bookie.wait_ready()
 
     def tidy(self) -> None:
         for bookie in self.bookies:

@@ -12,7 +12,8 @@ import org.apache.bookkeeper.client.LedgerHandle;
 
 /** Adds at a rate to one ledger; latency counts from the moment an add was due, whether or not it could be made then. */
 final class Pacing implements AddCallback {
-    private static final int SLOTS = 1 << 20; // due times of the latest adds; more never wait
+    private static final int SLOTS = 1 << 16; // due times of the latest adds; fewer wait
+    private static final int MOST_OUTSTANDING = 20_000;
     private final BookKeeper client;
     private final JsonNode request;
     private final AtomicLong done = new AtomicLong();
@@ -53,6 +54,9 @@ final class Pacing implements AddCallback {
             }
             if (entry == warm) {
                 Load.phase("begin");
+            }
+            while (entry - done.get() >= MOST_OUTSTANDING) {
+                LockSupport.parkNanos(100_000L); // it stays due: the wait counts into its latency
             }
             due[(int) entry & (SLOTS - 1)] = when;
             ledger.asyncAddEntry(body, this, null);

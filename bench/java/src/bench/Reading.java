@@ -37,8 +37,8 @@ final class Reading {
     /** The first ledger from end to end, again and again. */
     ObjectNode sequential() throws Exception {
         LedgerHandle ledger = ledgers[0];
-        int range = request.path("range").asInt(100);
-        int depth = request.path("depth").asInt(8);
+        int range = request.path("range").asInt(1000);
+        int depth = request.path("depth").asInt(3);
         boolean batch = request.path("batch").asBoolean(true);
         long last = ledger.getLastAddConfirmed();
         long begin = System.nanoTime() + (long) (request.path("warm").asDouble(5) * 1e9);
