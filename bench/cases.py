@@ -191,6 +191,30 @@ def zookeeper() -> Figures:
 
 
 @case
+def scale_ledgers() -> Figures:
+    """Cost of an add on a bookie that has seen 1,000 to 1,000,000 ledgers (BENCH_SCALE_LEDGERS)."""
+    from bench import scale
+
+    return scale.ledgers()
+
+
+@case
+def scale_connections() -> Figures:
+    """Cost of an add on a bookie with 10 to 1,000 connections (BENCH_SCALE_CONNECTIONS)."""
+    from bench import scale
+
+    return scale.connections()
+
+
+@case
+def scale_store() -> Figures:
+    """Cost of an add on a bookie with 1 to 20 GB of data (BENCH_SCALE_GB)."""
+    from bench import scale
+
+    return scale.stored()
+
+
+@case
 def stream_append_many() -> Figures:
     """One stream, one writer: 100 B records with append_many."""
     return _streams("append_many")
@@ -230,6 +254,25 @@ def stream_roll() -> Figures:
 def stream_long() -> Figures:
     """A stream of 100,000 segments (BENCH_SEGMENTS): opened, read at its end, truncated."""
     return _streams("long_stream")
+
+
+@case
+def spark_scan() -> Figures:
+    """Spark reads a stream of BENCH_SPARK_MB megabytes, 100 B and 1 KB a record, and the same rows from Parquet."""
+    return _spark("scan")
+
+
+@case
+def spark_stream() -> Figures:
+    """A streaming query (availableNow) over 100 B records into nothing, and what a tiny micro-batch takes."""
+    return _spark("stream")
+
+
+def _spark(what: str) -> Figures:
+    from bench import spark_read
+
+    figures: Figures = spark_read.run(what)
+    return figures
 
 
 def _streams(load: str) -> Figures:

@@ -1,7 +1,8 @@
 """Reading one partition in an executor: entries from the bookies, as Arrow. Asks no metadata store while all is well.
 
-When a ledger is not where the planner saw it (repaired, compacted, truncated meanwhile) the rest of the slice is read
-through a client of the cluster, which finds it or says that it is gone.
+First by a plain scan of one replica (stream_scan.py), from the first trouble on with the client. When a ledger is not
+where the planner saw it (repaired, compacted, truncated meanwhile) the rest of the slice is read through a client of
+the cluster, which finds it or says that it is gone.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from buckram.client.open import digest_of
 from buckram.client.reader import Reader
 from buckram.client.services import Services
+from buckram.core.reading import spans
+from buckram.core.recovery import quorum_of
 from buckram.core.stream_batch import Batch, decode
 from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream, OffsetTruncated
 from buckram.core.stream_names import stream_name
@@ -23,8 +27,9 @@ from buckram.spark.clients import connection, direct, plainly
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.planning import RecordsLost
 from buckram.spark.stream_plan import Slice, StreamPartition
+from buckram.spark.stream_scan import Scan, ScanFailed
 from buckram.streams.reader import Truncated
-from buckram.types import Entry, LedgerMetadata, Versioned
+from buckram.types import Entry, EntryId, LedgerMetadata, Versioned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +37,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("buckram.spark")
 _PAUSES_S = (0.3, 1.0, 3.0)
 """Before each further try to read from bookies that do not answer; Spark then tries the task again."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a reader is: the next offset, and the entry to go on with."""
+
+    offset: int
+    entry: EntryId
 
 
 class PartitionReader:
@@ -49,33 +62,48 @@ class PartitionReader:
                     yield rows.make(batches)
 
     def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:
-        position, pauses = piece.first, iter(_PAUSES_S)
-        while position < piece.stop:
+        place = _Place(piece.first, piece.first_entry)
+        try:
+            yield from self._entries(piece, place, _scanned(partition, piece))
+        except ScanFailed as failed:
+            log.info("%s: reading on with the client", failed)
+        pauses = iter(_PAUSES_S)
+        while place.offset < piece.stop:
+            before = place.offset
             try:
-                for batch in self._direct(partition, piece, position):
-                    yield batch
-                    position, pauses = batch.next_offset, iter(_PAUSES_S)
-                if position < piece.stop:
-                    raise NoSuchEntry(piece.ledger, piece.last_entry, f"it ends at offset {position} of its stream")
+                yield from self._entries(piece, place, self._direct(partition, piece, place.entry))
+                if place.offset < piece.stop:
+                    raise NoSuchEntry(piece.ledger, piece.last_entry, f"it ends at offset {place.offset} of its stream")
             except (NoSuchLedger, NoSuchEntry) as moved:
-                log.info("%s: reading on at offset %d through the segment list", moved, position)
-                yield from self._listed(piece, position)
+                log.info("%s: reading on at offset %d through the segment list", moved, place.offset)
+                yield from self._listed(piece, place.offset)
                 return
             except ReadFailed as failed:
+                if place.offset > before:
+                    pauses = iter(_PAUSES_S)
                 pause = next(pauses, None)
                 if pause is None:
                     raise ReadFailed(piece.ledger, _explained(failed, partition, piece)) from None
                 time.sleep(pause)
 
-    def _direct(self, partition: StreamPartition, piece: Slice, position: int) -> Iterator[Batch]:
-        """What the ledger itself holds from `position` on."""
+    def _entries(self, piece: Slice, place: _Place, found: Iterator[tuple[EntryId, bytes]]) -> Iterator[Batch]:
+        """The records of entries, from `place` on, which moves with them."""
+        for entry, payload in found:
+            batch = _decoded(piece, entry, payload)
+            if batch is not None and len(part := batch.between(place.offset, piece.stop)):
+                place.offset = part.next_offset
+                yield part
+            place.entry = entry + 1
+
+    def _direct(self, partition: StreamPartition, piece: Slice, entry: EntryId) -> Iterator[tuple[EntryId, bytes]]:
+        """What the ledger itself holds from `entry` on, by a client that needs no metadata store for it."""
         link = direct(self._uri)
         link.pin(partition.bookies)
         metadata = partition.ledgers[piece.ledger]
 
         async def begin() -> tuple[Reader, AsyncIterator[list[Entry]]]:
             reader = _reader(link.client.services, piece, metadata)
-            return reader, reader.chunks(piece.first_entry, piece.last_entry)
+            return reader, reader.chunks(min(entry, piece.last_entry), piece.last_entry)
 
         reader, chunks = link.thread.run(begin)
 
@@ -84,10 +112,8 @@ class PartitionReader:
 
         try:
             while (entries := link.thread.run(step)) is not None:
-                for entry in entries:
-                    batch = _decoded(piece, entry)
-                    if batch is not None and len(part := batch.between(position, piece.stop)):
-                        yield part
+                for found in entries:
+                    yield found.entry_id, found.payload
         finally:
             if link.thread.usable:
                 link.thread.run(reader.close)
@@ -121,11 +147,32 @@ def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reade
     return Reader(services, piece.ledger, Versioned(metadata, -1), digest, piece.last_entry)
 
 
-def _decoded(piece: Slice, entry: Entry) -> Batch | None:
+def _scanned(partition: StreamPartition, piece: Slice) -> Iterator[tuple[EntryId, bytes]]:
+    """The same from one replica, where each has all entries. ScanFailed."""
+    metadata = partition.ledgers[piece.ledger]
+    if not quorum_of(metadata).mirrored:
+        raise ScanFailed(f"ledger {piece.ledger}: no bookie has all entries")
+    places = {info.bookie_id: info.address for info in partition.bookies}
+    digest = digest_of(piece.ledger, metadata, b"", None)
+    entry_bytes = piece.bytes // (piece.last_entry - piece.first_entry + 1)
+    for span in spans(metadata, piece.first_entry, piece.last_entry):
+        # Partitions of one ledger begin at different bookies.
+        address = places.get(span.ensemble[(piece.ledger + piece.first_entry) % len(span.ensemble)])
+        if address is None:
+            raise ScanFailed(f"ledger {piece.ledger}: no address of {span.ensemble}")
+        scan = Scan(address, piece.ledger, digest, span.first, span.last, entry_bytes)
+        try:
+            for first, payloads in scan.entries():
+                yield from enumerate(payloads, first)
+        finally:
+            scan.close()
+
+
+def _decoded(piece: Slice, entry: EntryId, payload: bytes) -> Batch | None:
     try:
-        found = decode(entry.payload, piece.base, piece.ledger, entry.entry_id)
+        found = decode(payload, piece.base, piece.ledger, entry)
     except MalformedBatch as error:
-        raise CorruptEntry(piece.stream, piece.ledger, entry.entry_id, str(error)) from None
+        raise CorruptEntry(piece.stream, piece.ledger, entry, str(error)) from None
     if not isinstance(found, Batch):
         return None
     return found if piece.times is None else found.clamped(*piece.times)

@@ -1,0 +1,183 @@
+"""The fast way of executors to read many entries: one replica, one blocking socket, each payload received in its place.
+
+An executor does one thing at a time, so it needs no event loop, and a payload that is received as one piece is never
+copied again before Arrow sends it on: a fifth of the CPU of the client. It only ever takes good answers: whatever else
+happens is ScanFailed, and the reader goes on with the client, which knows what failures mean (stream_read.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+
+from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.core.messages import BatchRead
+from buckram.core.packed import PackedBodies
+from buckram.core.wire_v2 import encode_request
+from buckram.types import BookieAddress, EntryId, LedgerId
+
+_ANSWER = struct.Struct(">IIiqqq")
+"""Length, packet header, code, ledger, entry and request id of the answer to a v2 batch read; entries follow."""
+_SIZE = struct.Struct(">i")
+REQUEST_BYTES = 1024 * 1024
+AHEAD = 3
+LARGE_BYTES = 16 * 1024
+"""From here on entries are received one by one; smaller ones in the frame they come in."""
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+TIMEOUT_S = 5
+_OK = 0
+
+
+class ScanFailed(Exception):
+    """Not everything came, or not as it should: says nothing about what is there."""
+
+
+class Scan:
+    """Entries first..last of a ledger from one bookie, which holds all of them; iterate once, then close()."""
+
+    def __init__(
+        self, address: BookieAddress, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId, entry_bytes: int
+    ) -> None:
+        self._address, self._ledger, self._digest = address, ledger, digest
+        self._next, self._last, self._to_ask = first, last, first
+        self._large = entry_bytes >= LARGE_BYTES
+        self._step = max(1, REQUEST_BYTES // max(1, entry_bytes))
+        self._asked: deque[tuple[int, EntryId, int]] = deque()
+        self._requests = 0
+        self._link: socket.socket | None = None
+
+    def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
+        """(first entry, payloads) in order, each verified. ScanFailed."""
+        try:
+            self._link = _take(self._address)
+            while self._next <= self._last:
+                self._ask()
+                yield from self._answer()
+            _give_back(self._address, self._link)
+            self._link = None
+        except (OSError, struct.error) as error:
+            raise ScanFailed(f"bookie at {self._address}: {error}") from None
+
+    def close(self) -> None:
+        """Whatever was asked for and not taken goes with the connection."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    # -- requests and answers -----------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        assert self._link is not None
+        while len(self._asked) < AHEAD and self._to_ask <= self._last:
+            count = min(self._step, self._last - self._to_ask + 1)
+            self._requests += 1
+            # Room for entries that are larger than most: a short answer costs the answers behind it.
+            request = BatchRead(self._ledger, self._to_ask, count, 4 * REQUEST_BYTES)
+            self._link.sendall(encode_request(request, self._requests))
+            self._asked.append((self._requests, self._to_ask, count))
+            self._to_ask += count
+
+    def _answer(self) -> Iterator[tuple[EntryId, list[bytes]]]:
+        request, first, count = self._asked.popleft()
+        size, _, code, ledger, entry, echoed = _ANSWER.unpack(self._receive(_ANSWER.size))
+        rest = size - (_ANSWER.size - 4)
+        if code != _OK or (ledger, entry, echoed) != (self._ledger, first, request) or not 0 < rest <= MAX_FRAME_BYTES:
+            raise ScanFailed(f"bookie at {self._address}: code {code} for entry {first} of ledger {self._ledger}")
+        if self._large:
+            while rest > 0:
+                stored = _SIZE.unpack(self._receive(4))[0]
+                rest -= 4 + stored
+                if stored < self._digest.overhead or rest < 0:
+                    raise ScanFailed(f"bookie at {self._address}: entry {self._next} has no good size")
+                payload = self._one(stored)
+                self._next += 1
+                yield self._next - 1, [payload]
+        else:
+            yield from self._many(self._receive(rest))
+        if not first < self._next <= first + count:
+            raise ScanFailed(f"bookie at {self._address}: {self._next - first} entries came, {count} were wanted")
+        if self._next < first + count:
+            self._start_over()
+
+    def _one(self, stored: int) -> bytes:
+        head = self._receive(self._digest.overhead)
+        payload = self._receive(stored - self._digest.overhead)
+        ledger, entry, _, _ = ENTRY_HEADER.unpack_from(head)
+        header, digest = head[:ENTRY_HEADER_BYTES], head[ENTRY_HEADER_BYTES:]
+        if (ledger, entry) != (self._ledger, self._next) or self._digest.compute(header, payload) != digest:
+            raise ScanFailed(f"bookie at {self._address}: a bad copy of entry {self._next} of ledger {self._ledger}")
+        return payload
+
+    def _many(self, packet: bytes) -> Iterator[tuple[EntryId, list[bytes]]]:
+        bodies = PackedBodies.parse(packet, 0)
+        payloads = self._digest.open_payloads(self._ledger, self._next, bodies) if bodies is not None else []
+        if bodies is None or len(payloads) != len(bodies):
+            raise ScanFailed(f"bookie at {self._address}: a bad copy in ledger {self._ledger} from {self._next} on")
+        self._next += len(payloads)
+        yield self._next - len(payloads), payloads
+
+    def _start_over(self) -> None:
+        """An answer was short, so those behind it leave a gap: take them and drop them."""
+        while self._asked:
+            self._asked.popleft()
+            size = _SIZE.unpack(self._receive(4))[0]
+            if not 0 < size <= MAX_FRAME_BYTES:
+                raise ScanFailed(f"bookie at {self._address}: a frame of {size} bytes")
+            self._receive(size)
+        self._to_ask, self._step = self._next, max(1, self._step // 2)
+
+    def _receive(self, count: int) -> bytes:
+        """Exactly so many bytes, usually in one piece and one call."""
+        assert self._link is not None
+        if not count:
+            return b""
+        data = self._link.recv(count, socket.MSG_WAITALL)
+        if len(data) == count:
+            return data
+        parts = [data]
+        missing = count - len(data)
+        while missing:
+            if not parts[-1]:
+                raise ScanFailed(f"bookie at {self._address} hung up")
+            parts.append(self._link.recv(missing, socket.MSG_WAITALL))
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+
+# -- connections: one that is idle is kept for the next slice ---------------------------------------------
+
+_idle: dict[tuple[int, BookieAddress], socket.socket] = {}
+
+
+def _take(address: BookieAddress) -> socket.socket:
+    kept = _idle.pop((os.getpid(), address), None)
+    if kept is not None:
+        # Readable while nothing was asked: the bookie hung up.
+        if not _readable(kept):
+            return kept
+        kept.close()
+    link = socket.create_connection((address.host, address.port), TIMEOUT_S)
+    link.settimeout(None)
+    # By the kernel, because a socket with a time-out of Python's does not wait for all bytes.
+    limit = struct.pack("@ll", TIMEOUT_S, 0)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return link
+
+
+def _give_back(address: BookieAddress, link: socket.socket) -> None:
+    _idle[os.getpid(), address] = link
+
+
+def _readable(link: socket.socket) -> bool:
+    try:
+        link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
