@@ -1,7 +1,8 @@
 """Runs cases, remembers what is done, prints a table and one JSON line.
 
-`python -m bench [CASE...] [--again] [--list]`. A case that was measured for this very commit is not run again, so an
-interrupted suite goes on where it stopped.
+`python -m bench [CASE...] [--again] [--repeat N] [--save-baseline] [--list]`. A case that was measured for this very
+commit is not run again, so an interrupted suite goes on where it stopped. Figures that are worse than those of the
+baseline for this kind of machine (bench/baselines) by more than their noise are named.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -18,7 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES
+from bench.baseline import Worse, load, machine_kind, save, summary, worse
+from bench.cases import CASES, Figures
 
 RESULTS = Path("bench-results")
 
@@ -33,6 +36,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
     parser.add_argument("--again", action="store_true", help="measure again what is already there")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="measure each case so often; medians count")
+    parser.add_argument("--save-baseline", action="store_true", help="later runs are compared with this one")
     parser.add_argument("--list", action="store_true", help="say what each case measures")
     options = parser.parse_args()
     if options.list:
@@ -43,30 +48,64 @@ def main() -> int:
     if unknown:
         parser.error(f"no case {unknown[0]!r}; known: {', '.join(CASES)}")
     RESULTS.mkdir(exist_ok=True)
-    version, results, failed = commit(), {}, False
+    version, failed = commit(), False
+    measured: dict[str, list[Figures]] = {}
     for name in options.cases or CASES:
         try:
-            results[name] = _one(name, version, options.again)
+            measured[name] = _measured(name, version, again=options.again, repeat=options.repeat)
         except (RuntimeError, OSError) as error:
             failed = True
             print(f"{name} failed: {error}", file=sys.stderr)
+    results = {name: _middle(figures) for name, figures in measured.items()}
     _show(results, version)
-    print(json.dumps({"cases": results}), flush=True)
+    kind = machine_kind()
+    lost = _compare(measured, kind)
+    if options.save_baseline:
+        print(f"baseline: {save(kind, version, {name: summary(many) for name, many in measured.items()})}")
+    print(json.dumps({"cases": results, "worse": [str(one) for one in lost]}), flush=True)
     return 1 if failed else 0
 
 
-def _one(name: str, version: str, again: bool) -> dict[str, Any]:
-    path = RESULTS / f"{name}.json"
+def _compare(measured: dict[str, list[Figures]], kind: str) -> list[Worse]:
+    """Says what is worse than in the baseline."""
+    known = load(kind)
+    if not known:
+        print(f"no baseline for {kind}: --save-baseline makes one")
+        return []
+    lost = [one for name, figures in measured.items() for one in worse(name, figures, known.get(name, {}))]
+    for one in lost:
+        print(f"WORSE {one}")
+    if not lost:
+        print("nothing is worse than in the baseline")
+    return lost
+
+
+def _measured(name: str, version: str, *, again: bool, repeat: int) -> list[Figures]:
+    """What the file of this case has, and as many more measurements as are missing."""
+    path, kept = RESULTS / f"{name}.json", list[Figures]()
     if path.exists() and not again:
-        kept: dict[str, Any] = json.loads(path.read_text())
-        if kept["commit"] == version and not version.endswith("+"):
-            return dict(kept["figures"])
-    print(f"{name} ...", file=sys.stderr, flush=True)
-    began = time.monotonic()
-    figures = CASES[name]()
-    kept = {"commit": version, "machine": platform.platform(), "seconds": round(time.monotonic() - began, 1)}
-    path.write_text(json.dumps({**kept, "figures": figures}, indent=1) + "\n")
-    return figures
+        found = json.loads(path.read_text())
+        if found["commit"] == version and not version.endswith("+"):
+            kept = found.get("measured", [found["figures"]])
+    while len(kept) < repeat:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        kept.append(CASES[name]())
+        about = {"commit": version, "machine": platform.platform(), "seconds": round(time.monotonic() - began, 1)}
+        path.write_text(json.dumps({**about, "figures": _middle(kept), "measured": kept}, indent=1) + "\n")
+    return kept
+
+
+def _middle(measured: list[Figures]) -> Figures:
+    """The median of each figure that is a number, of others the last value."""
+    if len(measured) == 1:
+        return measured[0]
+    found = dict(measured[-1])
+    for figure, value in found.items():
+        values = [one[figure] for one in measured if isinstance(one.get(figure), (int, float))]
+        if len(values) == len(measured) and not isinstance(value, bool):
+            found[figure] = type(value)(statistics.median(values))
+    return found
 
 
 def _show(results: dict[str, dict[str, Any]], version: str) -> None:

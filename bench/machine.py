@@ -50,6 +50,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(after_name[11]) + int(after_name[12])) / TICKS
 
 
+def machine_busy() -> float:
+    """Seconds of user and system time of everybody since boot; not those of interrupts, which are nobody's."""
+    user, nice, system = (int(value) / TICKS for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:4])
+    return user + nice + system
+
+
 def machine_cpu_seconds() -> float:
     """Time that all processors were busy since boot."""
     first = Path("/proc/stat").read_text().split("\n")[0]

@@ -32,14 +32,14 @@ def order(runs: Sequence[Run], rounds: int) -> list[tuple[int, Run]]:
     for older in (False, True):
         group = [run for run in repeated if (run.client == "apache-3") is older]
         for number in range(rounds):
-            steps += [(number, run) for run in (_swapped(group) if number % 2 else group)]
+            steps += [(number, run) for run in _by_case(group, swapped=number % 2 == 1)]
     # What fills the disk goes by side: there may not be room for the data of both.
     once = [run for case in ONCE for run in runs if run.case == case]
     once.sort(key=lambda run: run.bookies if run.case in FILLING else "")
     return steps + [(0, run) for run in [*(run for run in runs if run in PLOTTED), *once]]
 
 
-def _swapped(runs: Sequence[Run]) -> list[Run]:
-    """Within each case in opposite order."""
+def _by_case(runs: Sequence[Run], *, swapped: bool) -> list[Run]:
+    """Case by case; `swapped`: in opposite order within each."""
     cases = dict.fromkeys(run.case for run in runs)
-    return [run for case in cases for run in reversed([run for run in runs if run.case == case])]
+    return [run for case in cases for run in runs[:: -1 if swapped else 1] if run.case == case]

@@ -1,0 +1,72 @@
+"""The load generators of both sides against our bookies: every load answers with what the table needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.java.loads import Loaders, LoadFailed
+from bench.java.sides import OurSide, answers
+from bench.ledgers import add_entry
+from javakit.programs import missing_tools
+
+from buckram.zookeeper_server import ZooKeeperServer
+
+SHORT = {"seconds": 0.6, "warm": 1.0, "outstanding": 400, "size": 1024}
+
+
+@pytest.fixture(scope="module")
+def side(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurSide]:
+    made = OurSide(zookeeper_server.address, tmp_path_factory.mktemp("bench-ours"))
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def loaders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaders]:
+    made = Loaders(tmp_path_factory.mktemp("bench-clients"))
+    yield made
+    made.close()
+
+
+def needs_java(client: str) -> None:
+    if client != "ours" and missing_tools():
+        pytest.skip(missing_tools())
+
+
+@pytest.mark.parametrize("client", ["ours", "apache-2", "apache-3"])
+def test_every_load(client: str, side: OurSide, loaders: Loaders, tmp_path: Path) -> None:
+    needs_java(client)
+    loader = loaders[client]
+
+    def ask(load: str, **more: Any) -> dict[str, Any]:
+        request = {**SHORT, "uri": side.uri, "protocol": 3 if client == "apache-3" else 2, "load": load, **more}
+        return loader.ask(request, tmp_path, side.pids)
+
+    written = ask("write", ledgers=3)
+    assert len(written["ledgers"]) == 3
+    assert written["per_s"] > 0
+    assert written["all_entries"] >= written["entries"] > 0
+    assert 0 < written["p50_ms"] <= written["p99_ms"] <= written["p999_ms"] <= written["max_ms"] + 0.001
+    assert written["cpu_us"] == pytest.approx(written["client_us"] + written["servers_us"], abs=0.01)
+    paced = ask("paced", rate=1000)
+    assert paced["entries"] == 600
+    filled = ask("fill", entries=2000, ledgers=2)
+    assert filled["all_entries"] == 2000
+    assert ask("sequential", ledgers=filled["ledgers"], range=100)["per_s"] > 0
+    read = ask("random", ledgers=filled["ledgers"], outstanding=8)
+    assert 0 < read["p50_ms"] <= read["p99_ms"]
+    ask("drop", ledgers=filled["ledgers"])
+    with pytest.raises(LoadFailed):
+        ask("sequential", ledgers=filled["ledgers"])
+
+
+def test_ledgers_that_nobody_made(side: OurSide) -> None:
+    port = side.ports[0]
+    assert answers(port)
+    ids = range(1 << 40, (1 << 40) + 3000)
+    assert add_entry(port, ids) == 0
+    assert add_entry(port, ids, 1) == 0

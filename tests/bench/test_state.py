@@ -1,0 +1,60 @@
+"""What is measured is kept for the version it was measured with; the page's part is replaced and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench.java.docs import BEGIN, END, replaced, section
+from bench.java.figures import FIGURES
+from bench.java.state import State
+from bench.machine import Snapshot, between, snapshot
+
+
+def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
+    State(tmp_path, "v1").put(1, "one:ours>ours", {"per_s": 7})
+    again = State(tmp_path, "v1")
+    assert again.known(1, "one:ours>ours")
+    assert not again.known(0, "one:ours>ours")
+    assert again.rounds[1]["one:ours>ours"] == {"per_s": 7}
+
+
+def test_another_version_starts_anew(tmp_path: Path) -> None:
+    State(tmp_path, "v1").put(0, "x", {})
+    assert not State(tmp_path, "v2").known(0, "x")
+    assert State(tmp_path, "v2", any_version=True).known(0, "x")
+    assert not State(tmp_path, "v1", anew=True).known(0, "x")
+
+
+def test_only_what_is_between_the_marks_is_replaced() -> None:
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert replaced(page, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="no marks"):
+        replaced("nothing here", "new")
+
+
+def test_section_has_a_line_for_every_figure() -> None:
+    text = section([(figure, None) for figure in FIGURES], "about", {"x.png": "A plot"})
+    assert all(f"| {figure.title} |" in text for figure in FIGURES)
+    assert "![A plot](x.png)" in text
+
+
+def test_strangers_are_what_is_neither_measured_nor_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    zero = Snapshot(at=0, client=0, servers=0, others=0, processes=0, kernel=0, disk=0, stolen=0)
+    later = Snapshot(at=10, client=5, servers=4, others=1, processes=14, kernel=2, disk=4096, stolen=1)
+    assert between(zero, later, 1_000_000) == {
+        "client_us": 5.0, "servers_us": 4.0, "cpu_us": 9.0, "cpu_share": 0.45, "foreign_share": 0.1,
+        "stolen_share": 0.05, "disk_bytes": 4096,
+    }  # fmt: skip
+
+
+def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
+    import os
+
+    before = snapshot(tmp_path, os.getpid(), [])
+    assert sum(range(300_000))
+    after = snapshot(tmp_path, os.getpid(), [])
+    assert after.processes >= before.processes
+    assert after.kernel >= before.kernel
+    assert after.client >= before.client
