@@ -47,6 +47,7 @@ class Live:
         self._planner = Planner(client)
         self.target: dict[str, int] | None = None
         """With availableNow: how far this run goes."""
+        self._seen: dict[str, Look] = {}
 
     async def initial(self) -> Offset:
         """Where a query without a checkpoint begins. NoSuchStream, OffsetOutOfRange, RecordsLost."""
@@ -65,7 +66,7 @@ class Live:
             looks = await self._looks({})
             return self._offset({n: look.end for n, look in looks.items()}, _uids(looks))
         before, uids = positions(start), dict(start.get(UIDS, {}))
-        looks = await self._looks(before)
+        looks = self._seen = await self._looks(before)
         ends: dict[str, int] = {}
         backlogs: list[Backlog] = []
         for name, look in looks.items():
@@ -88,8 +89,8 @@ class Live:
         return self._offset(ends, _uids(looks))
 
     async def newest(self) -> Offset:
-        """How far the streams go now, for the query's progress."""
-        looks = await self._looks({})
+        """How far the streams went at the last look, for the query's progress."""
+        looks = self._seen or await self._looks({})
         return {name: looks[name].end for name in sorted(looks)}
 
     async def aim(self) -> None:
@@ -104,7 +105,9 @@ class Live:
             name: (before.get(name), stop) for name, stop in positions(end).items()
             if before.get(name, -1) < stop and uids.get(name, now.get(name)) == now.get(name)
         }  # fmt: skip
-        looks = await self._planner.looks(list(ranges), may_miss=True)
+        # What this very trigger has seen goes far enough; a replay looks anew.
+        seen = {name: self._seen[name] for name, (_, stop) in ranges.items() if self._reaches(name, stop)}
+        looks = seen | await self._planner.looks([name for name in ranges if name not in seen], may_miss=True)
         wanted = []
         for name, (known, stop) in ranges.items():
             look = looks.get(name)
@@ -119,6 +122,10 @@ class Live:
         return await self._planner.partitions([w for w in wanted if w.first < w.stop], self._options)
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _reaches(self, name: str, stop: int) -> bool:
+        look = self._seen.get(name)
+        return look is not None and look.end >= stop
 
     async def _looks(self, known: Mapping[str, int] | None) -> dict[str, Look]:
         """All streams of the query. `known` are those that it reads already, None for a query that begins."""

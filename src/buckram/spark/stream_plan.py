@@ -25,7 +25,7 @@ from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
 from buckram.errors import NoSuchKey, NoSuchLedger
 from buckram.spark.planning import Extent, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
-from buckram.streams.locate import offset_at_time, readable_end
+from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header
 from buckram.streams.spaces import Namespaces
@@ -110,6 +110,7 @@ class Planner:
         self._client = client
         self._streams = StreamStore(client.services.store)
         self._places: dict[tuple[LedgerId, int], EntryId] = {}
+        self._ends: dict[LedgerId, tuple[EntryId, int, int]] = {}
 
     # -- which, and how far -------------------------------------------------------------------------------
 
@@ -156,9 +157,7 @@ class Planner:
                 return Look(name, head, head.end, 0)
             try:
                 async with self._client.open(segment.ledger) as reader:
-                    end = await readable_end(name, reader, segment)
-                    last = reader.last_confirmed
-                    return Look(name, head, end, (await reader.get(last)).length if last >= 0 else 0)
+                    return Look(name, head, *await self._end(name, segment, reader))
             except NoSuchLedger:  # truncated or replaced between the two looks
                 if last_try:
                     raise
@@ -188,6 +187,21 @@ class Planner:
             if end >= stop:
                 break
         return stop
+
+    async def _end(self, name: StreamName, segment: Segment, reader: Reader) -> tuple[int, int]:
+        """The readable end of an open segment, and the bytes up to there. A query that waits asks often: the last entry
+        is read when there is a new one."""
+        last = reader.last_confirmed
+        if last < 0:
+            return segment.base, 0
+        known = self._ends.get(segment.ledger)
+        if known is None or known[0] != last:
+            entry = await reader.get(last)
+            header = entry_header(name, entry)
+            while len(self._ends) >= 1000:
+                del self._ends[next(iter(self._ends))]
+            known = self._ends[segment.ledger] = last, segment.base + header.first + header.records, entry.length
+        return known[1:]
 
     # -- which entries ------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ AHEAD = 3
 LARGE_BYTES = 16 * 1024
 """From here on entries are received one by one; smaller ones in the frame they come in."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-TIMEOUT_S = 5
+TIMEOUT_S = 5.0
 _OK = 0
 
 
@@ -162,7 +162,7 @@ def _take(address: BookieAddress) -> socket.socket:
     link = socket.create_connection((address.host, address.port), TIMEOUT_S)
     link.settimeout(None)
     # By the kernel, because a socket with a time-out of Python's does not wait for all bytes.
-    limit = struct.pack("@ll", TIMEOUT_S, 0)
+    limit = struct.pack("@ll", int(TIMEOUT_S), int(TIMEOUT_S % 1 * 1_000_000))
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,259 @@
+"""The plain scan of one replica: what it gives is what the client gives, and any trouble is ScanFailed."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.spark.reading import batch_reader, numbered, rows, write
+
+from buckram import sync
+from buckram.core.entry import Digest
+from buckram.spark import clients, stream_read, stream_scan
+from buckram.spark.stream_scan import Scan, ScanFailed
+from buckram.testing import ThreadedCluster
+from buckram.types import BookieAddress, DigestType
+
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def no_idle_links() -> Iterator[None]:
+    """No test finds connections of another."""
+    yield
+    for link in stream_scan._idle.values():
+        link.close()
+    stream_scan._idle.clear()
+
+
+def ledger_of(uri: str, payloads: list[bytes], **options: str) -> tuple[int, BookieAddress]:
+    """A closed ledger and where its first replica is."""
+    with sync.connect(uri) as client:
+        with client.create(**options) as writer:
+            writer.append_many(payloads)
+        link = clients.connection(uri)
+        members = client.metadata(writer.ledger_id).fragments[0].ensemble
+        address = link.client.services.bookies.resolve(members[0])
+    assert address is not None
+    return writer.ledger_id, address
+
+
+def scanned(scan: Scan) -> list[tuple[int, bytes]]:
+    try:
+        return [pair for first, payloads in scan.entries() for pair in enumerate(payloads, first)]
+    finally:
+        scan.close()
+
+
+def sizes(kind: str) -> list[int]:
+    rng = random.Random(7)
+    if kind == "mixed":
+        # More than an answer may have where small ones were expected, and the other way round.
+        return [rng.choice([0, 1, 100, 3 * 1024 * KIB]) for _ in range(30)]
+    return {"tiny": [5] * 5000, "empty": [0] * 10, "large": [300 * KIB] * 12, "one": [77]}[kind]
+
+
+@pytest.mark.parametrize("kind", ["tiny", "empty", "large", "one", "mixed"])
+@pytest.mark.parametrize("guess", [1, 100, 100 * KIB, 8 * 1024 * KIB])
+def test_every_size_whatever_was_expected(cluster: ThreadedCluster, kind: str, guess: int) -> None:
+    payloads = [os.urandom(size) for size in sizes(kind)]
+    ledger, address = ledger_of(cluster.uri, payloads)
+    digest, last = Digest(DigestType.CRC32C, b""), len(payloads) - 1
+    assert scanned(Scan(address, ledger, digest, 0, last, guess)) == list(enumerate(payloads))
+    part = Scan(address, ledger, digest, last // 2, last, guess)
+    assert scanned(part) == list(enumerate(payloads))[last // 2 :]
+
+
+@pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
+def test_every_digest(cluster: ThreadedCluster, digest: str) -> None:
+    payloads = [os.urandom(20 * KIB) for _ in range(20)]
+    ledger, address = ledger_of(cluster.uri, payloads, digest=digest, password="p")
+    for guess in (100, 20 * KIB):
+        scan = Scan(address, ledger, Digest(DigestType[digest.upper()], b"p"), 0, 19, guess)
+        assert scanned(scan) == list(enumerate(payloads))
+
+
+def test_a_connection_is_used_again_unless_something_was_left_on_it(cluster: ThreadedCluster) -> None:
+    payloads = [os.urandom(300 * KIB) for _ in range(12)]
+    ledger, address = ledger_of(cluster.uri, payloads)
+    digest = Digest(DigestType.CRC32C, b"")
+    scanned(Scan(address, ledger, digest, 0, 11, 300 * KIB))
+    (kept,) = stream_scan._idle.values()
+    assert scanned(Scan(address, ledger, digest, 3, 3, 300 * KIB)) == [(3, payloads[3])]
+    assert list(stream_scan._idle.values()) == [kept]
+    stopped = Scan(address, ledger, digest, 0, 11, 300 * KIB)
+    assert next(iter(stopped.entries())) == (0, [payloads[0]])
+    stopped.close()
+    assert not stream_scan._idle
+    assert len(scanned(Scan(address, ledger, digest, 0, 11, 300 * KIB))) == 12
+
+
+def test_a_bookie_that_hung_up_meanwhile_is_asked_anew() -> None:
+    with ThreadedCluster(bookies=3) as cluster:
+        ledger, address = ledger_of(cluster.uri, numbered(10))
+        digest = Digest(DigestType.CRC32C, b"")
+        assert len(scanned(Scan(address, ledger, digest, 0, 9, 10))) == 10
+        for number in range(3):
+            cluster.restart(number)  # at the same address
+        assert len(scanned(Scan(address, ledger, digest, 0, 9, 10))) == 10
+        clients.close_connections()
+
+
+def test_what_is_not_there_or_not_reachable_is_no_answer(cluster: ThreadedCluster) -> None:
+    ledger, address = ledger_of(cluster.uri, numbered(10))
+    digest = Digest(DigestType.CRC32C, b"")
+    with pytest.raises(ScanFailed, match="code"):
+        scanned(Scan(address, ledger + 10**9, digest, 0, 9, 10))
+    with pytest.raises(ScanFailed, match=r"code|entries came"):
+        scanned(Scan(address, ledger, digest, 5, 15, 10))
+    with pytest.raises(ScanFailed, match="refused"):
+        scanned(Scan(BookieAddress("127.0.0.1", 1), ledger, digest, 0, 9, 10))
+    with pytest.raises(ScanFailed, match="bad copy"):
+        scanned(Scan(address, ledger, Digest(DigestType.CRC32, b""), 0, 9, 10))
+
+
+class Meddler:
+    """Stands between a scan and a bookie: `change` gets each answer's bytes."""
+
+    def __init__(self, bookie: BookieAddress, change: Callable[[bytes], bytes]) -> None:
+        self._bookie, self._change = bookie, change
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = BookieAddress("127.0.0.1", self._server.getsockname()[1])
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        try:
+            client, _ = self._server.accept()
+        except OSError:
+            return
+        with client, socket.create_connection((self._bookie.host, self._bookie.port)) as bookie:
+            back = threading.Thread(target=self._back, args=(bookie, client), daemon=True)
+            back.start()
+            try:
+                while data := client.recv(65536):
+                    bookie.sendall(data)
+            except OSError:
+                pass
+            bookie.close()
+            back.join()
+
+    def _back(self, bookie: socket.socket, client: socket.socket) -> None:
+        try:
+            while True:
+                size = bookie.recv(4, socket.MSG_WAITALL)
+                if len(size) < 4:
+                    return
+                packet = bookie.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+                client.sendall(self._change(size + packet))
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def flip(at: int) -> Callable[[bytes], bytes]:
+    def change(answer: bytes) -> bytes:
+        place = at % len(answer)
+        return answer[:place] + bytes([answer[place] ^ 0x40]) + answer[place + 1 :]
+
+    return change
+
+
+@pytest.mark.parametrize("size", [50, 40 * KIB])
+def test_no_changed_byte_gets_through(cluster: ThreadedCluster, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an entry's header, digest or payload, of sizes and of what the answer says of itself."""
+    monkeypatch.setattr(stream_scan, "TIMEOUT_S", 0.3)
+    payloads = [os.urandom(size) for _ in range(5)]
+    ledger, address = ledger_of(cluster.uri, payloads)
+    entry = 36 + 4
+    places = [8, 11, 13, 20, 35, 36, 39, entry + 1, entry + 15, entry + 32, entry + 36, entry + 70, -1, -size - 3]
+    places += [random.Random(1).randrange(36, 36 + 4 * (size + 40)) for _ in range(5)]
+    for place in places:
+        meddler = Meddler(address, flip(place))
+        try:
+            with pytest.raises(ScanFailed):
+                scanned(Scan(meddler.address, ledger, Digest(DigestType.CRC32C, b""), 0, 4, size))
+        finally:
+            meddler.close()
+
+
+def test_answers_that_stop_in_the_middle(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_scan, "TIMEOUT_S", 0.3)
+    payloads = [os.urandom(40 * KIB) for _ in range(5)]
+    ledger, address = ledger_of(cluster.uri, payloads)
+    for kept in (3, 20, 38, 1000, 80 * KIB):
+        meddler = Meddler(address, lambda answer, kept=kept: answer[:kept])  # type: ignore[misc]
+        found: list[int] = []
+        scan = Scan(meddler.address, ledger, Digest(DigestType.CRC32C, b""), 0, 4, 40 * KIB)
+        try:
+            with pytest.raises(ScanFailed):
+                found.extend(first for first, _ in scan.entries())
+        finally:
+            scan.close()
+            meddler.close()
+        assert found == list(range(len(found)))
+
+
+# -- with the reader that uses it --------------------------------------------------------------------------
+
+
+def test_the_client_goes_on_where_a_scan_broke_off(
+    cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever that is: every record once."""
+    write(cluster.uri, stream, numbered(300), numbered(300))
+    reader = batch_reader(cluster.uri, "value", subscribe=stream, minPartitions=3)
+    parts = reader.partitions()
+    whole = Scan.entries
+    for broken in range(4):
+
+        def entries(self: Scan, broken: int = broken) -> Iterator[tuple[int, list[bytes]]]:
+            for count, found in enumerate(whole(self)):
+                if count == broken:
+                    raise ScanFailed("here")
+                yield found[0], found[1][: broken + 1]
+                if len(found[1]) > broken + 1:
+                    raise ScanFailed("in the middle")
+
+        monkeypatch.setattr(Scan, "entries", entries)
+        assert [row["value"] for row in rows(reader, parts)] == numbered(300) * 2
+
+
+def test_a_scan_is_what_reads_when_all_is_well(
+    cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(cluster.uri, stream, numbered(300))
+
+    def never(*_: object) -> None:
+        raise AssertionError("the client was asked")
+
+    reader = batch_reader(cluster.uri, "value", subscribe=stream)
+    parts = reader.partitions()
+    monkeypatch.setattr(stream_read, "direct", never)
+    assert [row["value"] for row in rows(reader, parts)] == numbered(300)
+
+
+def test_a_striped_stream_is_read_by_the_client(cluster: ThreadedCluster, stream: str) -> None:
+    with sync.connect(cluster.uri) as client:
+        client.namespace().create(stream, ensemble="3/2/2")
+    write(cluster.uri, stream, numbered(300))
+    reader = batch_reader(cluster.uri, "value", subscribe=stream, minPartitions=2)
+    assert [row["value"] for row in rows(reader)] == numbered(300)
+
+
+def test_a_bookie_that_hangs_is_passed_over(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_scan, "TIMEOUT_S", 0.3)
+    with ThreadedCluster(bookies=3) as cluster:
+        write(cluster.uri, stream, numbered(300))
+        reader = batch_reader(cluster.uri, "value", subscribe=stream, minPartitions=3)
+        parts = reader.partitions()
+        cluster.pause(0)
+        assert [row["value"] for row in rows(reader, parts)] == numbered(300)
+        cluster.resume(0)
+        clients.close_connections()
