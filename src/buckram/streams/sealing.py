@@ -30,6 +30,7 @@ _SWEPT_AT_ONCE = 64
 
 async def finish(segment: SegmentWriter) -> Summary:
     """Let everything be acknowledged and readable, then close the ledger."""
+    segment.rest()  # the marks do it
     segment.mark()
     await segment.flush()
     # The mark before stands behind all records; this one carries the LAC over both, so tailing readers see the end

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 
 from buckram.client.client import Client
 from buckram.client.reader import Reader
@@ -33,8 +33,8 @@ from buckram.streams.locate import decode_entry, entry_of_offset
 from buckram.streams.metadata import HeadAt, StreamStore
 from buckram.types import Entry
 
-_LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.05, 1.0
-"""After a mark the head is read every few milliseconds, for a second: a watch may take longer."""
+_LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.01, 1.0
+"""After a mark the head is read every few milliseconds, for a second: a watch may take longer, or be quicker."""
 _IDLE_LOOK_S = 5.0
 """Protects against a lost watch."""
 _PASSING = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
@@ -201,7 +201,8 @@ class Source:
         """A mark says that the segment ends: look often, so that the next one is found at once. True when it ended."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LOOK_FOR_S, _LOOK_MIN_S
-        while loop.time() < until:
+        while loop.time() < until and not self._closed:
+            changed = self.follower.changes()
             try:
                 await self.follower.refresh()
             except MetadataUnavailable:
@@ -210,7 +211,9 @@ class Source:
             if row is None or row.ledger != segment.ledger:
                 await self._leave()
                 return True
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await changed.wait()
             pause = min(pause * 1.5, _LOOK_MAX_S)
         return False
 
