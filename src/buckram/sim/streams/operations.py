@@ -1,0 +1,337 @@
+"""Operations on streams that crashing.py interrupts: each prepares a stage, then does one thing on the host that may
+crash, with a Spy that knows where its process speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from buckram.core.stream_errors import WriterLost
+from buckram.errors import BuckramError
+from buckram.sim.loop import Process
+from buckram.sim.streams.bench import Bench
+from buckram.sim.streams.bulking import Publisher
+from buckram.sim.streams.stage import Actor
+from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
+from buckram.sim.transport import Connection
+from buckram.sim.world import Died
+
+HOST = "x1"
+"""The host whose process crashes."""
+
+
+@dataclass(slots=True)
+class Spy:
+    """Where the process spoke, in handles since the mark, and how many of its requests changed metadata."""
+
+    crash_at: int | None = None
+    lose: int | None = None
+    when: str = "after"
+    spoke: dict[int, None] = field(default_factory=dict)
+    mutations: int = 0
+    process: Process | None = None
+    began: int = 0
+
+    def mark(self, bench: Bench) -> None:
+        """From here on it counts."""
+        process = self.process = bench.world.processes[HOST]
+        self.began = process.steps
+        bench.world.fabric.observers.append(self)
+        server = bench.world.metadata
+        original = server.fate
+
+        def fate(who: str, keys: Sequence[str]) -> str:
+            known = original(who, keys)
+            if who != HOST:
+                return known
+            self._speaks()
+            if keys:
+                self.mutations += 1
+                if self.lose == self.mutations:
+                    return self.when
+            return known
+
+        server.fate = fate  # type: ignore[method-assign]  # of this world's server, for good
+        if self.crash_at is not None:
+            process.crash_after(self.crash_at)
+
+    def _speaks(self) -> None:
+        if self.process is not None and not self.process.dead:
+            self.spoke[self.process.steps - self.began] = None
+
+    def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
+        if conn.client == HOST and to_server:
+            self._speaks()
+
+    def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
+        """Sent is enough."""
+
+    @property
+    def places(self) -> list[int]:
+        """crash_after() of each: just before it speaks, and after it spoke last."""
+        return [handle - 1 for handle in self.spoke] + ([max(self.spoke)] if self.spoke else [])
+
+
+Act = Callable[[Bench, Spy], Awaitable[None]]
+
+
+async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Spy) -> None:
+    """Run it on the host that may crash."""
+    actor = await bench.up(HOST)
+    spy.mark(bench)
+
+    async def guarded() -> None:
+        try:
+            await work(actor)
+        except BuckramError as error:
+            actor.note(f"{type(error).__name__}: {error}")
+            if isinstance(error, WriterLost):
+                bench.stage.rules.lost(next(s for s in reversed(bench.facts.sessions) if s.host == HOST), error)
+            bench.report.check("ends", spy.lose is not None, "{} failed although nothing went wrong: {!r}", HOST, error)
+
+    try:
+        await actor.inside(guarded(), "operation")
+    except Died:
+        actor.note("died")
+    for session in bench.facts.sessions:
+        if session.host == HOST:
+            session.lost = True
+    actor.process.crash_after(1 << 60)
+
+
+async def _history(bench: Bench, segments: int = 2, records: int = 5) -> None:
+    """Some sealed segments and producers in them."""
+    pen = await bench.writer("w0")
+    for _ in range(segments):
+        await bench.append(pen, records)
+        await pen.actor.inside(pen.produce(bench.stage.producers[0], 2, one_by_one=False), "produce")
+        await bench.roll(pen)
+    await bench.append(pen, 2)
+    await pen.actor.inside(pen.writer.close(), "close")
+
+
+async def _lively(bench: Bench) -> asyncio.Event:
+    """A writer that goes on appending until the event is set."""
+    pen, enough = await bench.writer("w1"), asyncio.Event()
+
+    async def keep_on() -> None:
+        for _ in range(40):
+            if enough.is_set():
+                break
+            await pen.append_many([pen.fresh(20), pen.fresh(20)])
+            await asyncio.sleep(0.004)
+
+    pen.actor.process.spawn(keep_on(), "appends")
+    return enough
+
+
+async def open_first(bench: Bench, spy: Spy) -> None:
+    """The first writer of a stream, and its first records."""
+    async def work(actor: Actor) -> None:
+        pen = await bench.open(actor)
+        await pen.append_many([pen.fresh(20) for _ in range(3)])
+        await pen.produce(bench.stage.producers[0], 2, one_by_one=True)
+
+    await _doing(bench, work, spy)
+
+
+async def take_over(bench: Bench, spy: Spy) -> None:
+    await _history(bench, 1)
+    enough = await _lively(bench)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    await bench.until(lambda: bench.line.top >= 12, "records")
+
+    async def work(actor: Actor) -> None:
+        fresh = await bench.open(actor, takeover=True)
+        await fresh.append_many([fresh.fresh(20) for _ in range(3)])
+
+    await _doing(bench, work, spy)
+    await asyncio.sleep(0.3)
+    enough.set()
+
+
+async def roll(bench: Bench, spy: Spy) -> None:
+    """With records in flight, and producers known."""
+    await _history(bench, 1)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    actor = await bench.up(HOST)
+    pen = await actor.inside(bench.open(actor), "open")
+    await bench.append(pen, 4)
+
+    async def work(actor: Actor) -> None:
+        await pen.produce(bench.stage.producers[1], 2, one_by_one=False)
+        rolling = asyncio.ensure_future(pen.writer.roll())
+        tasks = []
+        while not rolling.done():
+            tasks.append(asyncio.ensure_future(pen.append_many([pen.fresh(20) for _ in range(6)], atomic=True)))
+            await asyncio.sleep(0.002)
+        await asyncio.gather(rolling, *tasks)
+        await pen.produce(bench.stage.producers[1], 2, one_by_one=False)
+
+    await _doing(bench, work, spy)
+
+
+async def close(bench: Bench, spy: Spy) -> None:
+    await _history(bench, 1)
+    actor = await bench.up(HOST)
+    pen = await actor.inside(bench.open(actor), "open")
+    await bench.append(pen, 4)
+
+    async def work(actor: Actor) -> None:
+        await asyncio.gather(pen.append_many([pen.fresh(20) for _ in range(3)]), pen.writer.close())
+
+    await _doing(bench, work, spy)
+
+
+async def end(bench: Bench, spy: Spy) -> None:
+    await _history(bench, 1)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    actor = await bench.up(HOST)
+    pen = await actor.inside(bench.open(actor), "open")
+    await bench.append(pen, 4)
+
+    async def work(actor: Actor) -> None:
+        await pen.writer.end()
+
+    await _doing(bench, work, spy)
+
+
+async def truncate(bench: Bench, spy: Spy) -> None:
+    """Over several segments, into the one that is written."""
+    await _history(bench, 4, 3)
+    pen = await bench.writer("w1")
+    await bench.append(pen, 6)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest", on_truncated="skip")
+    bench.tail(reader, start="earliest")
+    tender = Truncator(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        tender.client = actor.client
+        for offset in (7, bench.line.head.end + 3 if bench.line.head else 0):
+            await tender._before(bench.stream, bench.line, offset, True)
+
+    await _doing(bench, work, spy)
+    await bench.append(pen, 3)
+
+
+async def delete(bench: Bench, spy: Spy) -> None:
+    await _history(bench, 2)
+    enough = await _lively(bench)
+    await asyncio.sleep(0.05)
+    line, deleter = bench.line, Deleter(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        await actor.ns.delete(bench.stream)
+        deleter.deleted(line)
+
+    await _doing(bench, work, spy)
+    await asyncio.sleep(0.2)
+    enough.set()
+    await asyncio.sleep(2.0)
+    if line.deleted_at is not None:
+        deleter.nothing_left(line)
+
+
+async def delete_after_death(bench: Bench, spy: Spy) -> None:
+    """There is a ledger that a dead writer prepared and never listed."""
+    await _history(bench, 1)
+    pen = await bench.writer("w1")
+    pen.actor.process.crash()
+    line, deleter = bench.line, Deleter(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        await actor.ns.delete(bench.stream)
+        deleter.deleted(line)
+
+    await _doing(bench, work, spy)
+    if line.deleted_at is not None:
+        await asyncio.sleep(bench.world.metadata.session_timeout_s + 3.0)
+        deleter.nothing_left(line)
+
+
+async def bulk(bench: Bench, spy: Spy) -> None:
+    """With a live writer that it fences."""
+    await _history(bench, 1)
+    enough = await _lively(bench)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    await asyncio.sleep(0.03)
+    publisher = Publisher(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        publisher.client = actor.client
+        await publisher.step(bench.stream, seal_live=True)
+
+    await _doing(bench, work, spy)
+    enough.set()
+    # The application comes back and does its step again.
+    again = Publisher(bench.stage, HOST)
+    again.attempt = 1
+    for _ in range(5):
+        if not await again.up(20):
+            break
+        if await again.inside(again.step(bench.stream, seal_live=True), "again"):
+            break
+        again.attempt += 1
+    head = bench.line.head
+    bench.report.check("bulk", head is not None and HOST in head.transactions, "the step was never published: {}", head)
+
+
+async def janitor(bench: Bench, spy: Spy) -> None:
+    """There is something of everything: dead segments, prepared and bulk ledgers, garbage, a half-deleted stream."""
+    await _history(bench, 3, 3)
+    truncator, publisher = Truncator(bench.stage, "t1"), Publisher(bench.stage, "p1")
+    await truncator.up(20)
+    await truncator.inside(truncator._before(bench.stream, bench.line, 12, False), "truncate")
+    await publisher.up(20)
+    left = await publisher.inside(publisher.ns.bulk(bench.stream, application="p1", version=0), "bulk")
+    await publisher.inside(left.create_ledger(), "create")
+    pen = await bench.writer("w1")
+    pen.actor.process.crash()
+    second = await bench.writer("w2", takeover=True)
+    await bench.append(second, 2)
+    second.actor.process.crash()
+    await asyncio.sleep(bench.world.metadata.session_timeout_s + 3.0)
+    tender = JanitorActor(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        bench.stage.clients[HOST] = tender.client = actor.client  # type: ignore[assignment]  # it is up
+        await tender.clean()
+
+    await _doing(bench, work, spy)
+
+
+async def compact(bench: Bench, spy: Spy) -> None:
+    """Under a reader and a writer that goes on, with segments of bulk steps among the others."""
+    await _history(bench, 2, 3)
+    publisher = Publisher(bench.stage, "p1")
+    await publisher.up(20)
+    await publisher.inside(publisher.step(bench.stream, seal_live=False), "step")
+    await _history(bench, 3, 3)
+    enough = await _lively(bench)
+    reader = await bench.up("r1")
+    bench.tail(reader, start="earliest")
+    tender = Compactor(bench.stage, HOST)
+
+    async def work(actor: Actor) -> None:
+        tender.client = actor.client
+        await tender.work(bench.stream)
+
+    await _doing(bench, work, spy)
+    enough.set()
+    bench.tail(reader, start="earliest")
+    await asyncio.sleep(0.2)
+
+
+DRILLS: dict[str, Act] = {
+    "open": open_first, "take-over": take_over, "roll": roll, "close": close, "end": end, "truncate": truncate,
+    "delete": delete, "delete-after-death": delete_after_death, "bulk": bulk, "janitor": janitor, "compact": compact,
+}  # fmt: skip
+
+__all__ = ["DRILLS", "Act", "Spy"]
