@@ -15,6 +15,7 @@ from buckram.client.completions import Completions
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.client.explicit_lac import ExplicitLac
 from buckram.client.intake import Intake
+from buckram.client.leaving import joined, leave
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.outbox import Outbox
 from buckram.client.services import Services
@@ -256,14 +257,7 @@ class Writer:
             if self._scope.closed:
                 raise HandleClosed(f"ledger {self.ledger_id}: the writer was abandoned, recover the ledger to close it")
             self._closing = self._scope.spawn(self._close(wait), "close")
-        try:
-            error = await asyncio.shield(self._closing)
-        except asyncio.CancelledError:
-            if self._closing.cancelled():  # by abandon, not the caller
-                raise HandleClosed(f"ledger {self.ledger_id}: the writer was abandoned while it closed") from None
-            raise
-        if error is not None:
-            raise error.with_traceback(None)
+        await joined(self._closing, f"ledger {self.ledger_id}")
 
     async def abandon(self) -> None:
         """Stop without sealing: pending appends fail with HandleClosed, the ledger stays open and can be recovered."""
@@ -276,14 +270,7 @@ class Writer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self.close(wait=not isinstance(error, asyncio.CancelledError))
-        except BuckramError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing ledger {self.ledger_id} failed too: {failure}")
-        finally:
-            await self._dispose()
+        await leave(lambda wait: self.close(wait=wait), self._dispose, error, f"ledger {self.ledger_id}")
 
     async def _close(self, wait: bool) -> BuckramError | None:
         """Runs once at a time; returns the error, because every caller of close gets it."""

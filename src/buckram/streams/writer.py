@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any
 
+from buckram.client.leaving import joined, leave
 from buckram.core.record_format import Columns, HeadersInput
 from buckram.core.stream_changes import released
 from buckram.core.stream_errors import RecordTooLarge, WriterFailed, WriterLost
@@ -242,14 +243,8 @@ class StreamWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self.close(wait=not isinstance(error, asyncio.CancelledError))
-        except BuckramError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing the writer of stream {self.stream} failed too: {failure}")
-        finally:
-            await self._dispose()
+        what = f"the writer of stream {self.stream}"
+        await leave(lambda wait: self.close(wait=wait), self._dispose, error, what)
 
     async def _close_once(self, *, wait: bool, end: bool) -> None:
         """Cancelling the caller does not stop it; closing again gives the same result."""
@@ -257,14 +252,7 @@ class StreamWriter:
             if self._scope.closed:
                 raise HandleClosed(f"stream {self.stream}: the writer was abandoned; open a new one")
             self._closing = self._scope.spawn(self._close(wait=wait, end=end), "close")
-        try:
-            error = await asyncio.shield(self._closing)
-        except asyncio.CancelledError:
-            if self._closing.cancelled():
-                raise HandleClosed(f"stream {self.stream}: the writer was abandoned while it closed") from None
-            raise
-        if error is not None:
-            raise error.with_traceback(None)
+        await joined(self._closing, f"stream {self.stream}")
 
     async def _close(self, *, wait: bool, end: bool) -> BuckramError | None:
         """Returns the error, because every caller of close gets it."""

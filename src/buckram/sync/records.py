@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from buckram.client.leaving import leave_blocking
 from buckram.config import ClientConfig
 from buckram.core.record_format import HeadersInput
 from buckram.core.stream_batch import Batch, Record
-from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.streams.reader import StreamReader as _StreamReader
 from buckram.streams.writer import StreamWriter as _StreamWriter
@@ -179,12 +179,7 @@ class StreamWriter:
     ) -> None:
         if self._thread.forked:
             return  # the parent's stream: it is open there
-        try:
-            self.close(wait=not isinstance(error, KeyboardInterrupt))
-        except BuckramError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing the writer of stream {self.stream} failed too: {failure}")
+        leave_blocking(lambda wait: self.close(wait=wait), error, f"the writer of stream {self.stream}")
 
 
 async def _when_set(source: asyncio.Event, target: threading.Event) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
+from buckram.client.leaving import leave_blocking
 from buckram.client.writer import Writer as _Writer
 from buckram.config import ClientConfig
-from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.sync.handover import Handover
 from buckram.sync.thread import LoopThread
@@ -90,10 +90,5 @@ class Writer:
     ) -> None:
         if self._thread.forked:
             return  # the parent's ledger: it is open there
-        try:
-            self.close(wait=not isinstance(error, KeyboardInterrupt))
-        except BuckramError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing ledger {self.ledger_id} failed too: {failure}")
+        leave_blocking(lambda wait: self.close(wait=wait), error, f"ledger {self.ledger_id}")
 

@@ -1,0 +1,48 @@
+"""How writers end, ledgers' and streams' alike: a close that is asked for more than once, and the end of `with`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from buckram.errors import BuckramError, HandleClosed
+
+
+async def joined(closing: asyncio.Task[BuckramError | None], what: str) -> None:
+    """Wait for a close that goes on when this wait is cancelled; raises the error that it gives every caller."""
+    try:
+        error = await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        if closing.cancelled():  # by abandon, not the caller
+            raise HandleClosed(f"{what}: the writer was abandoned while it closed") from None
+        raise
+    if error is not None:
+        raise error.with_traceback(None)
+
+
+async def leave(
+    close: Callable[[bool], Awaitable[None]], dispose: Callable[[], Awaitable[None]], error: BaseException | None,
+    what: str,
+) -> None:  # fmt: skip
+    """`async with` ends with `error` from its body: close (waiting, unless cancelled), then let go of everything."""
+    try:
+        await close(not isinstance(error, asyncio.CancelledError))
+    except BuckramError as failure:
+        _told(failure, error, what)
+    finally:
+        await dispose()
+
+
+def leave_blocking(close: Callable[[bool], None], error: BaseException | None, what: str) -> None:
+    """The same for `with`: Ctrl-C waits for nothing."""
+    try:
+        close(not isinstance(error, KeyboardInterrupt))
+    except BuckramError as failure:
+        _told(failure, error, what)
+
+
+def _told(failure: BuckramError, error: BaseException | None, what: str) -> None:
+    """The error of the body is worth more than that of the end."""
+    if error is None:
+        raise failure
+    error.add_note(f"closing {what} failed too: {failure}")
