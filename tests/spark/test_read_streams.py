@@ -56,6 +56,21 @@ def test_sql_views_and_narrow_schemas(spark: SparkSession, cluster: ThreadedClus
     assert [(bytes(row.value), row.offset) for row in narrow.collect()] == [(b"%d" % n, n) for n in range(20)]
 
 
+def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(20))
+    table, options = f"t{abs(hash(stream))}", f"(metadata '{cluster.uri}', subscribe '{stream}')"
+    spark.sql(f"CREATE TABLE {table} USING buckram OPTIONS {options} COMMENT 'orders'")
+    try:
+        assert spark.table(table).columns[:2] == ["key", "value"]
+        # Spark keeps the table's options to itself.
+        with pytest.raises(AnalysisException, match=r'"metadata" is missing.*WITH \('):
+            spark.table(table).count()
+        again = options.replace(" '", " = '")
+        assert spark.sql(f"SELECT * FROM {table} WITH {again} WHERE offset < 5").count() == 5
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
 def test_bounds_and_several_streams(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, f"{stream}-a", numbered(20))
     write(cluster.uri, f"{stream}-b", numbered(20))

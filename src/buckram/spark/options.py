@@ -22,8 +22,8 @@ READS: tuple[Role, ...] = ("read", "stream")
 WRITE: tuple[Role, ...] = ("write",)
 ALL: tuple[Role, ...] = ("read", "stream", "write")
 ROLE_NAMES: Mapping[Role, str] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
-SPARKS_OWN = ("checkpointlocation", "queryname")
-"""What Spark itself puts among the options of a streaming query."""
+SPARKS_OWN = ("checkpointlocation", "queryname", "provider", "owner", "comment")
+"""What Spark itself puts among the options: of a streaming query, of a table of the catalog."""
 
 Parser = Callable[[str, str], Any]
 """From the option's name and text; InvalidArgument names both and what is needed."""
@@ -255,10 +255,13 @@ def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
         elif option is not None:
             others = " and ".join(ROLE_NAMES[role] for role in option.roles)
             raise InvalidArgument(f'option "{option.name}" is for {others} only; leave it out here')
-        elif name not in SPARKS_OWN:
+        elif name not in SPARKS_OWN and not name.startswith("option."):  # a table's options come twice
             raise InvalidArgument(f"unknown option {key!r}; known here: {', '.join(o.name for o in takes)}")
     if "metadata" not in found:
-        raise InvalidArgument('option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path')
+        raise InvalidArgument(
+            'option "metadata" is missing: the URI of the cluster, for example sqlite:///abs/path (of a table of the '
+            "catalog Spark tells only those that follow its name: FROM orders WITH (metadata = '...'))"
+        )
     return found
 
 

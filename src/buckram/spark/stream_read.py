@@ -212,7 +212,7 @@ def _explained(failed: ReadFailed, partition: StreamPartition, piece: Slice) -> 
     """Which addresses this executor could not read from."""
     places = {info.bookie_id: str(info.address) for info in partition.bookies}
     members = dict.fromkeys(b for f in partition.ledgers[piece.ledger].fragments for b in f.ensemble)
-    there = ", ".join(f"{bookie} at {places.get(bookie, 'an unknown address')}" for bookie in members)
+    there = ", ".join(f"{b} at {places[b]}" if b in places else f"{b} (not registered)" for b in members)
     return (
         f"offsets {piece.first} to {piece.stop - 1} of stream {piece.stream} cannot be read from host "
         f"{socket.gethostname()}: every executor must reach the bookies {there} ({failed})"
