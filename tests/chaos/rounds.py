@@ -7,17 +7,13 @@ on disks that withhold what was not synced, are killed at once (a power failure)
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import shutil
-import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.processes import BookieProcess, ProcessFailed, WriterProcess, bookies, last_json, run
+from tests.chaos.processes import BookieProcess, WriterProcess, bookies, last_json, run
+from tests.chaos.soaking import options_of, run_rounds
 
 KINDS = ("bookie", "writer", "power")
 SHAPES = ("3/3/2", "3/2/2", "3/3/3", "4/3/2")
@@ -109,37 +105,24 @@ def _compare(spec: Round, stored: list[str], acked: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = options_of(__doc__, 100)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--disk", default="withhold", help="withhold, or withhold-nosync (must lose entries)")
-    parser.add_argument("--resume", type=Path, help="file that remembers the rounds already done")
     options = parser.parse_args()
-    done = json.loads(options.resume.read_text()) if options.resume and options.resume.exists() else {}
-    failed, began = 0, time.monotonic()
-    for seed in range(options.seed, options.seed + options.rounds):
-        if str(seed) in done:
-            continue
+
+    def one(seed: int, root: Path) -> dict[str, Any]:
         spec = Round.choose(seed, options.kind, options.disk)
-        root = Path(tempfile.mkdtemp(prefix="buckram-round-"))
-        try:
-            done[str(seed)] = {"kind": spec.kind, **play(spec, root)}
-            print(f"round {seed} {spec.kind} {spec.shape}: {done[str(seed)]}", file=sys.stderr, flush=True)
-        except (AssertionError, ProcessFailed) as error:
-            failed += 1
-            again = f"python -m tests.chaos.rounds --rounds 1 --seed {seed} --kind {spec.kind} --disk {options.disk}"
-            print(f"round {seed} {spec.kind} {spec.shape} FAILED: {error}", file=sys.stderr)
-            print(f"replay: {again}\nfiles: {root}", file=sys.stderr, flush=True)
-            continue
-        shutil.rmtree(root)
-        if options.resume:
-            options.resume.write_text(json.dumps(done))
-    kinds = {kind: sum(r["kind"] == kind for r in done.values()) for kind in KINDS}
-    seconds = round(time.monotonic() - began, 1)
-    print(json.dumps({"rounds": len(done), "failed": failed, "kinds": kinds, "seconds": seconds,
-                      "acked": sum(r["acked"] for r in done.values())}))  # fmt: skip
-    return 1 if failed else 0
+        return {"kind": spec.kind, "shape": spec.shape, **play(spec, root)}
+
+    def replay(seed: int) -> str:
+        kind = Round.choose(seed, options.kind, options.disk).kind
+        return f"python -m tests.chaos.rounds --rounds 1 --seed {seed} --kind {kind} --disk {options.disk}"
+
+    def summed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+        kinds = {kind: sum(outcome["kind"] == kind for outcome in outcomes) for kind in KINDS}
+        return {"kinds": kinds, "acked": sum(outcome["acked"] for outcome in outcomes)}
+
+    return run_rounds(options, one, replay, summed)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,13 @@ that were written, a restarted reader got nothing that it had committed, and no 
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import itertools
 import json
 import random
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.processes import BUCKRAM, BookieProcess, ProcessFailed, bookies, environment, last_json, run
+from tests.chaos.soaking import options_of, run_rounds
 
 VICTIMS = ("writer", "reader", "janitor", "bookie", "two bookies")
 STREAM = "s"
@@ -270,32 +267,15 @@ def play(spec: Round, root: Path) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", type=Path, help="file that remembers the rounds already done")
-    options = parser.parse_args()
-    done = json.loads(options.resume.read_text()) if options.resume and options.resume.exists() else {}
-    failed, began = 0, time.monotonic()
-    for seed in range(options.seed, options.seed + options.rounds):
-        if str(seed) in done:
-            continue
-        spec, root = Round.choose(seed), Path(tempfile.mkdtemp(prefix="buckram-stream-round-"))
-        try:
-            done[str(seed)] = play(spec, root)
-            print(f"round {seed} {[who for who, _ in spec.kills]}: {done[str(seed)]}", file=sys.stderr, flush=True)
-        except (AssertionError, ProcessFailed) as error:
-            failed += 1
-            print(f"round {seed} {spec.kills} FAILED: {error}\nfiles: {root}", file=sys.stderr)
-            print(f"replay: python -m tests.chaos.stream_rounds --rounds 1 --seed {seed}", file=sys.stderr, flush=True)
-            continue
-        shutil.rmtree(root)
-        if options.resume:
-            options.resume.write_text(json.dumps(done))
-    records = sum(outcome["records"] for outcome in done.values())
-    seconds = round(time.monotonic() - began, 1)
-    print(json.dumps({"rounds": len(done), "failed": failed, "records": records, "seconds": seconds}))
-    return 1 if failed else 0
+    def one(seed: int, root: Path) -> dict[str, Any]:
+        spec = Round.choose(seed)
+        return {"killed": [who for who, _ in spec.kills], **play(spec, root)}
+
+    def summed(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"records": sum(outcome["records"] for outcome in outcomes)}
+
+    command = "python -m tests.chaos.stream_rounds --rounds 1 --seed"
+    return run_rounds(options_of(__doc__, 100).parse_args(), one, lambda seed: f"{command} {seed}", summed)
 
 
 if __name__ == "__main__":
