@@ -125,7 +125,7 @@ class StreamWriter:
         segment = self._appender.segment
         if segment is None or self.closed:
             return ""
-        if self._appender.paused:
+        if self._appender.paused or (self._roller.busy and self._roller.last_trouble):
             return self._roller.last_trouble or "its ledger broke and is replaced by a new one"
         return segment.ledger.degraded_reason if segment.ledger.degraded else ""
 
