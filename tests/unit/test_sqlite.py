@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.unit.sqlite_kit import FILE, opened
 
 from buckram.errors import (
     ClusterNotInitialised,
@@ -22,21 +21,10 @@ from buckram.metadata import session_lock
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.seams import Create
 
-DEADLINE_S = 20.0
-
-
-@contextlib.asynccontextmanager
-async def opened(path: Path, *, busy_timeout_s: float = 5.0) -> AsyncIterator[SqliteKeys]:
-    keys = SqliteKeys(path, busy_timeout_s=busy_timeout_s)
-    try:
-        yield keys
-    finally:
-        await keys.close()
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "metadata.db"
+    return tmp_path / FILE
 
 
 async def test_a_neighbour_that_holds_the_lock_is_waited_for_and_then_reported(path: Path) -> None:

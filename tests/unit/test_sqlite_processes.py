@@ -12,17 +12,17 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.sqlite_kit import DEADLINE_S, FILE, opened
 
 from buckram.errors import (
     NoSuchKey,
 )
 from buckram.metadata.sqlite import SqliteKeys
 
-DEADLINE_S = 20.0
 CHILD = """
 import asyncio, sys
 from pathlib import Path
@@ -54,18 +54,9 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@contextlib.asynccontextmanager
-async def opened(path: Path, *, busy_timeout_s: float = 5.0) -> AsyncIterator[SqliteKeys]:
-    keys = SqliteKeys(path, busy_timeout_s=busy_timeout_s)
-    try:
-        yield keys
-    finally:
-        await keys.close()
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "metadata.db"
+    return tmp_path / FILE
 
 
 REGISTER = """
