@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml scripts/make_venv.py
 	@"$(PYTHON)" scripts/make_venv.py .venv -e '.[compression,dev,examples,spark]' >&2
 	@touch $(STAMP)
 
-run: $(STAMP)  ## the main job: real records of this machine, three bookies, one killed, a Spark report
+run: $(STAMP)  ## the main job: real records through a Spark pipeline; a bookie and the driver are killed
 	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)"
 
 lint: $(STAMP)  ## ruff, mypy --strict, layers, generated pages

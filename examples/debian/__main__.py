@@ -1,7 +1,7 @@
-"""Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie, take the streams
-over, read back with Spark, check.
+"""Runs the main job and prints it: find records, start bookies, write to streams, kill a bookie, count with Spark, kill
+its driver, go on, check everything.
 
-The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes.
+The last line is JSON. Exit code 0 only if every record came back exactly once with the same bytes and was counted once.
 """
 
 from __future__ import annotations
@@ -14,39 +14,61 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from buckram import connect
+from buckram.core.stream_errors import NoSuchStream
 from buckram.errors import ConfigError
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
-from examples.debian import inputs, load, report
-from examples.debian.load import Written
-from examples.debian.report import Report
+from examples.debian import inputs, load, plots
+from examples.debian.driver import Driver
+from examples.debian.load import CHANGELOGS, NAMESPACE, PACKAGES, Written
+from examples.debian.queries import WINDOWS
+from examples.debian.report import Check, Counts, Report
 
 BOOKIES = 3
 VICTIM = 1
-BAR_WIDTH = 60
+KILL_AFTER = 1
+"""The driver is killed when so many batches of a query are published."""
+PATIENCE_S = 90.0
 # Results go to standard output at a width that does not depend on the terminal's.
 out = Console(width=100, highlight=False)
 began = time.monotonic()
+
+
+@dataclass
+class Story:
+    """What happened beside the records."""
+
+    events: list[tuple[str, float]] = field(default_factory=list)
+    batches_before: int = 0
+    batches: int = 0
+    streaming_s: float = 0.0
+
+    def event(self, name: str) -> None:
+        self.events.append((name, time.time()))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--metadata-store", choices=("sqlite", "zk"), default="sqlite")
     parser.add_argument("--limit", type=int, help="at most so many records of each kind (for a quick try)")
+    parser.add_argument("--plots", type=Path, default=Path("debian-report.png"), help="where the picture goes")
     options = parser.parse_args()
     if not inputs.is_debian():
         print("this is not Debian: there is no package index of apt and no Debian changelog to read", file=sys.stderr)
         return 1
     try:
         with tempfile.TemporaryDirectory(prefix="buckram-run-") as folder:
-            return run(Path(folder), options.metadata_store, options.limit)
+            return run(Path(folder), options.metadata_store, options.limit, options.plots)
     except ConfigError as error:  # no Java, for example
         print(error, file=sys.stderr)
         return 1
@@ -67,39 +89,43 @@ def step(text: str) -> None:
     out.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}")
 
 
-def run(folder: Path, store: str, limit: int | None) -> int:
-    out.rule("[bold]Buckram: real records, three bookies, one of them killed[/bold]")
+def run(folder: Path, store: str, limit: int | None, picture: Path) -> int:
+    out.rule("[bold]Buckram: real records through Spark; a bookie and the driver are killed[/bold]")
     step(f"on {inputs.describe_machine()}")
     kinds = gather(folder, limit)
     if not any(kinds.values()):
         print("no records: apt has no index here and /usr/share/doc has no changelogs", file=sys.stderr)
         return 1
+    written, story = Written(load.shares(kinds)), Story()
     with metadata_store(store, folder) as uri:
         asyncio.run(prepare(uri))
-        written, found = job(folder, uri, kinds)
-    return show(written, found)
+        found, ledgers = job(folder, uri, written, story)
+    return show(written, found, story, ledgers, picture)
 
 
-def job(folder: Path, uri: str, kinds: dict[str, list[bytes]]) -> tuple[Written, Report]:
+def job(folder: Path, uri: str, written: Written, story: Story) -> tuple[Report, int]:
+    streams = {kind: written.streams(kind) for kind in (CHANGELOGS, PACKAGES)}
     bookies = [BookieProcess(uri, folder / f"bookie-{n}", bookie_id=f"bookie-{n}") for n in range(1, BOOKIES + 1)]
+    drivers: list[Driver] = []
     try:
         for bookie in bookies:
             bookie.start()
         for bookie in bookies:
             bookie.wait_ready()
         step(f"{BOOKIES} bookies run: processes {', '.join(str(b.pid) for b in bookies)}")
-        written = write(uri, kinds, bookies[VICTIM])
+        write(uri, written, bookies[VICTIM], story)
         bookies[VICTIM].start()
         bookies[VICTIM].wait_ready()
         step(f"bookie-{VICTIM + 1} is back as process {bookies[VICTIM].pid}")
-        seconds = asyncio.run(load.take_over(uri, written))
-        step(f"took every stream over from its dead writer and sealed it in {seconds:.2f} s")
+        drivers.append(Driver(uri, folder, streams))
+        stream(uri, folder, written, story, drivers, streams)
         expected = folder / "expected.parquet"
         load.save_expected(written.places, expected)
-        step("starting Spark")
-        packages, changelogs = (written.streams.get(kind, []) for kind in ("packages", "changelogs"))
-        return written, report.run(uri, packages, changelogs, expected, step)
+        found = as_report(drivers[-1].ask("report", str(expected)))
+        return found, asyncio.run(count_ledgers(uri, written))
     finally:
+        for driver in drivers:
+            driver.kill()
         stop_all(bookies)
 
 
@@ -108,7 +134,7 @@ def gather(folder: Path, limit: int | None) -> dict[str, list[bytes]]:
     changelogs = inputs.changelog_entries()[:limit]
     size = sum(map(len, packages)) + sum(map(len, changelogs))
     step(f"found {len(packages):,} packages and {len(changelogs):,} changelog entries, {size / 1e6:.1f} MB")
-    return {"packages": packages, "changelogs": changelogs}
+    return {PACKAGES: packages, CHANGELOGS: changelogs}
 
 
 async def prepare(uri: str) -> None:
@@ -119,27 +145,92 @@ async def prepare(uri: str) -> None:
         await store.close()
 
 
-def write(uri: str, kinds: dict[str, list[bytes]], victim: BookieProcess) -> Written:
-    total = sum(map(len, kinds.values()))
+async def count_ledgers(uri: str, written: Written) -> int:
+    async with connect(uri) as client:
+        sinks = [windows.sink for windows in WINDOWS if written.streams(windows.kind)]
+        names = [name.partition("/")[2] for name in (*written.streams(), *sinks)]
+        return await load.segments(client.namespace(NAMESPACE), names)
+
+
+# -- writing ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn(f"  {title}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        task = shown.add_task("", total=total)
+        yield lambda count: shown.advance(task, count)
+
+
+def write(uri: str, written: Written, victim: BookieProcess, story: Story) -> None:
+    """Half of all records as fast as it goes."""
 
     def kill() -> None:
         pid = victim.pid
         victim.kill()
-        step(f"[bold red]kill -9 {pid}[/bold red]: bookie-{VICTIM + 1}, with half acknowledged; writing goes on")
+        story.event("bookie killed")
+        step(f"[bold red]kill -9 {pid}[/bold red]: bookie-{VICTIM + 1}, in the middle of it; writing goes on")
 
-    columns = (TextColumn("  writing"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=total)
-        with asyncio.Runner(loop_factory=fast_loop) as runner:
-            written = runner.run(load.write(uri, kinds, kill, lambda n: bar.advance(task, n)))
-    streams, speed = sum(map(len, written.streams.values())), written.bytes / written.seconds / 1e6
+    total = sum(len(share.records) // 2 for share in written.shares)
+    with bar("writing", total) as advance, asyncio.Runner(loop_factory=fast_loop) as runner:
+        runner.run(load.burst(uri, written, kill, advance))
+    size = written.bytes / written.burst_s / 1e6 if written.burst_s else 0.0
     step(
-        f"wrote {len(written.places):,} records to {streams} streams (E=3 Qw=3 Qa=2) in {written.seconds:.2f} s: "
-        f"[bold]{written.records_per_s:,} records/s[/bold], {speed:.0f} MB/s"
+        f"wrote {written.burst:,} records to {len(written.shares)} streams (E=3 Qw=3 Qa=2) in {written.burst_s:.2f} s: "
+        f"[bold]{written.records_per_s:,} records/s[/bold], {size:.0f} MB/s; then their writers died"
     )
     if written.degraded:
         step(f"{written.degraded} writers went on with two copies, because no fourth bookie exists")
-    return written
+
+
+def stream(
+    uri: str, folder: Path, written: Written, story: Story, drivers: list[Driver], streams: dict[str, list[str]]
+) -> None:
+    """The other half steadily, while Spark counts and its driver is killed and started again."""
+    started = time.monotonic()
+
+    def killed() -> None:
+        said = drivers[0].answer()
+        step(f"Spark {said['spark']} on Java {said['java']} counts by windows: process {drivers[0].pid}")
+        story.batches_before = asyncio.run(published(uri, KILL_AFTER, written))
+        drivers[0].kill()
+        story.event("driver killed")
+        step(f"[bold red]kill -9 {drivers[0].pid}[/bold red]: the Spark driver and all it started, "
+             f"after {story.batches_before} published batches")  # fmt: skip
+        drivers.append(Driver(uri, folder, streams))
+        drivers[1].answer()
+        story.event("driver back")
+        step(f"a new driver goes on from the checkpoints: process {drivers[1].pid}")
+
+    async def both() -> float:
+        before_end = asyncio.get_running_loop().run_in_executor(None, killed)
+        return await load.steady(uri, written, advance, before_end)
+
+    total = sum(len(share.records) for share in written.shares) - written.burst
+    with bar("writing", total) as advance, asyncio.Runner(loop_factory=fast_loop) as runner:
+        seconds = runner.run(both())
+    step(f"took the streams over from the dead writers in {seconds:.2f} s; sent {written.sent_again:,} records again, "
+         f"{written.stored_again} of them were stored again")  # fmt: skip
+    story.batches = int(drivers[1].ask("finish")["batches"])
+    story.streaming_s = time.monotonic() - started
+    step(f"all {len(written.places):,} records are written and counted, in {story.batches} micro-batches")
+
+
+async def published(uri: str, batches: int, written: Written) -> int:
+    """Wait until a query has published so many batches; how many are published in all then."""
+    limit = time.monotonic() + PATIENCE_S
+    async with connect(uri) as client:
+        ns = client.namespace(NAMESPACE)
+        while True:
+            found: list[int] = []
+            for windows in WINDOWS:
+                with contextlib.suppress(NoSuchStream):
+                    done = (await ns.info(windows.sink.partition("/")[2])).transactions
+                    found += [transaction.version + 1 for transaction in done.values()]
+            if max(found, default=0) >= batches or time.monotonic() > limit:
+                return sum(found)
+            await asyncio.sleep(0.1)
 
 
 def fast_loop() -> asyncio.AbstractEventLoop:
@@ -151,37 +242,48 @@ def fast_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def show(written: Written, found: Report) -> int:
-    check = found.check
+# -- what came of it --------------------------------------------------------------------------------------
+
+
+def as_report(said: dict[str, Any]) -> Report:
+    """From the driver's JSON."""
+    pairs = {name: [tuple(row) for row in said[name]] for name in ("sections", "maintainers", "years", "seconds")}
+    return Report(Check(**said["check"]), Counts(**said["counts"]), **pairs)
+
+
+def show(written: Written, found: Report, story: Story, ledgers: int, picture: Path) -> int:
+    check, counts = found.check, found.counts
     rate = round(check.records / check.seconds) if check.seconds else 0
+    step(f"Spark read {check.records:,} records in {check.partitions} partitions: [bold]{rate:,} records/s[/bold]")
     if found.sections:
         out.print(side_by_side(found))
     if found.years:
-        plot(found.years)
-    good = check.good and check.records == len(written.places)
+        plots.bars(out, "changelog entries per year, by the streaming query", found.years)
+    plots.save(picture, found.years, found.seconds, story.events)
+    step(f"plots: {picture}")
+    lost = check.lost + check.changed + counts.missing
+    duplicated = check.duplicated + counts.surplus + written.stored_again
+    good = lost == duplicated == 0 and check.records == counts.records == len(written.places)
     out.rule()
     if good:
-        text = f"each of {check.records:,} records came back exactly once with the same bytes"
+        text = (f"each of {check.records:,} records came back exactly once with the same bytes, "
+                f"and was counted exactly once in one of {counts.windows:,} windows")  # fmt: skip
         out.print(f"[bold green]{text}[/bold green]")
     else:
         out.print(
-            f"[bold red]NOT what was written: {check.lost:,} lost, {check.changed:,} changed, "
-            f"{check.duplicated:,} more than once or never acknowledged[/bold red]"
+            f"[bold red]NOT what was written: {check.lost:,} lost, {check.changed:,} changed, {check.duplicated:,} "
+            f"more than once or never acknowledged; {counts.missing:,} not counted, {counts.surplus:,} counted twice, "
+            f"{written.stored_again} stored again[/bold red]"
         )
     figures = {
-        "records": check.records,
-        "lost": check.lost + check.changed,
-        "duplicated": check.duplicated,
-        "killed_bookies": 1,
-        "write_records_per_s": written.records_per_s,
-        "spark_records_per_s": rate,
+        "records": check.records, "lost": lost, "duplicated": duplicated, "killed_bookies": 1,
+        "write_records_per_s": written.records_per_s, "spark_records_per_s": rate,
         "seconds": round(time.monotonic() - began, 1),
-        "written": len(written.places),
-        "changed": check.changed,
-        "streams": sum(map(len, written.streams.values())),
-        "ledgers": written.segments,
-        "bytes": written.bytes,
-    }
+        "written": len(written.places), "changed": check.changed, "counted": counts.records, "windows": counts.windows,
+        "killed_drivers": 1, "batches": story.batches, "sent_again": written.sent_again,
+        "stored_again": written.stored_again, "streams": len(written.shares), "ledgers": ledgers,
+        "bytes": written.bytes, "streaming_seconds": round(story.streaming_s, 1), "plots": str(picture),
+    }  # fmt: skip
     print(json.dumps(figures), flush=True)
     return 0 if good else 1
 
@@ -199,24 +301,6 @@ def top(title: str, rows: Sequence[tuple[str, int]]) -> Table:
     for name, count in rows:
         table.add_row(name, f"{count:,}")
     return table
-
-
-def plot(years: Sequence[tuple[int, int]]) -> None:
-    out.print("\n [bold]changelog entries per year[/bold]")
-    width = bar_scale(max(count for _, count in years))
-    for year, count in years:
-        out.print(f"  {year} [blue]{width(count)}[/blue] {count:,}")
-
-
-def bar_scale(most: int) -> Callable[[int], str]:
-    """Bars in eighths of a character, the longest BAR_WIDTH wide."""
-    eighths = " ▏▎▍▌▋▊▉"
-
-    def bar(count: int) -> str:
-        whole, part = divmod(round(count * BAR_WIDTH * 8 / most), 8)
-        return "█" * whole + (eighths[part] if part else "")
-
-    return bar
 
 
 if __name__ == "__main__":

@@ -1,21 +1,24 @@
-"""The Spark job: reads the streams through Buckram's source, checks every record, and counts what is interesting."""
+"""What Spark finds at the end: every record is compared with what was acknowledged, every window with the records that
+belong into it, and what is interesting is counted.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buckram.spark import find_java, local_session
-from examples.debian.load import WARM_UP
+from examples.debian.load import CHANGELOGS, CLOSING, PACKAGES, WARM_UP
+from examples.debian.queries import WINDOWS, Windows, counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PARTITION_BYTES = 8 * 1024 * 1024
 TOP = 10
+Rows = list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -29,40 +32,56 @@ class Check:
     partitions: int
     seconds: float
 
-    @property
-    def good(self) -> bool:
-        return self.lost == self.changed == self.duplicated == 0
+
+@dataclass(frozen=True)
+class Counts:
+    """What the streaming queries counted, compared with what there is: records that are missing in their window or that
+    are counted too often."""
+
+    windows: int = 0
+    records: int = 0
+    missing: int = 0
+    surplus: int = 0
 
 
 @dataclass(frozen=True)
 class Report:
     check: Check
-    sections: list[tuple[str, int]]
-    maintainers: list[tuple[str, int]]
-    years: list[tuple[int, int]]
+    counts: Counts
+    sections: Rows = field(default_factory=list)
+    maintainers: Rows = field(default_factory=list)
+    years: list[tuple[int, int]] = field(default_factory=list)
+    seconds: list[tuple[float, int]] = field(default_factory=list)
+    """Packages written in each second since 1970."""
 
 
-def run(
-    uri: str, packages: Sequence[str], changelogs: Sequence[str], expected: Path, say: Callable[[str], None]
-) -> Report:
-    """`packages` and `changelogs` are streams; `expected` is a Parquet file of stream, offset, sha256."""
-    session = local_session("debian-records")
-    try:
-        say(f"Spark {session.version} runs on Java {find_java().version}")
-        everything = _records(session, uri, [*packages, *changelogs])
-        check = _check(session, _records(session, uri, [WARM_UP]), everything, expected)
-        rate = round(check.records / check.seconds) if check.seconds else 0
-        say(f"Spark read {check.records:,} records in {check.partitions} partitions: [bold]{rate:,} records/s[/bold]")
-        sections, maintainers = _packages(_records(session, uri, packages)) if packages else ([], [])
-        years = _years(_records(session, uri, changelogs)) if changelogs else []
-        return Report(check, sections, maintainers, years)
-    finally:
-        session.stop()
+def run(session: SparkSession, uri: str, streams: Mapping[str, Sequence[str]], expected: Path) -> Report:
+    """`expected` is a Parquet file of stream, offset, sha256."""
+    everything = _records(session, uri, [stream for kind in streams.values() for stream in kind])
+    check = _check(session, _read(session, uri, [WARM_UP]), everything, expected)
+    counts = [
+        _compare(_records(session, uri, streams[windows.kind]), _read(session, uri, [windows.sink]), windows)
+        for windows in WINDOWS if streams.get(windows.kind)
+    ]  # fmt: skip
+    whole = Counts(*(sum(getattr(one, name) for one in counts) for name in Counts.__dataclass_fields__))
+    sections: Rows = []
+    maintainers: Rows = []
+    seconds: list[tuple[float, int]] = []
+    if streams.get(PACKAGES):
+        sections, maintainers = _packages(_records(session, uri, streams[PACKAGES]))
+        seconds = _totals(_read(session, uri, [WINDOWS[1].sink]), "double(timestamp)")
+    years = _totals(_read(session, uri, [WINDOWS[0].sink]), "year(timestamp)") if streams.get(CHANGELOGS) else []
+    return Report(check, whole, sections, maintainers, [(int(year), count) for year, count in years], seconds)
+
+
+def _read(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:
+    reader = session.read.format("buckram").option("metadata", uri).option("subscribe", ",".join(streams))
+    return reader.option("maxPartitionBytes", str(PARTITION_BYTES)).load()
 
 
 def _records(session: SparkSession, uri: str, streams: Sequence[str]) -> DataFrame:
-    reader = session.read.format("buckram").option("metadata", uri).option("streams", ",".join(streams))
-    return reader.option("maxPartitionBytes", str(PARTITION_BYTES)).load()
+    """Without the records that close streams."""
+    return _read(session, uri, streams).where(f"key is null or string(key) != '{CLOSING.decode()}'")
 
 
 def _check(session: SparkSession, warm: DataFrame, found: DataFrame, expected: Path) -> Check:
@@ -101,13 +120,34 @@ def _check(session: SparkSession, warm: DataFrame, found: DataFrame, expected: P
     )
 
 
+def _compare(records: DataFrame, sink: DataFrame, windows: Windows) -> Counts:
+    """A window that is there twice counts twice."""
+    from pyspark.sql import functions as f
+
+    due = counted(records, windows).selectExpr("string(window.start) as key", "count as due")
+    told = sink.selectExpr("string(key) as key", "bigint(string(value)) as count").groupBy("key")
+    both = due.join(told.agg(f.sum("count").alias("told")), "key", "full_outer").na.fill(0)
+    row = both.selectExpr(
+        "count(*) as windows", "sum(told) as records", "sum(greatest(due - told, 0)) as missing",
+        "sum(greatest(told - due, 0)) as surplus",
+    ).first()  # fmt: skip
+    assert row is not None
+    return Counts(row["windows"], row["records"] or 0, row["missing"] or 0, row["surplus"] or 0)
+
+
+def _totals(sink: DataFrame, by: str) -> list[tuple[float, int]]:
+    """What the windows add up to."""
+    sums = sink.selectExpr(f"{by} as at", "bigint(string(value)) as count").groupBy("at").sum("count")
+    return [(row[0], row[1]) for row in sums.orderBy("at").collect()]
+
+
 def _field(name: str) -> Column:
     from pyspark.sql import functions as f
 
     return f.regexp_extract(f.col("value").cast("string"), rf"(?m)^{name}: (.+)$", 1)
 
 
-def _packages(found: DataFrame) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+def _packages(found: DataFrame) -> tuple[Rows, Rows]:
     from pyspark.sql import functions as f
 
     fields = found.select(
@@ -119,16 +159,8 @@ def _packages(found: DataFrame) -> tuple[list[tuple[str, int]], list[tuple[str, 
     return answer
 
 
-def _most(frame: DataFrame, column: str) -> list[tuple[str, int]]:
+def _most(frame: DataFrame, column: str) -> Rows:
     from pyspark.sql import functions as f
 
     rows = frame.groupBy(column).count().orderBy(f.desc("count"), column).limit(TOP).collect()
     return [(row[column] or "(none)", row["count"]) for row in rows]
-
-
-def _years(found: DataFrame) -> list[tuple[int, int]]:
-    from pyspark.sql import functions as f
-
-    year = f.substring(_field("Date"), 1, 4).try_cast("int").alias("year")
-    rows = found.select(year).where("year is not null").groupBy("year").count().orderBy("year").collect()
-    return [(row["year"], row["count"]) for row in rows]

@@ -18,17 +18,23 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.spark
 @pytest.mark.skipif(not inputs.is_debian(), reason="the job reads what a Debian machine has")
 @pytest.mark.parametrize("store", ["sqlite", "zk"])
-def test_every_record_comes_back_once_with_a_bookie_killed(store: str) -> None:
+def test_every_record_comes_back_once_with_a_bookie_and_the_driver_killed(store: str, tmp_path: Path) -> None:
     if store == "zk":
         need_zookeeper()
+    picture = tmp_path / "report.png"
     command = [sys.executable, "-m", "examples.debian", "--limit", "4000", "--metadata-store", store]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    command += ["--plots", str(picture)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     last = json.loads(done.stdout.strip().splitlines()[-1])
     assert {"records", "write_records_per_s", "spark_records_per_s", "seconds"} <= set(last)
     assert (last["lost"], last["duplicated"], last["killed_bookies"]) == (0, 0, 1)
-    assert last["records"] == last["written"] > 0
-    assert "kill -9" in done.stdout
+    assert last["records"] == last["written"] == last["counted"] > 0
+    assert (last["killed_drivers"], last["stored_again"]) == (1, 0)
+    assert last["sent_again"] > 0
+    assert last["windows"] > 100
+    assert done.stdout.count("kill -9") == 2
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert ("ZooKeeper runs at" in done.stdout) is (store == "zk")
 
 

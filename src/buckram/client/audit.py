@@ -65,7 +65,7 @@ class ReplicaAuditor:
         try:
             for walker in walkers:
                 await walker
-        except BookieError as error:
+        except BuckramError as error:
             report.error = str(error)
         finally:
             for walker in walkers:

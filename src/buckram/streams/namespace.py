@@ -47,7 +47,7 @@ class StreamInfo:
     last_append: int
     transactions: Mapping[str, Transaction]
     segments: int
-    """How many are listed, dead ones that wait for deletion included."""
+    """How many are listed, dead ones that wait for deletion included. Compaction of old ones may have left fewer."""
 
 
 class Namespace:
@@ -281,7 +281,7 @@ class Namespace:
         head = at.head
         check_usable(str(name), head)
         space = await self._spaces.get(self.name)
-        count = head.tail[-1].number + 1 - head.first if head.tail else head.paged - min(head.first, head.paged)
+        count = len(head.tail) + max(head.paged - head.first, 0)
         return StreamInfo(
             str(name), head.uid, head.created, head.earliest, await known_end(self._client, name, head), head.ended,
             head.writer, merged(space.policy, head.policy), head.policy, head.properties, head.last_append,
