@@ -1,0 +1,80 @@
+"""The process in which Spark runs, made to be killed: `python -m examples.debian.driver URI FOLDER STREAMS`.
+
+It counts what comes until it reads `finish` from its standard input, then `report FILE`. What it says are JSON lines on
+standard output. `Driver` is the parent's side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from examples.debian import queries, report
+
+
+class Driver:
+    """One run of it, the leader of a process group: one signal ends it together with its JVM and its workers."""
+
+    def __init__(self, uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
+        self.log = folder / "spark.log"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "examples.debian.driver", uri, str(folder), json.dumps(streams)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    def answer(self) -> dict[str, Any]:
+        """The next thing that it says. RuntimeError when it ended instead."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            words = self.log.read_text(errors="replace").strip().splitlines()[-12:]
+            raise RuntimeError(f"the Spark driver ended with code {self._process.wait()}: " + "\n".join(words))
+        said = json.loads(line)
+        assert isinstance(said, dict)
+        return said
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write((" ".join(words) + "\n").encode())
+        self._process.stdin.flush()
+        return self.answer()
+
+    def kill(self) -> None:
+        """kill -9 of all of it."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+def main(uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
+    from buckram.spark import find_java, local_session
+
+    session = local_session("debian-records", settings={"spark.sql.streaming.minBatchesToRetain": "1000"})
+    running = queries.start(session, uri, streams, folder, {"processingTime": "1 second"})
+    say(spark=session.version, java=find_java().version)
+    for line in sys.stdin:
+        command, *words = line.split()
+        if command == "finish":
+            say(batches=queries.finish(session, uri, streams, folder, running))
+        elif command == "report":
+            say(**dataclasses.asdict(report.run(session, uri, streams, Path(words[0]))))
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
