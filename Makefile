@@ -21,7 +21,7 @@ help:  ## this list
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml scripts/make_venv.py
-	@"$(PYTHON)" scripts/make_venv.py .venv -e '.[compression,dev,examples,spark]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv -e '.[compression,dev,examples,jre,spark]' >&2
 	@touch $(STAMP)
 
 run: $(STAMP)  ## the main job: real records through a Spark pipeline; a bookie and the driver are killed

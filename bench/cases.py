@@ -268,6 +268,15 @@ def spark_stream() -> Figures:
     return _spark("stream")
 
 
+@case
+def spark_scrub() -> Figures:
+    """The scrub job over streams of BENCH_SPARK_MB megabytes each, three replicas; CPU of Spark and of the bookies."""
+    from bench import spark_jobs
+
+    figures: Figures = spark_jobs.scrub()
+    return figures
+
+
 def _spark(what: str) -> Figures:
     from bench import spark_read
 

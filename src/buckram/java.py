@@ -56,7 +56,7 @@ def find_java(environment: dict[str, str] | None = None, *, wanted_by: str = "Sp
     found = f" ({'; '.join(seen)})" if seen else ""
     raise ConfigError(
         f"{wanted_by} needs Java {MINIMUM_JAVA} or newer and none was found{found}: "
-        "set JAVA_HOME, or `pip install 'buckram[spark]'`, which brings one"
+        "set JAVA_HOME, or `pip install 'buckram[jre]'`, which brings one"
     )
 
 
