@@ -111,8 +111,7 @@ class Session:
     def beside(self, side: Side) -> list[int]:
         """Processes that belong to the comparison, but not to what is measured now."""
         idle = [pid for other in self._sides.values() if other is not side for pid in other.pids]
-        server = [self._zookeeper.pid] if self._zookeeper is not None else []
-        return [*idle, *server, *self.loaders.pids]
+        return [*idle, *self._helpers()]
 
     def measure(self, run: Run) -> dict[str, Any]:
         """One measurement; when strangers were too loud, a second one if there is time to wait for quiet."""
@@ -120,7 +119,9 @@ class Session:
             self.warm_up(run.client, run.bookies)
         waited = self.wait_quiet()
         if run.case in ONCE:
-            return ONCE[run.case](self, run)
+            before = self.strangers()
+            figures = ONCE[run.case](self, run)
+            return {"foreign_share": max(before, self.strangers()), **figures}
         figures = self.slice(run)
         if figures["foreign_share"] > QUIET_SHARE and self.wait_s > 0 and waited < self.wait_s:
             self.wait_quiet()
@@ -183,16 +184,17 @@ class Session:
     def wait_quiet(self) -> float:
         """Until strangers leave the machine alone, or as long as is allowed; how long that was."""
         began, quiet = time.monotonic(), 0
-        if self.wait_s <= 0:
-            return 0.0
-        known = [pid for side in self._sides.values() for pid in side.pids]
         while quiet < QUIET_SAMPLES and time.monotonic() - began < self.wait_s:
-            before = snapshot(self.folder, os.getpid(), known, self.beside_all())
-            time.sleep(1.0)
-            share = between(before, snapshot(self.folder, os.getpid(), known, self.beside_all()), 1)["foreign_share"]
-            quiet = quiet + 1 if share <= QUIET_SHARE else 0
+            quiet = quiet + 1 if self.strangers() <= QUIET_SHARE else 0
         return time.monotonic() - began
 
-    def beside_all(self) -> list[int]:
+    def strangers(self) -> float:
+        """Their share of the machine in this second."""
+        servers = [pid for side in self._sides.values() for pid in side.pids]
+        before = snapshot(self.folder, os.getpid(), servers, self._helpers())
+        time.sleep(1.0)
+        return between(before, snapshot(self.folder, os.getpid(), servers, self._helpers()), 1)["foreign_share"]
+
+    def _helpers(self) -> list[int]:
         server = [self._zookeeper.pid] if self._zookeeper is not None else []
         return [*server, *self.loaders.pids]
