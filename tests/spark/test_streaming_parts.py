@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from tests.spark.reading import live_reader, numbered, rows, write
+from tests.spark.reading import live_reader, numbered, readable, rows, write
 
 from buckram import sync
 from buckram.core.stream_errors import NoSuchStream
 from buckram.errors import InvalidArgument
+from buckram.spark.clients import close_connections
 from buckram.spark.cursor import cursor_moves
-from buckram.spark.planning import RecordsLost
+from buckram.spark.planning import NotReadable, RecordsLost
 from buckram.spark.stream_live import positions
 from buckram.testing import ThreadedCluster
 
@@ -93,6 +94,32 @@ def test_a_replayed_batch_has_the_same_rows(any_cluster: ThreadedCluster, stream
     other = live_reader(any_cluster.uri, subscribe=stream, minPartitions=7)
     assert rows(other, other.partitions(run.before, run.start)) == first
     assert rows(run.reader, run.reader.partitions(run.before, run.start)) == first
+
+
+def test_a_batch_is_read_to_its_end_or_not_at_all(cluster: ThreadedCluster, stream: str) -> None:
+    """What a checkpoint says was readable once; it is not passed over when it is not now."""
+    write(cluster.uri, stream, numbered(40))
+    run = Run(cluster.uri, subscribe=stream, failOnDataLoss="false", **EARLIEST)
+    with pytest.raises(NotReadable, match="up to offset 50 are wanted, as the checkpoint says, and those from 40 on"):
+        run.reader.partitions(run.start, {**run.start, stream: 50})
+
+
+def test_a_waiting_query_goes_on_while_bookies_are_away(stream: str) -> None:
+    """It knows what was readable; when they are back there is more."""
+    with ThreadedCluster(bookies=3) as cluster:
+        with sync.connect(cluster.uri) as client, client.namespace().writer(stream) as writer:
+            writer.append_many(numbered(10))
+            readable(cluster.uri, stream, 10)
+            run = Run(cluster.uri, subscribe=stream, **EARLIEST)
+            assert len(run.batch() or []) == 10
+            for number in range(3):
+                cluster.kill(number)
+            assert run.batch() is None
+            for number in range(3):
+                cluster.restart(number)
+        write(cluster.uri, stream, numbered(5, 10))
+        assert [row["offset"] for row in run.batch() or []] == list(range(10, 15))
+        close_connections()
 
 
 def test_batches_are_limited_by_records(cluster: ThreadedCluster, stream: str) -> None:

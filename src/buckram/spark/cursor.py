@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -18,6 +19,7 @@ from buckram.core.stream_errors import CursorMoved, NoSuchStream
 from buckram.core.stream_names import stream_name
 from buckram.errors import BuckramError
 from buckram.spark.clients import connection
+from buckram.spark.stream_plan import in_order
 from buckram.streams.cursors import Cursor
 
 if TYPE_CHECKING:
@@ -32,14 +34,39 @@ log = logging.getLogger("buckram.spark")
 
 
 async def advance(client: Client, cursor: str, offsets: Mapping[str, int]) -> None:
-    """Move the cursor of each stream up to its offset; one that is further stays. NoSuchStream, MetadataUnavailable."""
-    for stream, offset in offsets.items():
-        name = stream_name(stream)
-        store, clock = client.namespace(name.namespace).store, client.services.runtime.clock
+    """Move the cursor of each stream up to its offset. One that is further stays, a stream that is gone is passed over.
+    MetadataUnavailable."""
+    store = client.namespace().store
+
+    async def move(stream: str, offset: int) -> None:
         try:
-            await Cursor(store, name, cursor, clock).move(offset)
+            await Cursor(store, stream_name(stream), cursor, client.services.runtime.clock).move(offset)
         except CursorMoved as further:
             log.debug("%s", further)
+        except NoSuchStream as missing:
+            log.info("cursor %s: %s", cursor, missing)
+
+    await in_order([partial(move, stream, offset) for stream, offset in offsets.items()])
+
+
+class Follower:
+    """Moves a cursor after a query; asks the store for those streams only of which there is news."""
+
+    def __init__(self, uri: str, cursor: str) -> None:
+        self._uri, self._cursor = uri, cursor
+        self._known: dict[str, int] = {}
+
+    def move(self, offsets: Mapping[str, int]) -> None:
+        """Up to `offsets`. What may pass is logged: the next batch moves it further, and no query fails for its lag."""
+        news = {stream: offset for stream, offset in offsets.items() if self._known.get(stream, -1) < offset}
+        try:
+            connection(self._uri).run(lambda client: advance(client, self._cursor, news))
+        except BuckramError as error:
+            if not error.retryable:
+                raise
+            log.warning("cursor %s was not moved: %s", self._cursor, error)
+        else:
+            self._known |= news
 
 
 def cursor_moves(end_offset: str | None) -> tuple[str, str, dict[str, int]] | None:
@@ -57,6 +84,9 @@ class CursorListener(StreamingQueryListener):
     """Moves the cursors of all streaming queries of a session that have one. Trouble is logged: a query does not fail
     because its lag is not up to date."""
 
+    def __init__(self) -> None:
+        self._followers: dict[tuple[str, str, str], Follower] = {}
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing has been read yet."""
 
@@ -66,10 +96,10 @@ class CursorListener(StreamingQueryListener):
             if moves is None:
                 continue
             uri, cursor, offsets = moves
+            # One a run: a restarted query may have been sent back.
+            follower = self._followers.setdefault((str(event.progress.runId), uri, cursor), Follower(uri, cursor))
             try:
-                connection(uri).run(lambda client, c=cursor, o=offsets: advance(client, c, o))  # type: ignore[misc]
-            except NoSuchStream as missing:
-                log.info("cursor %s: %s", cursor, missing)
+                follower.move(offsets)
             except BuckramError as error:
                 log.warning("cursor %s was not moved: %s", cursor, error)
 
@@ -78,3 +108,5 @@ class CursorListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Its last progress came before."""
+        for key in [key for key in self._followers if key[0] == str(event.runId)]:
+            del self._followers[key]

@@ -36,6 +36,20 @@ class RecordsLost(StreamError):
         self.first, self.earliest = first, earliest
 
 
+class NotReadable(StreamError):
+    """A batch that was planned before cannot be read to its end now."""
+
+    retryable = True
+
+    def __init__(self, stream: str, stop: int, end: int) -> None:
+        super().__init__(
+            stream,
+            f"records up to offset {stop} are wanted, as the checkpoint says, and those from {end} on cannot be read: "
+            "start the bookies that are down and then the query; if they are lost for good, begin a new checkpoint",
+        )
+        self.stop, self.end = stop, end
+
+
 # -- options that belong together -------------------------------------------------------------------------
 
 

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import NoSuchStream
-from buckram.errors import BuckramError
 from buckram.spark.clients import connection, plainly
 from buckram.spark.columns import Shape
-from buckram.spark.cursor import advance
+from buckram.spark.cursor import Follower
 from buckram.spark.planning import Backlog, RecordsLost, StreamOptions, share
 from buckram.spark.stream_batch import first_offset
 from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
@@ -178,10 +176,11 @@ class LiveReader(DataSourceStreamReader):
     def __init__(self, options: StreamOptions, shape: Shape) -> None:
         self.options, self.shape = options, shape
         self._live: Live | None = None
+        self._follower: Follower | None = None
         self._began = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_live": None}
+        return {**self.__dict__, "_live": None, "_follower": None}
 
     def live(self) -> Live:
         """The state of this run, made at first use."""
@@ -223,15 +222,7 @@ class LiveReader(DataSourceStreamReader):
             self._move(start)
 
     def _move(self, offset: Offset) -> None:
-        cursor = self.options.cursor
-        if cursor is None:
-            return
-        try:
-            connection(self.options.metadata).run(lambda client: advance(client, cursor, positions(offset)))
-        except NoSuchStream as missing:
-            log.warning("cursor %s: %s", cursor, missing)
-        except BuckramError as error:
-            if not error.retryable:
-                raise
-            # The next batch moves it further.
-            log.warning("cursor %s: %s", cursor, error)
+        if self.options.cursor is not None:
+            if self._follower is None:
+                self._follower = Follower(self.options.metadata, self.options.cursor)
+            self._follower.move(positions(offset))

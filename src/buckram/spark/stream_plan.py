@@ -8,6 +8,7 @@ last confirmed entry when it is looked at. What a slice holds depends on its off
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,8 +24,8 @@ from buckram.core.stream_changes import check_usable
 from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
-from buckram.errors import NoSuchKey, NoSuchLedger
-from buckram.spark.planning import Extent, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
+from buckram.errors import NoSuchKey, NoSuchLedger, ReadFailed
+from buckram.spark.planning import Extent, NotReadable, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
 from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header
@@ -32,10 +33,11 @@ from buckram.streams.spaces import Namespaces
 from buckram.types import BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
+log = logging.getLogger("buckram.spark")
 _AT_ONCE = 32
 _OPEN_COST_BYTES = 256 * 1024
 """What opening one more ledger costs, as bytes read."""
-_TRIES = 3
+_TRIES, _AGAIN_S = 3, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,13 @@ class Planner:
             except NoSuchLedger:  # truncated or replaced between the two looks
                 if last_try:
                     raise
+            except ReadFailed as failed:
+                seen = self._ends.get(segment.ledger)
+                if seen is None:
+                    raise
+                # A query that runs reads what it knows to be there; its tasks are tried again.
+                log.warning("stream %s: %s; going as far as was seen before", name, failed)
+                return Look(name, head, *seen[1:])
         raise AssertionError
 
     async def offset_at(self, look: Look, time: int) -> int:
@@ -212,7 +221,11 @@ class Planner:
                 return await self._partitions(wanted, options)
             except _Moved as moved:
                 last = moved
+            await asyncio.sleep(_AGAIN_S)
             wanted = [Wanted(await self._look(want.look.name), want.first, want.stop) for want in wanted]
+        for want in wanted:
+            if want.look.end < want.stop:
+                raise NotReadable(str(want.look.name), want.stop, want.look.end)
         raise RecordsLost(last.stream, last.first, None, "was truncated while the read was planned")
 
     async def _partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
@@ -250,9 +263,14 @@ class Planner:
         async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
             begin, stop = max(first, segment.base), min(want.stop, segment.end if segment.sealed else look.end)
             if begin < stop:
+                if begin != first:
+                    break
                 found.append((segment, Extent(stream, segment.ledger, begin, stop, _bytes(segment, look, begin, stop))))
+                first = stop
             if segment.base >= want.stop:
                 break
+        if first < want.stop:  # a page was trimmed, or not so much can be read as a batch before said
+            raise _Moved(stream, first)
         return found
 
     async def _slices(
@@ -273,7 +291,7 @@ class Planner:
                 extent.bytes, times,
             )  # fmt: skip
             return [piece], metadata
-        async with await self._reader(segment, metadata) as reader:
+        async with await self._reader(segment, metadata, extent.stop) as reader:
             last = summary.last_entry if summary is not None else reader.last_confirmed
             metadata = reader.metadata
             finder = Finder(name, reader, segment.base, last, summary.records if summary is not None else 0)
@@ -304,12 +322,15 @@ class Planner:
                 first, entry = stop, beyond
         return pieces
 
-    async def _reader(self, segment: Segment, metadata: LedgerMetadata) -> Reader:
-        """Of a closed ledger without asking a bookie how far it goes."""
-        if not metadata.closed:
+    async def _reader(self, segment: Segment, metadata: LedgerMetadata, stop: int) -> Reader:
+        """Without asking the bookies how far the ledger goes, if that is known: of a closed one, or as it was seen."""
+        seen = self._ends.get(segment.ledger)
+        if not metadata.closed and (seen is None or seen[1] < stop):
             return await self._client.open(segment.ledger)
         digest = digest_of(segment.ledger, metadata, b"", None)
-        return Reader(self._client.services, segment.ledger, Versioned(metadata, -1), digest, -1)
+        return Reader(
+            self._client.services, segment.ledger, Versioned(metadata, -1), digest, -1 if seen is None else seen[0]
+        )
 
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
         # Small, and picklable: what is not needed for reading stays here.
