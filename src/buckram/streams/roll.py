@@ -82,7 +82,12 @@ class Roller:
             claim.client, claim.streams, claim.name, claim.uid, self._policy, epoch=claim.epoch
         )
         idle_s = claim.client.services.config.idle_lac_ms / 1000
-        return SegmentWriter(ledger, intent, self._scope, self._host.acked, self._host.broken, idle_s=idle_s)
+        return SegmentWriter(ledger, intent, self._scope, self._acked, self._host.broken, idle_s=idle_s)
+
+    def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
+        if next_offset > segment.progress.base:
+            self._hopes = None
+        self._host.acked(segment, next_offset)
 
     def begin(self, current: SegmentWriter) -> None:
         """The writer's first segment: unlisted until it gets its first entry."""
@@ -286,10 +291,9 @@ class Roller:
         self.last_trouble = str(failed.broken)
         try:
             broken = await settle(self._claim, failed, self._trouble)
-            if broken.records:
-                self._hopes = None
-            else:
-                self._hopes = self._hopes or Patience(PATIENCE_S)
+            if not broken.records:
+                if self._hopes is None or self._hopes.deadline + PATIENCE_S < self._loop.time():
+                    self._hopes = Patience(PATIENCE_S)
                 await self._hopes.wait(failed.broken or WriteFailed(failed.ledger.ledger_id, "holds nothing"))
             fresh = await self._take()
         except BuckramError as error:
@@ -311,7 +315,7 @@ class Roller:
         if fresh is None:
             fresh = await while_passing(self.prepare, self._trouble)
         if self._over:
-            self._prepared = fresh  # for `stop` or `abandon`
+            await fresh.ledger.abandon()  # the next writer or the janitor finds its intent
             raise HandleClosed(f"stream {self._claim.name}: the writer ended while its segment was replaced")
         return fresh
 
