@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,7 @@ from buckram.core.stream_names import stream_name
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer, stream_writer
+from buckram.spark.sink_rows import record_batches
 from buckram.spark.transactions import Attempt, Part, in_order, place_of
 from buckram.testing import ThreadedCluster
 
@@ -321,16 +323,37 @@ def test_bookies_that_cannot_be_reached_are_named(stream: str) -> None:
         create(own, stream)
         writer = planned(own, stream)
         messages = written(writer, [b"x"])
-        for number in (0, 1):
-            own.kill(number)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield batch(b"y")
+            for number in (0, 1):
+                own.kill(number)
+            yield batch(b"z")
+
         with task(), pytest.raises(StreamError, match=r"from host .* every executor must reach the bookies") as told:
-            writer.write(iter([batch(b"y")]))
+            writer.write(rows())
         assert any(bookie in str(told.value) for bookie in own.bookies[:2]), told.value
         own.restart(0)
         own.restart(1)
         writer.commit(messages)
         assert values(own, stream) == [b"x"]
         close_connections()
+
+
+def test_rows_of_an_older_pyspark() -> None:
+    when = datetime(2026, 11, 21, 9, 46, 22, 5).astimezone()
+    shape = schema("value string, key binary, timestamp timestamp, headers headers")
+    rows = [
+        types.Row("a", bytearray(b"k"), when.replace(tzinfo=None), [types.Row("n", bytearray(b"v"))]),
+        *[types.Row(None, None, None, None)] * 5000,
+    ]
+    first, second = record_batches(iter(rows), shape)
+    assert (first.num_rows, second.num_rows) == (4096, 905)
+    (row,) = first.slice(0, 1).to_pylist()
+    assert (row["value"], row["key"], row["headers"]) == ("a", b"k", [{"key": "n", "value": b"v"}])
+    assert row["timestamp"] == when
+    assert second.slice(0, 1).to_pylist() == [{"value": None, "key": None, "timestamp": None, "headers": None}]
+    assert list(record_batches(iter([]), shape)) == []
 
 
 def test_where_a_checkpoint_is() -> None:
