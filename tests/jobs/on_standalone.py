@@ -1,4 +1,4 @@
-"""A driver on a standalone cluster, `python -m tests.jobs.on_standalone MASTER URI FOLDER`: a pipeline, then the jobs."""
+"""A driver that runs a pipeline and the jobs: `python -m tests.jobs.on_standalone MASTER URI FOLDER`."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ def scrub(
                 addresses = home.run(_addresses)
                 tasks = _deal(name, batch, addresses, chosen)
                 kept.add(spread(session, tasks, _audit, SCHEMA))
+                told(page + part.index(batch[-1].ledger), len(wanted))
             told(min(page + _PAGE, len(wanted)), len(wanted))
         _sum_up(home, kept, found)
     found.seconds = round(time.monotonic() - began, 3)
