@@ -35,7 +35,7 @@ lint: $(STAMP)  ## ruff, mypy --strict, layers, generated pages
 	@$(MAKE) check-generated
 
 test: lint  ## lint, types and every test; a fixed share of each long check
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python $(if $(PYTEST_ARGS),-m pytest $(PYTEST_ARGS),scripts/run_tests.py)
 
 bench: $(STAMP)  ## the standard benchmark suite; resumable, cases in .bench/
 	@$(BIN)/python -m bench $(CASES)

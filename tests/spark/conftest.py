@@ -59,7 +59,9 @@ def sqlite_cluster() -> Iterator[ThreadedCluster]:
 @pytest.fixture(scope="session")
 def zk_cluster(zookeeper_server: ZooKeeperServer) -> Iterator[ThreadedCluster]:
     """The same on a real ZooKeeper."""
-    with ThreadedCluster(bookies=3, metadata=f"zk://{zookeeper_server.address}/spark-tests/ledgers") as running:
+    # A root of its own: other folders' tests make the same cluster of these fixtures.
+    root = f"/spark-tests-{os.urandom(4).hex()}/ledgers"
+    with ThreadedCluster(bookies=3, metadata=f"zk://{zookeeper_server.address}{root}") as running:
         yield running
         # What listeners opened in this process would look for its server for a while.
         close_connections()

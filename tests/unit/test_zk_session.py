@@ -357,8 +357,10 @@ async def test_refused_credentials_are_an_error_of_their_own(zookeeper_server: Z
 
 
 async def test_closing_leaves_no_thread_and_fails_what_waits(zookeeper_server: ZooKeeperServer) -> None:
+    before = set(threading.enumerate())  # clusters of other tests have sessions, too
+
     def threads() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "zookeeper"]
+        return [thread.name for thread in set(threading.enumerate()) - before if thread.name == "zookeeper"]
 
     async with proxied(zookeeper_server.address) as proxy:
         async with session(proxy.address) as zk:
