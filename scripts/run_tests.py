@@ -49,7 +49,8 @@ def main() -> int:
 def shown(command: list[str]) -> tuple[int, str]:
     """Run it with its output passed on; exit code and last line."""
     last = ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace") as run:
         assert run.stdout is not None
         for line in run.stdout:
             sys.stdout.write(line)
