@@ -21,7 +21,8 @@ MARGIN = 0.05
 LOUD = 0.10
 """A figure that was measured beside strangers is compared with nothing."""
 MORE_IS_BETTER = re.compile(r"(_per_s|^per_s)(_|$)")
-LESS_IS_BETTER = re.compile(r"(_ms|_us|_mb|^seconds|_s|_us_per_[a-z]+|_per_byte)(_at_\d+|_last|_after)?$")
+_LESS = r"(_ms|_us|_mb|^seconds|_s|_us_per_[a-z]+|_per_byte|_to_first)"
+LESS_IS_BETTER = re.compile(_LESS + r"(_at_[\d.]+|_last|_after|_alone)?$")
 FOREIGN = "foreign_cpu"
 
 Figures = Mapping[str, Any]

@@ -207,6 +207,14 @@ def scale_connections() -> Figures:
 
 
 @case
+def deletion() -> Figures:
+    """Paced writing while a bookie drops BENCH_DELETED (100,000) deleted ledgers, and alone."""
+    from bench import scale
+
+    return scale.deletion()
+
+
+@case
 def scale_store() -> Figures:
     """Cost of an add on a bookie with 1 to 20 GB of data (BENCH_SCALE_GB)."""
     from bench import scale

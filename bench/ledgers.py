@@ -5,18 +5,22 @@ its socket. A bookie asks nobody whether such a ledger exists, so a million of t
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from buckram.core.adds import ACK, ACK_BYTES, RECOVERY_ADD, frame_adds
 from buckram.core.entry import Digest, master_key
+from buckram.core.messages import Read
+from buckram.core.wire_v2 import encode_request
 from buckram.types import DigestType
 
 BATCH = 2000
 BUSY_S = 0.05
 OK, TOO_BUSY = 0, 106
 """Codes of wire protocol 2."""
+_CODE = struct.Struct(">i")
 
 
 def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 100) -> int:
@@ -40,6 +44,15 @@ def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 
                 if batch:
                     time.sleep(BUSY_S)
     return refused
+
+
+def holds(port: int, ledger: int, entry: int = 0) -> bool:
+    """Whether the bookie has this entry."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(encode_request(Read(ledger, entry)))
+        length = int.from_bytes(_read(connection, 4), "big")
+        code: int = _CODE.unpack_from(_read(connection, length), 4)[0]
+        return code == OK
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.harness import Bench, cluster
-from bench.ledgers import add_entry
+from bench.ledgers import add_entry, holds
 from bench.machine import cpu_seconds, machine_busy, memory
 from buckram.core.adds import ACK_BYTES, RECOVERY_ADD, frame_adds
 from buckram.core.entry import Digest, master_key
@@ -22,6 +22,7 @@ Figures = dict[str, Any]
 LEDGERS = tuple(int(n) for n in os.environ.get("BENCH_SCALE_LEDGERS", "1000,10000,100000,1000000").split(","))
 CONNECTIONS = tuple(int(n) for n in os.environ.get("BENCH_SCALE_CONNECTIONS", "10,100,1000").split(","))
 STORED_GB = tuple(float(n) for n in os.environ.get("BENCH_SCALE_GB", "1,5,10,20").split(","))
+DELETED = int(os.environ.get("BENCH_DELETED", "100000"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))
 RATE = 20_000
 """Adds a second over all connections."""
@@ -78,55 +79,86 @@ def connections() -> Figures:
     figures: Figures = {}
     for size in CONNECTIONS:
         with cluster(1) as bench:
-            ready = bench.bookies[0].ready
+            ready, pid = bench.bookies[0].ready, bench.pids[0]
             assert ready is not None
-            asyncio.run(_spread(ready.port, size, 2.0))
-            cpu = cpu_seconds(bench.pids[0])
-            added = asyncio.run(_spread(ready.port, size, SECONDS))
-            figures[f"bookie_cpu_us_at_{size}"] = round((cpu_seconds(bench.pids[0]) - cpu) / added * 1e6, 3)
+            spread = _Spread(ready.port, size)
+            added, cpu = asyncio.run(spread.run(pid))
+            figures[f"bookie_cpu_us_at_{size}"] = round(cpu / added * 1e6, 3)
             figures[f"adds_per_s_at_{size}"] = round(added / SECONDS)
-            figures[f"rss_mb_at_{size}"] = round(memory(bench.pids[0])["rss"] / 1e6, 1)
+            figures[f"rss_mb_at_{size}"] = round(memory(pid)["rss"] / 1e6, 1)
     return {**figures, **_flatness(figures)}
 
 
-async def _spread(port: int, count: int, seconds: float) -> int:
-    """RATE adds a second, in groups of ten, by turns over so many connections; how many were acknowledged."""
-    links = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
-    digest, key, body = Digest(DigestType.CRC32C, b""), master_key(b""), [b"x" * 1024] * BATCH
-    entries, acked, idle = [0] * count, 0, asyncio.Event()
-    started = int(time.monotonic() * 1000)
+class _Spread:
+    """RATE adds a second, in groups of ten, by turns over so many connections, each with a ledger of its own."""
 
-    async def take(number: int) -> None:
-        nonlocal acked
+    def __init__(self, port: int, count: int) -> None:
+        self._port, self._count = port, count
+        self._entries = [0] * count
+        self._acked, self._sent = 0, 0
+        self._idle = asyncio.Event()
+
+    async def run(self, pid: int) -> tuple[int, float]:
+        """How many were acknowledged in SECONDS after every ledger was seen, and the CPU seconds of the bookie."""
+        links = [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(self._count)]
+        takers = [asyncio.ensure_future(self._take(reader)) for reader, _ in links]
+        writers = [writer for _, writer in links]
+        await self._send(writers, max(2.0, 2 * self._count * BATCH / RATE))
+        before, cpu = self._acked, cpu_seconds(pid)
+        await self._send(writers, SECONDS)
+        cpu = cpu_seconds(pid) - cpu
+        for taker in takers:
+            taker.cancel()
+        await asyncio.gather(*takers, return_exceptions=True)
+        for writer in writers:
+            writer.close()
+        return self._acked - before, cpu
+
+    async def _take(self, reader: asyncio.StreamReader) -> None:
         while True:
-            await links[number][0].readexactly(BATCH * ACK_BYTES)
-            acked += BATCH
-            if acked == sent:
-                idle.set()
+            await reader.readexactly(BATCH * ACK_BYTES)
+            self._acked += BATCH
+            if self._acked == self._sent:
+                self._idle.set()
 
-    sent = 0
-    takers = [asyncio.ensure_future(take(number)) for number in range(count)]
-    began = time.monotonic()
-    while (now := time.monotonic() - began) < seconds:
-        while sent < now * RATE:
-            number = sent // BATCH % count
-            first = entries[number]
-            ledger = FIRST_MADE + started * 2000 + number
-            frames, _, _ = frame_adds(digest, key, ledger, first, first - 1, first * 1024, body, RECOVERY_ADD)
-            links[number][1].write(b"".join(frames))
-            entries[number] += BATCH
-            sent += BATCH
-        await asyncio.sleep(0.001)
-    while acked < sent:
-        idle.clear()
-        async with asyncio.timeout(60):
-            await idle.wait()
-    for taker in takers:
-        taker.cancel()
-    await asyncio.gather(*takers, return_exceptions=True)
-    for _, writer in links:
-        writer.close()
-    return acked
+    async def _send(self, writers: Sequence[asyncio.StreamWriter], seconds: float) -> None:
+        """For so long, and until all is acknowledged."""
+        digest, key, body = Digest(DigestType.CRC32C, b""), master_key(b""), [b"x" * 1024] * BATCH
+        began, start = time.monotonic(), self._sent
+        while (now := time.monotonic() - began) < seconds:
+            while self._sent - start < now * RATE:
+                number = self._sent // BATCH % self._count
+                first = self._entries[number]
+                frames, _, _ = frame_adds(
+                    digest, key, FIRST_MADE + number, first, first - 1, first * 1024, body, RECOVERY_ADD
+                )
+                writers[number].write(b"".join(frames))
+                self._entries[number] += BATCH
+                self._sent += BATCH
+            await asyncio.sleep(0.001)
+        while self._acked < self._sent:
+            self._idle.clear()
+            async with asyncio.timeout(60):
+                await self._idle.wait()
+
+
+def deletion() -> Figures:
+    """Paced writing on a bookie, first alone, then while it drops very many ledgers that are deleted in metadata."""
+    quick = {"BUCKRAM_BOOKIE_COLLECTION_INTERVAL_S": "5", "BUCKRAM_BOOKIE_COLLECTION_AGE_S": "5"}
+    paced = {"ensemble": "1/1/1", "ledgers": 1, "rate": 5000, "seconds": max(20.0, SECONDS)}
+    with cluster(1, environment=quick) as bench:
+        ready = bench.bookies[0].ready
+        assert ready is not None
+        alone = bench.write(**paced)
+        # Nothing is in metadata for these, which is what a bookie sees of deleted ones.
+        add_entry(ready.port, range(FIRST_MADE, FIRST_MADE + DELETED))
+        beside = bench.write(**paced)
+        sampled = range(FIRST_MADE, FIRST_MADE + DELETED, max(1, DELETED // 100))
+        left = sum(holds(ready.port, ledger) for ledger in sampled)
+        return {
+            "p99_ms_alone": alone["p99_ms"], "p99_ms": beside["p99_ms"], "p999_ms_alone": alone["p999_ms"],
+            "p999_ms": beside["p999_ms"], "dropped_share": round(1 - left / len(sampled), 2), "ledgers": DELETED,
+        }  # fmt: skip
 
 
 def _flatness(figures: Figures) -> Figures:

@@ -19,6 +19,8 @@ from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 LOGS = Path(".bench/java/logs")
 WARM_UP_S = 30.0
+PATIENCE_S = 600.0
+"""For quiet and for second tries, over all measurements."""
 QUIET_SHARE = 0.08
 QUIET_SAMPLES = 2
 
@@ -67,6 +69,7 @@ class Session:
 
     def __init__(self, *, seconds: float, wait_s: float, share: float = 1.0) -> None:
         """`wait_s`: for quiet, before each measurement, at most. `share`: of the data of long fills, for trials."""
+        self._patience_s = PATIENCE_S if wait_s > 0 else 0.0
         self.folder = Path(tempfile.mkdtemp(prefix="java-", dir=data_root()))
         self.seconds, self.wait_s, self._share = seconds, wait_s, share
         self.loaders = Loaders(self.folder)
@@ -117,15 +120,16 @@ class Session:
         """One measurement; when strangers were too loud, a second one if there is time to wait for quiet."""
         if run.case not in ALONE:
             self.warm_up(run.client, run.bookies)
-        waited = self.wait_quiet()
+        self.wait_quiet()
         if run.case in ONCE:
             before = self.strangers()
             figures = ONCE[run.case](self, run)
             return {"foreign_share": max(before, self.strangers()), **figures}
         figures = self.slice(run)
-        if figures["foreign_share"] > QUIET_SHARE and self.wait_s > 0 and waited < self.wait_s:
+        if figures["foreign_share"] > QUIET_SHARE and self._patience_s > 0:
             self.wait_quiet()
-            again = self.slice(run)
+            began, again = time.monotonic(), self.slice(run)
+            self._patience_s -= time.monotonic() - began
             figures = min(figures, again, key=lambda found: float(found["foreign_share"]))
         return figures
 
@@ -181,12 +185,12 @@ class Session:
             made += loader.ask(load, self.folder)["ledgers"]
         self.discard(run, made)
 
-    def wait_quiet(self) -> float:
-        """Until strangers leave the machine alone, or as long as is allowed; how long that was."""
-        began, quiet = time.monotonic(), 0
-        while quiet < QUIET_SAMPLES and time.monotonic() - began < self.wait_s:
+    def wait_quiet(self) -> None:
+        """Until strangers leave the machine alone, or as long as is allowed for one measurement and for all."""
+        began, quiet, most = time.monotonic(), 0, min(self.wait_s, self._patience_s)
+        while quiet < QUIET_SAMPLES and time.monotonic() - began < most:
             quiet = quiet + 1 if self.strangers() <= QUIET_SHARE else 0
-        return time.monotonic() - began
+        self._patience_s -= max(0.0, time.monotonic() - began - QUIET_SAMPLES)
 
     def strangers(self) -> float:
         """Their share of the machine in this second."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench.java.loads import Loaders, LoadFailed
 from bench.java.sides import OurSide, answers
-from bench.ledgers import add_entry
+from bench.ledgers import add_entry, holds
 from javakit.programs import missing_tools
 
 from buckram.zookeeper_server import ZooKeeperServer
@@ -73,3 +73,5 @@ def test_ledgers_that_nobody_made(side: OurSide) -> None:
     ids = range(1 << 40, (1 << 40) + 3000)
     assert add_entry(port, ids) == 0
     assert add_entry(port, ids, 1) == 0
+    assert holds(port, ids[-1], 1)
+    assert not holds(port, ids[-1] + 1)
