@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant("last-batch-forgotten", "9, 10", "the sealed count of a recovered segment leaves out its last batch",
            plant((recovery, "summarise", _last_batch_forgotten))),
     Mutant("atomic-cut", "atomic", "an atomic batch is cut into entries", plant((Cut, "next_part", _cut_anywhere)),
-           drills=("roll",), lives=_crashes),
+           drills=("roll",), lives=_crashes, seeds=200),
     Mutant("overtaking", "order", "append_nowait does not wait behind those who wait for room",
            plant((Appender, "full", _overtaking)), seeds=300),
     Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamWriter, "flush", _flush_at_once))),
