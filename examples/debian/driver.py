@@ -63,8 +63,15 @@ def say(**words: Any) -> None:
 
 def main(uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
     from buckram.spark import find_java, local_session
+    from buckram.spark.session import QUIET
 
-    session = local_session("debian-records", settings={"spark.sql.streaming.minBatchesToRetain": "1000"})
+    settings = {
+        # A job of a minute has no use for the second compiler and several collectors: starting takes half as long.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 "
+        "-XX:+UseSerialGC",
+        "spark.sql.streaming.minBatchesToRetain": "1000",
+    }
+    session = local_session("debian-records", settings=settings)
     running = queries.start(session, uri, streams, folder, {"processingTime": "1 second"})
     say(spark=session.version, java=find_java().version)
     for line in sys.stdin:
