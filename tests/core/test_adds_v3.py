@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from buckram.core import adds_v3, protocol, wire_v3
 from buckram.core import bookkeeper_pb2 as pb
-from buckram.core import protocol, wire_v3
-from buckram.core.adds import AddRun
+from buckram.core.adds import AddContext, AddRun
 from buckram.core.adds_v3 import scan_v3_adds
 from buckram.core.entry import Digest
 from buckram.core.messages import Add, AddReply
+from buckram.core.protobuf import varint
 from buckram.core.protocol import OP_ADD, ReplyContext, ServerProtocol, encode_add_replies
 from buckram.errors import Code
 from buckram.types import DigestType
@@ -75,6 +76,60 @@ def test_it_finds_what_the_general_way_finds(stream: list[tuple[Add, int]], cuts
     assert entries(fast) == entries(slow)
     if not cuts:
         assert fast == slow
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> bytes:
+    """Many frames that hardly differ, in ledgers that take turns, with a byte or two changed somewhere."""
+    first, txn = draw(st.sampled_from([0, 100, 16_300, 2_097_000])), draw(st.sampled_from([1, 100, 16_300, 2_097_000]))
+    size, step, turns = draw(st.sampled_from([5, 90, 1024])), draw(st.integers(1, 3)), draw(st.sampled_from([7, 300]))
+    lacs = draw(st.lists(st.integers(-1, 9), min_size=1, max_size=5))
+    frames = [
+        wire_v3.encode_request(request(1 + n // turns % 2, first + n, lacs[n % len(lacs)], size), txn + step * n)
+        for n in range(draw(st.integers(2, 300)))
+    ]
+    data = bytearray(b"".join(frames))
+    for _ in range(draw(st.integers(0, 2))):
+        # Before the body most of the time: that is where the shape is.
+        at = draw(st.integers(0, len(frames) - 1)) * len(frames[0]) + draw(st.integers(4, 90))
+        data[at % len(data)] = draw(st.integers(0, 255))
+    return bytes(data)
+
+
+def said(server: ServerProtocol, data: bytes) -> list[tuple[object, ...]]:
+    """What it makes of the data, entry by entry, whatever the runs."""
+    found: list[tuple[object, ...]] = []
+    for item in server.feed(data):
+        if isinstance(item, AddRun):
+            assert not item.stride or item.stride * item.count == item.end
+            found += [(*one, item.lac if item.count == 1 else None) for one in entries([item])]
+        else:
+            found.append((item,))
+    return found
+
+
+@given(rows())
+def test_rows_of_frames_are_taken_as_one_by_one(data: bytes) -> None:
+    fast, again = said(ServerProtocol(LIMIT), data), ServerProtocol(LIMIT).feed(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adds_v3, "_take_alike", lambda chunk, run, places, most: places[-1])
+        assert again == ServerProtocol(LIMIT).feed(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "scan_v3_adds", lambda buffer, offset, *_: (offset, []))
+        assert [one[:-1] for one in fast] == [one[:-1] for one in said(ServerProtocol(LIMIT), data)]
+
+
+@given(
+    st.sampled_from([0, 1, 100, 16_300, 2_097_000, 2**62]), st.sampled_from([1, 100, 16_300, 2_097_000, 2**63]),
+    st.integers(1, 3), st.integers(1, 300),
+)  # fmt: skip
+def test_the_answers_to_long_runs(first: int, txn: int, step: int, count: int) -> None:
+    txns = [txn + step * n for n in range(count)]
+    run = AddRun(b"", 0, 0, 300, first, count, KEYS[0], 0, -1, 0, AddContext(3, 3, tuple(map(varint, txns))))
+    assert encode_add_replies(run, Code.OK) == b"".join(
+        wire_v3.encode_reply(ReplyContext(3, 3, OP_ADD, 300, entry, number), AddReply(Code.OK, 300, entry))
+        for entry, number in enumerate(txns, first)
+    )
 
 
 @given(streams(), st.sampled_from([Code.OK, Code.FENCED, Code.IO_ERROR, Code.TOO_MANY_REQUESTS, Code.READ_ONLY]))

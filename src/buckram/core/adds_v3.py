@@ -3,13 +3,16 @@
 The usual shape is what Apache's client sends for a plain add: header (version, operation, transaction), then ledger,
 entry, master key and body, and nothing else. Everything else, recovery adds and deferred sync included, is left to
 wire_v3, which gives the same runs. The answers to runs are here, too.
+
+Frames that follow one another in a run mostly differ in transaction, entry and body alone: those are compared with the
+frame before them, and their answers are made by laying columns over copies of one answer.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from functools import lru_cache
 
 from buckram.core.adds import ADD_HEADER, MAX_RUN_BYTES, AddContext, AddRun
 from buckram.core.entry import MIN_STORED_BYTES
@@ -25,6 +28,10 @@ _ADD = re.compile(
 _PREFIX = struct.Struct(">II20s")
 _IDS = struct.Struct(">qqq")
 _LONGEST = 10
+_TXN_AT = 11
+"""Where an answer has its transaction."""
+_DIGITS = bytes(range(256))
+_CONTINUED = bytes(range(128, 256))
 
 
 def scan_v3_adds(
@@ -69,10 +76,70 @@ def scan_v3_adds(
         elif ledger != run.ledger:
             break
         run.add(chunk[start:end], stored, lac, txn)
+        if size - end > end - offset and entry & 127 != 127:
+            end = _take_alike(chunk, run, (offset, *found.span(3), *found.span(6), start, end), max_run_bytes)
         offset = end
     if run is not None:
         runs.append(run.done())
     return offset, runs
+
+
+def _take_alike(chunk: bytes, run: _Run, places: tuple[int, int, int, int, int, int, int], max_run_bytes: int) -> int:
+    """Take the frames after the one just taken that only differ from it in transaction, body, and lowest digit of the
+    entry. -> where the next frame begins.
+
+    `places` in the chunk: of that frame, its transaction (from, to), its entry (from, to), its body, its end.
+    """
+    begin, txn, txn_end, digit, _, body, end = places
+    middle = chunk[txn_end:digit]
+    if not chunk.startswith(middle, end + txn_end - begin):
+        return end  # of another ledger or size, most likely
+    head, tail, stride, entry = chunk[begin:txn], chunk[digit + 1:body], end - begin, run.next - 1
+    width = txn_end - txn
+    row = _row(txn - begin, width, len(middle), len(tail), end - body)
+    most = min((len(chunk) - end) // stride, 127 - (entry & 127), -(-(max_run_bytes - run.size) // (end - body + 28)))
+    if most <= 0:
+        return end
+    ledger, number, top, ids = run.ledger, chunk[digit], run.lac, _IDS.unpack_from
+    bodies: list[bytes] = []
+    txns: list[bytes] = []
+    with memoryview(chunk) as view, view[end:end + most * stride] as rows:
+        for its_head, its_txn, its_middle, its_digit, its_tail, stored in row.iter_unpack(rows):
+            its_ledger, its_entry, lac = ids(stored)
+            number += 1
+            entry += 1
+            if (
+                its_digit != number or its_middle != middle or its_tail != tail or its_head != head
+                or its_entry != entry or its_ledger != ledger
+            ):
+                break
+            if lac > top:
+                top = lac
+            bodies.append(stored)
+            txns.append(its_txn)
+    good = _varints(b"".join(txns), width)
+    if good < len(bodies):  # another varint than the one before, of another extent
+        del bodies[good:], txns[good:]
+        top = max([run.lac, *(ids(stored)[2] for stored in bodies)])
+    if bodies:
+        run.add_alike(bodies, top, txns)
+    return end + good * stride
+
+
+@lru_cache(maxsize=256)
+def _row(head: int, txn: int, middle: int, tail: int, body: int) -> struct.Struct:
+    """A frame in pieces of these sizes; the first digit of the entry is before `tail`."""
+    return struct.Struct(f"{head}s{txn}s{middle}sB{tail}s{body}s")
+
+
+def _varints(digits: bytes, width: int) -> int:
+    """How many of these pieces of `width` bytes are one varint each, up to the first that is not."""
+    if digits[width - 1::width].isascii() and not any(
+        digits[place::width].translate(None, _CONTINUED) for place in range(width - 1)
+    ):
+        return len(digits) // width
+    found = re.match(rb"(?:[\x80-\xff]{%d}[\x00-\x7f])*" % (width - 1), digits)
+    return found.end() // width if found else 0
 
 
 class _Run:
@@ -99,6 +166,16 @@ class _Run:
         self.next += 1
         if lac > self.lac:
             self.lac = lac
+
+    def add_alike(self, bodies: list[bytes], lac: EntryId, txns: list[bytes]) -> None:
+        """More of the size of the last one; `lac` is the greatest so far."""
+        parts = [self.prefix] * (2 * len(bodies))
+        parts[1::2] = bodies
+        self.parts += parts
+        self.txns += txns
+        self.size += (self.stored + 28) * len(bodies)
+        self.next += len(bodies)
+        self.lac = lac
 
     def done(self) -> AddRun:
         context = AddContext(3, 3, tuple(self.txns))
@@ -128,19 +205,36 @@ def v3_add_replies(run: AddRun, code: Code) -> bytes:
     status = varint(code)
     ledger = b"\x08" + status + b"\x10" + varint(run.ledger_id) + b"\x18"
     middle = b"\x10" + status + b"\xaa\x06"
-    return b"".join(_replies(run.context.txns, run.first, ledger, middle))
+    entry, txns = run.first, run.context.txns
+    blocks: list[bytes | bytearray] = []
+    while txns:
+        count = 128 - (entry & 127)
+        blocks.append(_replies(txns[:count], entry, ledger, middle))
+        entry += count
+        txns = txns[count:]
+    return b"".join(blocks)
 
 
-def _replies(txns: tuple[bytes, ...], first: EntryId, ledger: bytes, middle: bytes) -> Iterator[bytes]:
-    """One after another; everything but transaction and entry is the same."""
-    fixed = 2 + 5 + len(middle) + 1
-    for entry, txn in enumerate(txns, first):
-        if 1 << 14 <= entry < 1 << 21:
-            number = bytes((entry & 127 | 128, entry >> 7 & 127 | 128, entry >> 14))
-        else:
-            number = varint(entry)
-        header, body = len(txn) + 5, len(ledger) + len(number)
-        size = fixed + len(txn) + body
-        yield b"%b\n%c\x08\x03\x10\x02\x18%b%b%c%b%b" % (
-            size.to_bytes(4, "big"), header, txn, middle, body, ledger, number,
-        )
+def _replies(txns: tuple[bytes, ...], first: EntryId, ledger: bytes, middle: bytes) -> bytes | bytearray:
+    """Of neighbours of which only the lowest digit differs: copies of one, transactions and digits laid over them."""
+    width, count = len(txns[0]), len(txns)
+    if count == 1:
+        return _reply(txns[0], varint(first), ledger, middle)
+    if len(set(map(len, txns))) > 1:
+        return b"".join([_reply(txn, varint(entry), ledger, middle) for entry, txn in enumerate(txns, first)])
+    number = varint(first)
+    one = _reply(txns[0], number, ledger, middle)
+    size, digits = len(one), b"".join(txns)
+    block = bytearray(one * count)
+    for place in range(width):
+        block[_TXN_AT + place::size] = digits[place::width]
+    block[size - len(number)::size] = _DIGITS[number[0]:number[0] + count]
+    return block
+
+
+def _reply(txn: bytes, number: bytes, ledger: bytes, middle: bytes) -> bytes:
+    header, body = len(txn) + 5, len(ledger) + len(number)
+    size = 2 + header + len(middle) + 1 + body
+    return b"%b\n%c\x08\x03\x10\x02\x18%b%b%c%b%b" % (
+        size.to_bytes(4, "big"), header, txn, middle, body, ledger, number,
+    )
