@@ -329,3 +329,28 @@ def test_usage_errors_take_one_line(words: list[str], said: str) -> None:
     done = buckram(*words)
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert said in done.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_file_that_is_closed_is_no_reason_to_abort(up: Up, closed: str) -> None:
+    """The first socket would get its number, and libuv does not close one below 3."""
+    command = f'echo one | "{sys.executable}" -m buckram ledger write --close {closed}'
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment(up.uri), capture_output=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_sizes_and_times_beyond_everything_are_named(up: Up) -> None:
+    for words in (
+        ["bench", "write", "--seconds", 1, "--size", 10**11],
+        ["namespace", "set", "default", "--set", f"retention_bytes={'9' * 400}"],
+        ["namespace", "set", "default", "--set", f"retention_s={'9' * 400}"],
+        ["stream", "read", "s", "--since", f"{'9' * 400}w"],
+    ):
+        done = buckram(*words, uri=up.uri)
+        assert done.code == 2, (words, done.err)
+        assert "limit" in done.err or "at most" in done.err
+        assert len(done.err) < 300
+    done = buckram("stream", "create", "s", "--set", "roll_bytes=99999999999999999999999", uri=up.uri)
+    assert "roll_bytes = 99999999999999999999999" in done.err  # as it was given

@@ -17,7 +17,7 @@ from buckram.core.stream_errors import NoSuchStream, OffsetOutOfRange
 from buckram.errors import InvalidArgument, ReadFailed
 from buckram.spark import clients, stream_read
 from buckram.spark.planning import RecordsLost
-from buckram.spark.stream_plan import StreamPartition
+from buckram.spark.stream_plan import Planner, StreamPartition, Wanted
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, BookieInfo
 
@@ -204,6 +204,38 @@ def test_records_that_were_truncated_after_planning(any_cluster: ThreadedCluster
         client.namespace().delete(stream)
     with pytest.raises(RecordsLost, match="offset 0 is wanted and is no longer there"):
         rows(strict, parts[:1])
+
+
+def test_another_stream_of_the_same_name_is_not_read_for_the_one_that_was_planned(
+    cluster: ThreadedCluster, stream: str
+) -> None:
+    """The stream was deleted and made anew while tasks waited: its offsets mean other records now."""
+    write(cluster.uri, stream, numbered(20), numbered(20))
+    strict = batch_reader(cluster.uri, "value", subscribe=stream)
+    lax = batch_reader(cluster.uri, "value", subscribe=stream, failOnDataLoss="false")
+    parts, others = without_ledgers(strict.partitions(), 20), without_ledgers(lax.partitions(), 20)
+    late = without_ledgers(batch_reader(cluster.uri, subscribe=stream).partitions(), 40)
+    with sync.connect(cluster.uri) as client:
+        client.namespace().delete(stream)
+    write(cluster.uri, stream, [b"of another stream"] * 25)
+    with pytest.raises(RecordsLost, match="offset 0 is wanted and is no longer there"):
+        rows(strict, parts)
+    assert [row["value"] for row in rows(lax, others)] == numbered(20)  # of the segment whose ledger is still there
+    late[0].slices = late[0].slices[1:]
+    with pytest.raises(RecordsLost, match="offset 20 is wanted and is no longer there"):
+        rows(strict, late)
+
+
+def test_planning_does_not_go_on_with_another_stream_of_the_same_name(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(20))
+    options = batch_reader(cluster.uri, subscribe=stream).options
+    with sync.connect(cluster.uri) as client:
+        planner = Planner(client._client)
+        (look,) = client._thread.run(lambda: planner.looks([stream])).values()
+        client.namespace().delete(stream)
+        write(cluster.uri, stream, [b"of another stream"] * 25)
+        with pytest.raises(RecordsLost, match="deleted and made anew"):
+            client._thread.run(lambda: planner.partitions([Wanted(look, 0, 20)], options))
 
 
 def test_executors_need_no_metadata_store(cluster: ThreadedCluster, stream: str) -> None:

@@ -276,6 +276,8 @@ def test_a_stream_with_a_writer(cluster: ThreadedCluster, stream: str) -> None:
         ("value binary, headers map", "needs array<struct<key:string,value:binary>>"),
         ("value binary, stream string", "one sink writes one stream"),
         ("value binary, offset long", "the stream gives it"), ("value binary, other int", "only value, key"),
+        ("VALUE binary", 'the name is "value", in small letters'),
+        ("value binary, key string, value string", "two columns have one name: value, key, value"),
     ],
 )  # fmt: skip
 def test_wrong_columns(cluster: ThreadedCluster, stream: str, ddl: str, said: str) -> None:

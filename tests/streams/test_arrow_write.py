@@ -106,6 +106,34 @@ def test_bad_rows_are_named() -> None:
         entries(pa.RecordBatch.from_arrays([values, late], names=["value", "timestamp"]))
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"key": ["k"]}, "value is missing: there are key"), ({"value": [1]}, "value is int64: needs binary or string"),
+        ({"value": ["v"], "key": [1.5]}, "key is double"), ({"value": ["v"], "timestamp": [7]}, "timestamp is int64"),
+        ({"value": ["v"], "headers": ["x"]}, "headers is string: needs a list"),
+        ({"value": ["v"], "headers": [["x"]]}, "headers is list"),
+        ({"value": ["v"], "headers": pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))}, "headers is map"),
+        ({"value": ["v"], "timestamp": pa.array([2**62], pa.timestamp("s"))}, "timestamp: .*out of bounds"),
+    ],
+)  # fmt: skip
+def test_a_column_of_another_kind_is_named(columns: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"stream s: column {said}"):
+        entries(pa.RecordBatch.from_pydict(columns))
+
+
+def test_one_column_twice() -> None:
+    twice = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
+    with pytest.raises(InvalidArgument, match="two columns value"):
+        entries(twice)
+
+
+def test_times_finer_than_a_microsecond_are_cut_down() -> None:
+    fine = pa.array([1_500_001, None, -1], pa.timestamp("ns", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a", b"b", b"c"]), fine], names=["value", "timestamp"])
+    assert [row[3] for row in rows_of(entries(batch))] in ([1500, 5, -1], [1500, 5, 0])
+
+
 async def test_a_bulk_step_from_arrow(ns: Namespace) -> None:
     await ns.create("s", compression="none")
     step = await ns.bulk("s", application="arrow", version=0)

@@ -11,8 +11,10 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    from buckram.cli.stdout import name_output, open_standard_files
+
+    open_standard_files()
     from buckram.cli.app import run
-    from buckram.cli.stdout import name_output
 
     name_output()
     raise SystemExit(run())

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from buckram.errors import BuckramError, BufferFull
+from buckram.errors import BuckramError, BufferFull, InvalidArgument
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
@@ -92,6 +92,9 @@ async def write(
 
     `measured(tally)` is entered for the time that counts, with what will hold every wait of it.
     """
+    # The writer knows the limit to the byte; what cannot be a frame is not even made.
+    if load.size > (limit := client.services.net.max_frame_bytes):
+        raise InvalidArgument(f"entries of {load.size} bytes: a frame has at most {limit}; use smaller ones")
     payloads = [random.randbytes(load.size) for _ in range(PAYLOADS)]
     writers = [await client.create(ensemble=load.ensemble) for _ in range(load.ledgers)]
     try:

@@ -29,6 +29,19 @@ class _Output(io.FileIO):
             ) from None
 
 
+def open_standard_files() -> None:
+    """A process that was started with one of them closed gets /dev/null there: else the first file or socket that it
+    opens has that number, and libuv aborts when it closes one below 3. sys.stdout stays None. First of all calls."""
+    number = 0
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
 def name_output() -> None:
     """From now on printing raises OutputLost where it raised an OSError without a name. For a process's main only."""
     old = sys.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 from buckram.errors import InvalidArgument
@@ -17,6 +18,8 @@ _BYTES = {
 }  # fmt: skip
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_S = 10**12
+_MOST_DIGITS = 40
 NONE = "none"
 
 
@@ -26,7 +29,10 @@ def duration(what: str, text: str) -> float:
     unit = (found[2] or "s").lower() if found else ""
     if found is None or unit not in _SECONDS:
         raise InvalidArgument(f"{what} {text!r}: needs a duration such as 90s, 10m, 1.5h or 7d")
-    return float(found[1]) * _SECONDS[unit]
+    seconds = float(found[1]) * _SECONDS[unit]
+    if seconds > _MOST_S:
+        raise InvalidArgument(f"{what} {_short(text)!r}: over the limit of {_MOST_S} s; needs a duration such as 7d")
+    return seconds
 
 
 def size(what: str, text: str) -> int:
@@ -34,7 +40,13 @@ def size(what: str, text: str) -> int:
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2].lower() not in _BYTES:
         raise InvalidArgument(f"{what} {text!r}: needs a size such as 500, 64KiB or 10GiB")
-    return int(float(found[1]) * _BYTES[found[2].lower()])
+    if len(found[1]) > _MOST_DIGITS:
+        raise InvalidArgument(f"{what} {_short(text)!r}: too many digits, the limit is {_MOST_DIGITS}")
+    return int(Fraction(found[1]) * _BYTES[found[2].lower()])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 50 else text[:50] + "..."
 
 
 def moment(what: str, text: str, now_us: int) -> int:

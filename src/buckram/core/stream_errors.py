@@ -61,8 +61,8 @@ class WriterExists(StreamError):
         super().__init__(
             stream,
             message
-            or f"has a writer, {holder!r}, since {_utc(since_us)}: wait for it with wait=True, or take over with "
-            "takeover=True (its next append fails then)",
+            or f"has a writer, {holder!r}, since {_utc(since_us)}: wait for it (wait=True, --wait), or take over "
+            "(takeover=True, --takeover; its next append fails then)",
         )
         self.holder, self.since_us = holder, since_us
 

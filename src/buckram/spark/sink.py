@@ -134,7 +134,11 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
 
 def _check_columns(schema: StructType) -> None:
     there = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if len(there) < len(schema.fields):
+        raise InvalidArgument(f"two columns have one name: {', '.join(schema.names)}; leave one of them out")
     for name, kind in there.items():
+        if name not in COLUMNS and name.lower() in COLUMNS:
+            raise InvalidArgument(f'column "{name}": the name is "{name.lower()}", in small letters; rename it')
         if name == "stream":
             raise InvalidArgument('column "stream": one sink writes one stream; filter by it and drop the column')
         if name in _GIVEN_BY_THE_STREAM:

@@ -25,6 +25,7 @@ from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
 from buckram.errors import NoSuchKey, NoSuchLedger, ReadFailed
+from buckram.spark.finder import Finder
 from buckram.spark.planning import Extent, NotReadable, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
 from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
@@ -44,10 +45,12 @@ _TRIES, _AGAIN_S = 3, 0.2
 class Slice:
     """Entries first_entry..last_entry of a ledger, of which offsets first..stop - 1 of a stream are wanted.
 
-    `base` is the offset of the ledger's first record, `least` and `most` bound append times (microseconds UTC).
+    `base` is the offset of the ledger's first record, `times` bound append times (microseconds UTC). `uid` tells the
+    stream from another one that gets its name later.
     """
 
     stream: str
+    uid: str
     ledger: LedgerId
     base: int
     first: int
@@ -172,6 +175,13 @@ class Planner:
                 return Look(name, head, *seen[1:])
         raise AssertionError
 
+    async def _look_again(self, look: Look) -> Look:
+        """How far the same stream goes now. RecordsLost when another one has its name."""
+        now = await self._look(look.name)
+        if now.head.uid != look.head.uid:
+            raise RecordsLost(str(look.name), look.earliest, now.earliest, "the stream was deleted and made anew")
+        return now
+
     async def offset_at(self, look: Look, time: int) -> int:
         """The first offset appended at or after `time` (microseconds UTC); the end if there is none."""
         found = await offset_at_time(self._client, self._streams, look.name, look.head, time)
@@ -222,7 +232,7 @@ class Planner:
             except _Moved as moved:
                 last = moved
             await asyncio.sleep(_AGAIN_S)
-            wanted = [Wanted(await self._look(want.look.name), want.first, want.stop) for want in wanted]
+            wanted = [Wanted(await self._look_again(want.look), want.first, want.stop) for want in wanted]
         for want in wanted:
             if want.look.end < want.stop:
                 raise NotReadable(str(want.look.name), want.stop, want.look.end)
@@ -287,19 +297,19 @@ class Planner:
         times = None if summary is None else (summary.first_append, summary.last_append)
         if whole and len(edges) == 2 and summary is not None:
             piece = Slice(
-                extent.stream, segment.ledger, segment.base, extent.first, extent.stop, 0, summary.last_entry,
-                extent.bytes, times,
+                extent.stream, want.look.head.uid, segment.ledger, segment.base, extent.first, extent.stop, 0,
+                summary.last_entry, extent.bytes, times,
             )  # fmt: skip
             return [piece], metadata
         async with await self._reader(segment, metadata, extent.stop) as reader:
             last = summary.last_entry if summary is not None else reader.last_confirmed
             metadata = reader.metadata
             finder = Finder(name, reader, segment.base, last, summary.records if summary is not None else 0)
-            pieces = await self._cut(finder, extent, edges, times, snap)
+            pieces = await self._cut(finder, want.look.head.uid, extent, edges, times, snap)
         return pieces, metadata
 
     async def _cut(
-        self, finder: Finder, extent: Extent, edges: list[int], times: tuple[int, int] | None, snap: bool
+        self, finder: Finder, uid: str, extent: Extent, edges: list[int], times: tuple[int, int] | None, snap: bool
     ) -> list[Slice]:
         ledger, known = extent.ledger, self._places.pop((extent.ledger, extent.first), -1)
         begin = await finder.entry_of(extent.first, known)
@@ -318,7 +328,7 @@ class Planner:
                 stop, last = (at, beyond - 1) if snap or at == edge else (edge, beyond)
             if stop > first:
                 weight = extent.bytes * (stop - first) // (extent.stop - extent.first)
-                pieces.append(Slice(extent.stream, ledger, finder.base, first, stop, entry, last, weight, times))
+                pieces.append(Slice(extent.stream, uid, ledger, finder.base, first, stop, entry, last, weight, times))
                 first, entry = stop, beyond
         return pieces
 
@@ -344,50 +354,6 @@ class Planner:
                     if address is not None:
                         bookies[bookie] = BookieInfo(bookie, address, {})
         return StreamPartition(slices, ledgers, list(bookies.values()))
-
-
-class Finder:
-    """Entries of one ledger by offset."""
-
-    def __init__(self, name: StreamName, reader: Reader, base: int, last: EntryId, records: int) -> None:
-        self.base = base
-        self._name, self._reader, self._last, self._records = name, reader, last, records
-        self._known: dict[EntryId, tuple[int, int]] = {}
-
-    def first_of(self, entry: EntryId) -> int:
-        """The offset of the first record of an entry that entry_of gave."""
-        return self._known[entry][0]
-
-    async def entry_of(self, offset: int, guess: EntryId) -> EntryId:
-        """The entry that holds the record; `guess`: where it or a near one is, -1 for none."""
-        low, high = 0, self._last
-        if guess < 0 and self._records:
-            guess = (offset - self.base) * (self._last + 1) // self._records
-        probe = min(max(guess, low), high) if guess >= 0 else (low + high) // 2
-        step, near = 1, guess >= 0
-        while True:
-            first, stop = await self._range(probe)
-            if first <= offset < stop:
-                return probe
-            if offset < first:
-                high = probe - 1
-            else:
-                low = probe + 1
-            if low > high:
-                # Entries without records stand between; this does not happen for an offset that is there.
-                return min(max(low, 0), self._last)
-            # Near a good guess by doubling steps, else by halves.
-            wanted = probe - step if offset < first else probe + step
-            step, near = 2 * step, near and step < 64
-            probe = min(max(wanted, low), high) if near else (low + high) // 2
-
-    async def _range(self, entry: EntryId) -> tuple[int, int]:
-        known = self._known.get(entry)
-        if known is None:
-            header = entry_header(self._name, await self._reader.get(entry))
-            first = self.base + header.first
-            known = self._known[entry] = first, first + header.records
-        return known
 
 
 def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:

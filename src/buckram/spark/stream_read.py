@@ -20,7 +20,7 @@ from buckram.client.services import Services
 from buckram.core.reading import spans
 from buckram.core.recovery import quorum_of
 from buckram.core.stream_batch import Batch, decode
-from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream, OffsetTruncated
+from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream, OffsetOutOfRange, OffsetTruncated
 from buckram.core.stream_names import stream_name
 from buckram.errors import NoSuchEntry, NoSuchLedger, ReadFailed
 from buckram.spark.clients import connection, direct, plainly
@@ -125,6 +125,10 @@ class PartitionReader:
         ns = connection(self._uri).blocking.namespace(full.namespace)
         try:
             with ns.read(full.stream, start=position, stop=piece.stop, on_truncated=on_truncated) as reader:
+                reader.open()
+                # After opening: a reader stays with its stream, and no uid comes back.
+                if ns.info(full.stream).uid != piece.uid:
+                    raise NoSuchStream(piece.stream, "was deleted and made anew")
                 for batch in reader.batches():
                     if batch.first_offset > position:
                         log.warning("%s", RecordsLost(piece.stream, position, batch.first_offset, "was truncated"))
@@ -132,8 +136,8 @@ class PartitionReader:
                     position = batch.next_offset
         except OffsetTruncated as gone:
             raise RecordsLost(piece.stream, gone.offset, gone.earliest, "was truncated") from None
-        except NoSuchStream:
-            pass
+        except (NoSuchStream, OffsetOutOfRange):
+            pass  # deleted, or another one has its name and does not go so far
         if position < piece.stop:
             lost = RecordsLost(piece.stream, position, None, "is no longer there")
             if self._fail_on_loss:

@@ -98,10 +98,11 @@ class Headers:
 
 
 class Rows:
-    """One record batch, ready to be cut into entries. InvalidArgument for a column of another kind."""
+    """One record batch, ready to be cut into entries. InvalidArgument for a column of another kind, for two of one
+    name, and when `value` is missing."""
 
     def __init__(self, stream: str, batch: pa.RecordBatch, append_time: int) -> None:
-        columns = {field.name: batch.column(place) for place, field in enumerate(batch.schema)}
+        columns = _columns(stream, batch)
         self.count = batch.num_rows
         self._stream, self._append_time = stream, append_time
         self._values = Bytes(as_binary(columns["value"]))
@@ -113,7 +114,11 @@ class Rows:
 
     def _checked(self, times: pa.Array) -> pa.Array:
         """int64, microseconds; what has no time was appended now."""
-        given = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+        try:
+            # Finer times are cut down to the microsecond, as everywhere; times that are too far away are not.
+            given = times.cast(pa.timestamp("us", times.type.tz), safe=times.type.unit != "ns").cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"stream {self._stream}: column timestamp: {error}") from None
         bounds = pc.min_max(given).as_py()
         for bound in (bounds["min"], bounds["max"]):
             if not -MAX_TIME <= bound <= MAX_TIME:
@@ -174,6 +179,49 @@ class Rows:
             body, mask, stop - start, first=first, append_time=self._append_time, lowest=min(lowest, least),
             highest=max(highest, greatest), compression=compression,
         )  # fmt: skip
+
+
+_NEEDS = {"value": "binary or string", "key": "binary or string", "timestamp": "timestamp",
+          "headers": "a list of structs of key and value"}  # fmt: skip
+
+
+def _columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns by name, each of a kind that a record has."""
+    found: dict[str, pa.Array] = {}
+    for place, field in enumerate(batch.schema):
+        name, kind = field.name, field.type
+        if name not in _NEEDS:
+            continue  # such as the offset, where somebody copies what a reader gave
+        if name in found:
+            raise InvalidArgument(f"stream {stream}: there are two columns {name}; leave one of them out")
+        if not pa.types.is_null(kind) and not _FITS[name](kind):
+            raise InvalidArgument(f"stream {stream}: column {name} is {kind}: needs {_NEEDS[name]}; cast it")
+        found[name] = batch.column(place)
+    if "value" not in found:
+        there = ", ".join(batch.schema.names) or "none"
+        raise InvalidArgument(f"stream {stream}: column value is missing: there are {there}")
+    return found
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_bytes(kind.value_type)
+    tests = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string,
+             types.is_fixed_size_binary, types.is_binary_view, types.is_string_view)  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    pair = [kind.value_type.field(place).type for place in range(kind.value_type.num_fields)]
+    return len(pair) == 2 and all(map(_is_bytes, pair))
+
+
+_FITS: dict[str, Callable[[pa.DataType], bool]] = {
+    "value": _is_bytes, "key": _is_bytes, "timestamp": pa.types.is_timestamp, "headers": _is_headers,
+}  # fmt: skip
 
 
 def as_binary(array: pa.Array) -> pa.Array:
