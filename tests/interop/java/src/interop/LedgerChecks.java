@@ -20,12 +20,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.BKException.Code;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /** The older client API, BookKeeper and LedgerHandle: writing and reading. */
 final class LedgerChecks {
@@ -45,6 +47,33 @@ final class LedgerChecks {
             equal(totalLength(20), reader.getLength(), "length");
             verify(reader.readEntries(0, 19), 0, 19);
         }
+    }
+
+    /** As fast as 5,000 outstanding adds go, with the client's own settings but for the throttle. */
+    @Check
+    void noAddFailsAtFiveThousandOutstanding(Setting s) throws Exception {
+        ClientConfiguration untouched = new ClientConfiguration();
+        BookKeeper client = s.ownClient(conf -> conf.setNumIOThreads(untouched.getNumIOThreads())
+                .setNumWorkerThreads(untouched.getNumWorkerThreads()));
+        int count = 60_000;
+        int outstanding = 5_000;
+        byte[] body = new byte[1024];
+        AtomicInteger failed = new AtomicInteger();
+        Semaphore room = new Semaphore(outstanding);
+        LedgerHandle writer = client.createLedger(3, 3, 2, s.oldDigest(), KEY);
+        for (int i = 0; i < count; i++) {
+            that(room.tryAcquire(30, TimeUnit.SECONDS), "adds are not answered any more");
+            writer.asyncAddEntry(body, (rc, handle, entry, ctx) -> {
+                if (rc != Code.OK) {
+                    failed.set(rc);
+                }
+                room.release();
+            }, null);
+        }
+        that(room.tryAcquire(outstanding, 30, TimeUnit.SECONDS), "not all adds were answered");
+        equal(0, failed.get(), "result code of an add");
+        equal(count - 1L, writer.getLastAddConfirmed(), "last add confirmed");
+        writer.close();
     }
 
     @Check
