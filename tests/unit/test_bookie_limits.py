@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.bookie_kit import Kit, add, add_frames, batch, running, stored, until
 
-from buckram.bookie import limits
+from buckram.bookie import commit, limits, maintenance
 from buckram.bookie.limits import Budget
 from buckram.bookie.server import BadFrames
 from buckram.core import wire_v2
 from buckram.core.messages import Read
+from buckram.disk.local import LocalDisk
 from buckram.errors import Code
 
 MB = 1 << 20
@@ -237,3 +240,52 @@ def test_one_line_a_second_for_bad_frames(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.records) == 3
     assert "399 more" in caplog.text
     assert frames.total == 1000
+
+
+async def test_writers_faster_than_the_index_wait_instead_of_being_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New ledgers fill the index of the log file while the next one is not ready: no answer is TOO_MANY_REQUESTS."""
+    for module in (commit, maintenance):
+        monkeypatch.setattr(module, "INDEX_LIMIT", 60_000)  # a hundred ledgers
+    monkeypatch.setattr(maintenance, "UNSEALED_COST", 60_000)
+    disk = SlowJobs(tmp_path)
+    async with running(tmp_path, disk=disk) as kit:
+        disk.gate.clear()
+        ranges = [range(start, start + 1000, 40) for start in (0, 1000, 2000)]
+        writers = [asyncio.ensure_future(_new_ledgers(kit, one)) for one in ranges]
+        await until(lambda: kit.store.crowded)
+        await until(lambda: all(one.paused for one in kit.bookie.server.sessions))
+        assert not any(writer.done() for writer in writers)
+        disk.gate.set()
+        assert set(await asyncio.gather(*writers)) == {1000}
+        assert not kit.store.crowded
+        assert not any(one.paused for one in kit.bookie.server.sessions)
+
+
+async def _new_ledgers(kit: Kit, starts: range) -> int:
+    """Forty at a time from each of `starts` on; how many were written."""
+    wire, written = await kit.wire(), 0
+    for start in starts:
+        wire.writer.write(b"".join(add_frames(start + one, 0, 1) for one in range(40)))
+        for _ in range(40):
+            assert (await wire.reply()).code is Code.OK
+            written += 1
+    return written
+
+
+class SlowJobs:
+    """A LocalDisk whose background jobs wait at a gate."""
+
+    def __init__(self, path: Path) -> None:
+        self._disk = LocalDisk(str(path), "inline")
+        self.alignment = self._disk.alignment
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    async def offload(self, job: Callable[[], Any]) -> Any:
+        await self.gate.wait()
+        return await self._disk.offload(job)

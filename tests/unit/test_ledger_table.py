@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
+import pytest
 from tests.unit.store_kit import KEY, add, durable, open_store, settle, small_config
 from tests.unit.test_index import Bytes
 
+from buckram.bookie import own_ledgers
 from buckram.bookie.ledger_table import LedgerTable, Losses, TableWriter, record_of
 from buckram.bookie.segments import Footer, PageCache
 from buckram.core.segment_format import PAGE, LedgerState, open_trailer
@@ -15,7 +18,7 @@ from buckram.disk.memory import MemoryDisk
 
 def table_of(states: list[LedgerState]) -> Footer:
     writer = TableWriter(7, 8)
-    data = b"".join([*(writer.add(state) or b"" for state in states), writer.finish()])
+    data = b"".join([*(writer.add(state.ledger_id, state.pack()[8:]) or b"" for state in states), writer.finish()])
     trailer = open_trailer(data[-PAGE:], 7, 8)
     assert trailer is not None
     file = Bytes(data, 0)
@@ -95,4 +98,50 @@ async def test_the_table_is_rewritten_by_itself() -> None:
     assert store.stats()["checkpoints"] == 1
     await settle(store)
     assert store.stats()["uncovered_segments"] < 8
+    await store.close()
+
+
+async def test_all_living_ledgers_wherever_their_states_are() -> None:
+    """In the table, in sealed and unsealed segments and in memory, some buried, over several lives of the store."""
+    disk = MemoryDisk()
+    store = open_store(disk, small_config(ledger_cache_entries=5))
+    rng = random.Random(2)
+    last: dict[int, int] = {}
+    living: set[int] = set()
+    for life in range(4):
+        for _ in range(200):
+            ledger = rng.randrange(700)
+            if ledger in living and rng.random() < 0.3:
+                store.bury(ledger)
+                living.remove(ledger)
+            elif ledger in living or ledger not in last:
+                last[ledger] = last.get(ledger, -1) + 1
+                add(store, ledger, last[ledger], [bytes(900)])
+                living.add(ledger)
+            if rng.random() < 0.3:
+                await durable(store)
+        if life == 1:
+            await settle(store)
+            await store._maintenance.checkpoint()
+        assert (await store.living_ledgers()).tolist() == sorted(living) == store.ledgers(-1, 10_000)
+        if life == 2:
+            await store.close()
+            store = open_store(disk, small_config(ledger_cache_entries=5))
+            assert (await store.living_ledgers()).tolist() == sorted(living)
+    await store.close()
+
+
+async def test_ledgers_that_move_into_files_meanwhile_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_ledgers, "PAGE_IDS", 8)
+    store = open_store()
+    for ledger in range(0, 3000, 3):
+        add(store, ledger, 0, [bytes(10)])
+    listing = asyncio.ensure_future(store.living_ledgers())
+    while not listing.done():
+        add(store, 100_000, store.ledger(100_000).last + 1 if store.ledger(100_000) else 0, [bytes(2000)] * 6)
+        await durable(store)
+        await asyncio.sleep(0)
+    assert store.stats()["sealed_segments"] > 0
+    found = (await listing).tolist()
+    assert [ledger for ledger in found if ledger < 100_000] == list(range(0, 3000, 3))
     await store.close()

@@ -132,6 +132,9 @@ class AddPath:
     def _close_turn(self) -> None:
         turn, self._turn = self._turn, []
         if turn:
+            if self._store.crowded:
+                for session, _ in turn:
+                    self._budget.hold_back(session)
             self._store.after_durable(partial(self._answer, turn, asyncio.get_running_loop().time()))
 
     def _answer(self, turn: list[Held], since: float, error: OSError | None) -> None:

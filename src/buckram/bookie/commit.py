@@ -127,6 +127,8 @@ class GroupCommit:
 
     def go_on_in(self, segment: Segment) -> None:
         """The active segment from now on."""
+        if self.segment is not None:
+            self.segment.runs = self.runs
         self.segment, self.segment_seq, self.runs = segment, segment.seq, segment.runs
 
     # -- inserting
@@ -183,6 +185,13 @@ class GroupCommit:
         self._pos = pos = start + BLOCK_HEADER
         block_end = min(start + self._max, max(self.soft_limit, pos + size))
         self._limit = max(block_end, pos + size)
+
+    def overdue(self) -> bool:
+        """Half of the room for waiting until the next file is ready is used up."""
+        segment = self.segment
+        return segment is not None and (
+            segment.log_end > (self.soft_limit + self.hard_limit) // 2 or self._index_cost() > 2 * INDEX_LIMIT
+        )
 
     def _index_cost(self) -> int:
         """Memory for the index of the active segment. `runs` is counted by whoever writes the index."""

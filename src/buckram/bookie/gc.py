@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from buckram.bookie.slices import Slices
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
 from buckram.config import BookieConfig
@@ -20,6 +23,9 @@ from buckram.types import BookieId, LedgerId, LedgerMetadata
 
 log = logging.getLogger("buckram.bookie")
 PAGE = 1000
+COMPARED_AT_ONCE = 400
+BURIED_AT_ONCE = 8
+"""Ledgers per slice: a burial is a look into the index of each file and a state frame for the log."""
 EXAMINED_PER_ROUND = 2000
 """Ledger records read per round in search of copies that moved elsewhere; the next round goes on behind them."""
 
@@ -32,6 +38,20 @@ class _Moved:
     entries: list[tuple[int, int]]
 
 
+class _Absent:
+    """Ledgers that a listing did not have, ascending, and when that was first seen (loop time): 16 bytes each."""
+
+    __slots__ = ("ids", "since")
+
+    def __init__(self) -> None:
+        self.ids: array[int] = array("q")
+        self.since: array[float] = array("d")
+
+    def __contains__(self, ledger_id: LedgerId) -> bool:
+        at = bisect_left(self.ids, ledger_id)
+        return at < len(self.ids) and self.ids[at] == ledger_id
+
+
 def is_foreign(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
     """CLOSED and no fragment names the bookie. Never true for an open or recovering ledger (F17): a recoverer may
     have put entries here for an ensemble that is not in metadata yet."""
@@ -39,7 +59,10 @@ def is_foreign(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
 
 
 class Collector:
-    """Finds dead ledgers in rounds. `run` is the endless form, `round` one comparison."""
+    """Finds dead ledgers in rounds. `run` is the endless form, `round` one comparison.
+
+    All of it is done in slices, with memory for nothing but numbers: a bookie may hold millions of ledgers.
+    """
 
     def __init__(
         self, store: Store, metadata: MetadataStore, bookie_id: BookieId, config: BookieConfig,
@@ -47,7 +70,7 @@ class Collector:
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
         self._config, self._on_buried = config, on_buried
-        self._absent: dict[LedgerId, float] = {}
+        self._absent = _Absent()
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
         self.rounds = 0
@@ -66,48 +89,73 @@ class Collector:
             except (StoreError, OSError) as error:
                 log.warning("compaction postponed: %s", error)
 
-    async def round(self) -> list[LedgerId]:
-        """One comparison; returns the ledgers buried. MetadataError: the listing failed, nothing was deleted."""
-        loop = asyncio.get_running_loop()
+    async def round(self) -> array[int]:
+        """One comparison; returns the ledgers buried. MetadataError: the listing failed, nothing was deleted.
+
+        StoreError: the store takes no burial now; those not buried yet are in the next round.
+        """
         # Own ledgers first: one that is created meanwhile is then not mistaken for a deleted one.
-        own = self._own_ledgers()
-        began = loop.time()
-        listed = await self._listing()
-        ended = loop.time()
-        buried: list[LedgerId] = []
-        absent: dict[LedgerId, float] = {}
-        present: list[LedgerId] = []
-        for ledger_id in own:
-            if ledger_id in listed:
-                present.append(ledger_id)
-                continue
-            since = self._absent.get(ledger_id)
-            if since is not None and began - since >= self._config.collection_age_s:
-                self._bury(ledger_id, buried)
-            else:
-                absent[ledger_id] = ended if since is None else since
+        own = await self._store.living_ledgers()
+        began = asyncio.get_running_loop().time()
+        present, missing = await self._compare(own)
+        dead, absent = await self._twice_absent(missing, began)
+        buried: array[int] = array("q")
+        await self._bury(dead, buried)
         self._absent = absent
         await self._collect_moved(present, buried)
         self.rounds += 1
         return buried
 
-    def _own_ledgers(self) -> list[LedgerId]:
-        own: list[LedgerId] = []
-        after = -1
-        while page := self._store.ledgers(after, PAGE):
-            own.extend(page)
-            after = page[-1]
-        return own
-
-    async def _listing(self) -> set[LedgerId]:
-        listed: set[LedgerId] = set()
-        after = -1
+    async def _compare(self, own: array[int]) -> tuple[array[int], array[int]]:
+        """Own ledgers that metadata lists, and those that it does not; both only when the listing is complete."""
+        slices = Slices(1)
+        present: array[int] = array("q")
+        missing: array[int] = array("q")
+        at, after = 0, -1
         while page := await self._metadata.list_ledgers(after=after, limit=PAGE):
-            listed.update(page)
             after = page[-1]
-        return listed
+            listed = frozenset(page)
+            stop = bisect_right(own, after, at)
+            while at < stop:
+                some = own[at : min(stop, at + COMPARED_AT_ONCE)]
+                present.extend(one for one in some if one in listed)
+                missing.extend(one for one in some if one not in listed)
+                at += len(some)
+                await slices.step()
+        missing.extend(own[at:])
+        return present, missing
 
-    async def _collect_moved(self, present: list[LedgerId], buried: list[LedgerId]) -> None:
+    async def _twice_absent(self, missing: array[int], began: float) -> tuple[array[int], _Absent]:
+        """Those whose time is over, and all others with the time since when they are absent."""
+        ended, age = asyncio.get_running_loop().time(), self._config.collection_age_s
+        known, slices = self._absent, Slices(COMPARED_AT_ONCE)
+        dead: array[int] = array("q")
+        absent = _Absent()
+        at, count = 0, len(known.ids)
+        for ledger_id in missing:
+            while at < count and known.ids[at] < ledger_id:
+                at += 1
+            since = known.since[at] if at < count and known.ids[at] == ledger_id else None
+            if since is not None and began - since >= age:
+                dead.append(ledger_id)
+            else:
+                absent.ids.append(ledger_id)
+                absent.since.append(ended if since is None else since)
+            await slices.step()
+        return dead, absent
+
+    async def _bury(self, dead: array[int], buried: array[int]) -> None:
+        slices = Slices(BURIED_AT_ONCE)
+        for ledger_id in dead:
+            record = self._store.ledger(ledger_id)
+            if record is not None and not record.tombstone:
+                self._store.bury(ledger_id)
+                self.collected += 1
+                buried.append(ledger_id)
+                self._on_buried(ledger_id)
+            await slices.step()
+
+    async def _collect_moved(self, present: array[int], buried: array[int]) -> None:
         """Copies of closed ledgers that metadata places elsewhere: the same two looks, `collection_age_s` apart.
 
         A ledger that changed here between the two looks starts again: somebody copies it to this bookie, and will
@@ -133,19 +181,13 @@ class Collector:
                 self._moved[ledger_id] = _Moved(now, entries)
             elif now - seen.since >= self._config.collection_age_s:
                 del self._moved[ledger_id]
-                self._bury(ledger_id, buried)
+                await self._bury(array("q", [ledger_id]), buried)
 
-    def _slice(self, present: list[LedgerId]) -> list[LedgerId]:
+    def _slice(self, present: array[int]) -> array[int]:
         """The next ledgers to examine, in rotation, so that a round costs a bounded number of metadata reads."""
         if len(present) <= EXAMINED_PER_ROUND:
             return present
-        behind = [ledger_id for ledger_id in present if ledger_id > self._examined_up_to]
-        chosen = behind[:EXAMINED_PER_ROUND]
-        self._examined_up_to = chosen[-1] if len(behind) > EXAMINED_PER_ROUND else -1
+        at = bisect_right(present, self._examined_up_to)
+        chosen = present[at : at + EXAMINED_PER_ROUND]
+        self._examined_up_to = chosen[-1] if at + EXAMINED_PER_ROUND < len(present) else -1
         return chosen
-
-    def _bury(self, ledger_id: LedgerId, buried: list[LedgerId]) -> None:
-        self._store.bury(ledger_id)
-        self.collected += 1
-        buried.append(ledger_id)
-        self._on_buried(ledger_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from buckram.bookie.index import Slot
 from buckram.bookie.segments import Footer, Segment
@@ -41,14 +41,17 @@ class LedgerRecord(LedgerState):
     slot: Slot | None = None
 
     def snapshot(self) -> LedgerState:
-        return LedgerState(*[getattr(self, name) for name in _STATE_FIELDS])
-
-
-_STATE_FIELDS = [one.name for one in fields(LedgerState)]
+        return LedgerState(
+            self.ledger_id, self.master_key, self.fenced, self.tombstone, self.admitted, self.born, self.epoch,
+            self.lac, self.last, self.explicit_lac,
+        )
 
 
 def record_of(state: LedgerState) -> LedgerRecord:
-    return LedgerRecord(*[getattr(state, name) for name in _STATE_FIELDS])
+    return LedgerRecord(
+        state.ledger_id, state.master_key, state.fenced, state.tombstone, state.admitted, state.born, state.epoch,
+        state.lac, state.last, state.explicit_lac,
+    )
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ class LedgerTable:
         if record is not None:
             self._cached.move_to_end(ledger)
             return record
-        state = self._load(ledger)
+        state = self.load(ledger)
         if state is None:
             return None
         record = record_of(state)
@@ -99,7 +102,8 @@ class LedgerTable:
         if len(self._cached) > self._limit:
             self._cached.popitem(last=False)
 
-    def _load(self, ledger: LedgerId) -> LedgerState | None:
+    def load(self, ledger: LedgerId) -> LedgerState | None:
+        """Its newest state in segments and table; what the active segment changed is only in `pinned`."""
         for segment in self._uncovered():
             try:
                 state = segment.state(ledger)
@@ -137,16 +141,51 @@ class LedgerTable:
             for record in records.values():
                 record.limbo = self._losses.marks(record)
 
-    def states(self, after: LedgerId, only: Sequence[Segment] | None = None) -> Iterator[LedgerState]:
-        """The newest state of each ledger above `after`, ascending; with `only` that of these segments and the table.
+    def in_memory(self) -> list[list[LedgerId]]:
+        """The pinned ledgers, then per unsealed segment those that it touched. Copies, in no order."""
+        indexes = [segment.index for segment in self._uncovered() if segment.index is not None]
+        return [list(self.pinned), *(list(index.slots) for index in indexes)]
 
-        CorruptBytes or OSError when a page is damaged.
-        """
+    def marks(self, after: LedgerId, limit: int) -> tuple[dict[LedgerId, bool], LedgerId | None]:
+        """Whether it is buried, for each ledger above `after` that sealed segments and the table know: complete up to
+        the id returned (None: to the end). About `limit` are read of each file. CorruptBytes, OSError."""
+        footers = [one.footer for one in self._uncovered() if one.footer is not None]
+        if self.file is not None:
+            footers.append(self.file)
+        up_to: LedgerId | None = None
+        found: list[tuple[int, list[tuple[LedgerId, bool]]]] = []
+        for rank, footer in sorted(enumerate(footers), key=lambda one: one[1].trailer.lowest):
+            if footer.trailer.highest <= after:
+                continue
+            if up_to is not None and footer.trailer.lowest > up_to:
+                break
+            marks = footer.marks(after, limit)
+            if len(marks) >= limit:
+                up_to = marks[-1][0] if up_to is None else min(up_to, marks[-1][0])
+            found.append((rank, marks))
+        newest: dict[LedgerId, bool] = {}
+        for _, marks in sorted(found, key=lambda one: -one[0]):
+            newest.update(marks)
+        return newest, up_to
+
+    def records(self, newest_first: Sequence[Segment]) -> Iterator[tuple[LedgerId, bytes]]:
+        """The newest packed state of each ledger of these sealed segments and the table, ascending, as its id and the
+        other bytes. CorruptBytes or OSError when a page is damaged."""
+        footers = [segment.footer for segment in newest_first if segment.footer is not None]
+        if self.file is not None:
+            footers.append(self.file)
+        previous = -1
+        for ledger, _, rest in heapq.merge(*(footer.ranked(rank) for rank, footer in enumerate(footers))):
+            if ledger != previous:
+                previous = ledger
+                yield ledger, rest
+
+    def states(self, after: LedgerId) -> Iterator[LedgerState]:
+        """The newest state of each ledger above `after`, ascending. CorruptBytes or OSError when a page is damaged."""
+        mine = sorted(ledger for ledger in self.pinned if ledger > after)
         sources: list[Iterator[tuple[LedgerId, int, LedgerState]]] = []
-        if only is None:
-            mine = sorted(ledger for ledger in self.pinned if ledger > after)
-            sources.append((ledger, 0, self.pinned[ledger]) for ledger in mine)
-        for rank, segment in enumerate(self._uncovered() if only is None else only, 1):
+        sources.append((ledger, 0, self.pinned[ledger]) for ledger in mine)
+        for rank, segment in enumerate(self._uncovered(), 1):
             sources.append(_ranked(rank, _states_of(segment, after)))
         if self.file is not None:
             sources.append(_ranked(1 << 30, self.file.states(after)))
@@ -179,12 +218,14 @@ class TableWriter:
         self._pages = self.states = 0
         self._highest = -1
 
-    def add(self, state: LedgerState) -> bytes | None:
-        """A chunk to write next when enough has gathered."""
+    def add(self, ledger: LedgerId, rest: bytes) -> bytes | None:
+        """A packed state; returns a chunk to write next when enough has gathered."""
+        key = KEY_RECORD.pack(ledger)
         if not self._page:
-            self._keys += KEY_RECORD.pack(state.ledger_id)
-        self._page += state.pack()
-        self._highest = state.ledger_id
+            self._keys += key
+        self._page += key
+        self._page += rest
+        self._highest = ledger
         self.states += 1
         if len(self._page) == _STATES_A_PAGE * STATE_SIZE:
             self._flush_page()

@@ -68,6 +68,7 @@ class Budget:
         self._members: dict[Member, None] = {}
         self._paused: dict[Member, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._crowded = False
 
     def join(self, member: Member) -> None:
         self._members[member] = None
@@ -109,6 +110,17 @@ class Budget:
         if self.total > 0 and self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)
 
+    def hold_back(self, member: Member) -> None:
+        """Read no more from a member, however little it holds, until `release`."""
+        if member in self._members:
+            self._crowded = True
+            self._pause(member)
+
+    def release(self) -> None:
+        """Whatever members were held back for is over."""
+        self._crowded = False
+        self._resume_some()
+
     def close(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
@@ -130,7 +142,7 @@ class Budget:
 
     def _resume_some(self) -> None:
         """Low-water marks, so that a connection does not flap between the two states."""
-        if self.total > self.total_limit * 3 // 4:
+        if self._crowded or self.total > self.total_limit * 3 // 4:
             return
         for member in list(self._paused):
             if member.charged - member.unfinished() <= self.connection_limit // 2:
@@ -151,7 +163,7 @@ class Budget:
         self.update(member)
         member.poke()
         mark = member.progress()
-        if mark != member.waiting_mark or member.in_work() or not member.charged:
+        if mark != member.waiting_mark or member.in_work() or not member.charged or self._crowded:
             # A connection with requests in work waits for us, not we for it.
             member.waiting_mark, member.waiting_since = mark, now
             return

@@ -14,13 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from buckram.bookie.checkpoints import Checkpoints
+from buckram.bookie.commit import INDEX_LIMIT
 from buckram.bookie.index import FooterBuilder, build_footer
-from buckram.bookie.ledger_table import TableWriter
 from buckram.bookie.opening import rescan
-from buckram.bookie.segments import Footer, Segment
+from buckram.bookie.segments import Segment
 from buckram.bookie.store_state import StoreState, entry_of, fresh_segment
-from buckram.bookie.superblock import LOG_PREFIX, TABLE_PREFIX, Superblock, write_superblock
-from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, LedgerState, open_trailer
+from buckram.bookie.superblock import LOG_PREFIX, Superblock, write_superblock
+from buckram.core.segment_format import open_trailer
 from buckram.net.tasks import TaskScope
 from buckram.seams import File, Stats, Write
 
@@ -29,10 +30,12 @@ POLL_S = 2.0
 """How often free space is measured, and work that failed for want of it is tried again."""
 SPARE_FILES = 2
 """Log files whose data is dead that are kept for reuse: overwriting is cheaper than allocating."""
-CHECKPOINT_AFTER, CHECKPOINT_LATEST = 8, 64
-"""The table is rewritten after so many sealed segments if their states are a quarter of it, at the latest after ..."""
+UNSEALED_LIMIT = 3
+"""With more segments that wait for their footers the log goes on in its old file for a while."""
+UNSEALED_COST = INDEX_LIMIT
+"""The same with more memory than this for the indexes of segments that wait."""
 _PIECE_PAGES = 128
-_SLICE = 200
+_SLICE = 100
 
 
 async def _pauses(steps: Iterator[None]) -> None:
@@ -41,17 +44,21 @@ async def _pauses(steps: Iterator[None]) -> None:
 
 
 class Maintenance:
-    """Owns the store's background task and timer. `on_space` is called when `writable` changed."""
+    """Owns the store's background tasks and timer. `on_space` is called when `writable` changed, `on_room` when
+    `crowded` ends."""
 
-    def __init__(self, state: StoreState, on_space: Callable[[], None], stats: Stats) -> None:
-        self._state, self._on_space = state, on_space
+    def __init__(
+        self, state: StoreState, on_space: Callable[[], None], on_room: Callable[[], None], stats: Stats
+    ) -> None:
+        self._state, self._on_space, self._on_room = state, on_space, on_room
         self._scope = TaskScope("store", on_error=self._bug)
-        self._publishing, self._checkpointing = asyncio.Lock(), asyncio.Lock()
-        self._running = self._again = self._closed = False
+        self._publishing = asyncio.Lock()
+        self._table = Checkpoints(state, self.publish, self.mend)
+        self._running = self._again = self._closed = self.crowded = False
         self._timer: asyncio.TimerHandle | None = None
         # Segments that are out of the list; their files are reused when nobody reads them any more.
         self._retired: list[Segment] = []
-        self.sealed = self.checkpoints = 0
+        self.sealed = 0
         self._free = stats.gauge("buckram_store_free_bytes", "free bytes of the device")
         self._data = stats.gauge("buckram_store_log_file_bytes", "bytes of blocks in log files, dead ones included")
 
@@ -88,6 +95,11 @@ class Maintenance:
             self._running = True
             self._scope.spawn(self._work(), "maintenance")
 
+    @property
+    def checkpoints(self) -> int:
+        """How often the ledger table was written anew."""
+        return self._table.written
+
     async def close(self) -> None:
         self._closed = True
         if self._timer is not None:
@@ -102,26 +114,56 @@ class Maintenance:
         try:
             while self._again and self._state.log.failed is None:
                 self._again = False
-                await self._pass()
+                await self._guarded(self._pass())
+        finally:
+            self._running = False
+            self._room()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 # What a failed sync has lost is unknown, so nothing is tried twice.
                 log.error("store maintenance failed: %s", error)
                 self._state.log.fail(error)
-        finally:
-            self._running = False
+
+    # -- writers that are faster than this
+
+    def may_roll(self) -> bool:
+        """Whether the log may go on in the next file: it is ready, and not too much waits for its footer."""
+        if self._state.spare is None:
+            return False
+        active, count, cost = self._state.log.segment, 0, 0
+        for one in self._state.segments:
+            if one.index is not None and one is not active:
+                count += 1
+                cost += one.index.cost(one.runs)
+        return count < UNSEALED_LIMIT and cost <= UNSEALED_COST
+
+    def crowd(self) -> None:
+        """The log is far beyond its end: writers should wait. Not when nothing is under way that would end it."""
+        self.crowded = self._running
+
+    def _room(self) -> None:
+        if self.crowded and (not self._running or self.may_roll()):
+            self.crowded = False
+            self._on_room()
 
     async def _pass(self) -> None:
         state = self._state
         if state.spare is None:
             await self._prepare()
         for segment in list(state.segments):
+            self._room()
             if segment.index is not None and segment is not state.log.segment:
                 await self._seal(segment)
                 if state.spare is None:
                     await self._prepare()
-        if self.checkpoint_due():
-            await self.checkpoint()
+        self._room()
+        if self._table.due():
+            # By itself, because it takes long: the log must not wait for it.
+            self._scope.spawn(self._guarded(self.checkpoint()), "checkpoint")
         await self._reuse_retired()
 
     # -- the superblock
@@ -204,6 +246,8 @@ class Maintenance:
         await self.write_footer(file, segment.seq, parts)
         if not state.load_footer(segment):
             raise OSError(errno.EIO, f"the footer of {segment.name} reads back differently")
+        assert segment.footer is not None
+        segment.footer.ids = builder.ids
         segment.index = segment.file = None
         state.lookup.segments_changed()
         file.close()
@@ -259,70 +303,9 @@ class Maintenance:
 
     # -- the ledger table
 
-    def checkpoint_due(self) -> bool:
-        waiting = [one for one in self._state.uncovered() if one.footer is not None]
-        if len(waiting) < CHECKPOINT_AFTER:
-            return False
-        table = self._state.table.file
-        states = sum(one.footer.trailer.states for one in waiting if one.footer is not None)
-        return len(waiting) >= CHECKPOINT_LATEST or table is None or states * 4 >= table.trailer.states
-
     async def checkpoint(self) -> None:
-        """Merge the states of all sealed segments, up to the first unsealed one, into a new table file."""
-        async with self._checkpointing:
-            await self._checkpoint()
-
-    async def _checkpoint(self) -> None:
-        state = self._state
-        sources: list[Segment] = []
-        for segment in state.segments:
-            if segment.has_states and segment.seq > state.superblock.covered:
-                if segment.footer is None:
-                    break
-                sources.insert(0, segment)
-        if not sources:
-            return
-        number = state.take_number()
-        name = f"{TABLE_PREFIX}{state.take_file():08d}"
-        file = await state.disk.offload(lambda: state.disk.open(name, create=True))
-        try:
-            await self._write_table(file, TableWriter(number, state.salt), state.table.states(-1, sources))
-        except CorruptBytes as error:
-            log.error("the ledger table is not rewritten: %s", error)
-            for segment in sources:
-                if segment.footer is not None and not _readable(segment.footer):
-                    self.mend(segment)
-            state.disk.remove(name)
-            return
-        finally:
-            file.close()
-        await state.disk.offload(state.disk.sync_names)
-        old = state.superblock.table
-        await self.publish(lambda: {"table": name, "table_number": number, "covered": sources[0].seq})
-        self._adopt_table(name, number)
-        self.checkpoints += 1
-        if old:
-            state.files.forget(old)
-            await state.disk.offload(partial(state.disk.remove, old))
-
-    def _adopt_table(self, name: str, number: int) -> None:
-        state = self._state
-        file = state.files.get(name)
-        trailer = open_trailer(file.read(file.size() - TRAILER_SIZE, TRAILER_SIZE), number, state.salt)
-        if trailer is None:
-            raise OSError(errno.EIO, f"the ledger table {name} reads back differently")
-        state.table.file = Footer(trailer, lambda: state.files.get(name), state.cache)
-
-    async def _write_table(self, file: File, writer: TableWriter, states: Iterator[LedgerState]) -> None:
-        disk, offset = self._state.disk, 0
-        for number, one in enumerate(states, 1):
-            data = writer.add(one)
-            if data:
-                await disk.offload(partial(disk.write_now, [Write(file, offset, [data])], sync=False))
-                offset += len(data)
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-        await disk.offload(partial(disk.write_now, [Write(file, offset, [writer.finish()])]))
+        """Bring the ledger table up to date now."""
+        await self._table.checkpoint()
 
     # -- dead files
 
@@ -347,12 +330,3 @@ class Maintenance:
                 await state.disk.offload(partial(state.disk.remove, segment.name))
         await self.publish()
         self.measure()
-
-
-def _readable(footer: Footer) -> bool:
-    try:
-        for _ in footer.states():
-            pass
-    except (CorruptBytes, OSError):
-        return False
-    return True

@@ -7,7 +7,7 @@ sealing.py; which files exist is superblock.py.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
@@ -18,6 +18,7 @@ from buckram.core.segment_format import (
     PAGE,
     PAGE_DATA,
     RUN_RECORD,
+    STATE_RECORD,
     STATE_SIZE,
     TRAILER_SIZE,
     CorruptBytes,
@@ -25,6 +26,7 @@ from buckram.core.segment_format import (
     Trailer,
     open_page,
     open_trailer,
+    state_marks,
     unpack_state,
 )
 from buckram.seams import Disk, File
@@ -80,6 +82,8 @@ class Footer:
         self.trailer, self._file, self._cache = trailer, file, cache
         self._first_run, self._first_state = trailer.first_run_page, trailer.first_state_page
         self._keys: tuple[array[int], array[int]] | None = None
+        # All ledgers with a state here while the table does not cover them: each search passes here, mostly in vain.
+        self.ids: array[int] | None = None
 
     def _load(self, number: int) -> bytes:
         page = self._file().read(self.trailer.footer_at + number * PAGE, PAGE)
@@ -115,12 +119,18 @@ class Footer:
         trailer = self.trailer
         if not trailer.lowest <= ledger <= trailer.highest:
             return None
+        if self.ids is not None:
+            index = bisect_left(self.ids, ledger)
+            if index == len(self.ids) or self.ids[index] != ledger:
+                return None
+            number, at = divmod(index, _STATES_A_PAGE)
+            return unpack_state(self._page(self._first_state + number), at * STATE_SIZE)
         number = bisect_right(self._first_keys()[1], ledger) - 1
         if number < 0:
             return None
         page = self._page(self._first_state + number)
-        at = _search(page, STATE_SIZE, ledger)
-        return None if at is None else unpack_state(page, at * STATE_SIZE)
+        found = _search(page, STATE_SIZE, ledger)
+        return None if found is None else unpack_state(page, found * STATE_SIZE)
 
     def find_run(self, found: DirEntry, entry: EntryId) -> Place | None:
         """The run of `found` that covers `entry`."""
@@ -193,6 +203,28 @@ class Footer:
                 if state.ledger_id > after:
                     yield state
 
+    def marks(self, after: LedgerId, limit: int) -> list[tuple[LedgerId, bool]]:
+        """(ledger, tombstone) of at least `limit` ledgers above `after`, ascending; fewer are all there are."""
+        found: list[tuple[LedgerId, bool]] = []
+        page = self._first_state + max(0, bisect_right(self._first_keys()[1], after) - 1)
+        while len(found) < limit and page < self.trailer.first_key_page:
+            marks = state_marks(self._load(page))
+            found += marks if not marks or marks[0][0] > after else [mark for mark in marks if mark[0] > after]
+            page += 1
+        return found
+
+    def load_states(self, file: File) -> None:
+        """Read all pages of states once, in large pieces; nothing is kept. For another thread."""
+        end = self.trailer.first_key_page
+        for first in range(self._first_state, end, _SCAN_PAGES):
+            file.read(self.trailer.footer_at + first * PAGE, min(_SCAN_PAGES, end - first) * PAGE)
+
+    def ranked(self, rank: int) -> Iterator[tuple[LedgerId, int, bytes]]:
+        """(ledger, `rank`, rest of the packed state), ascending; reads past the cache."""
+        for number in range(self._first_state, self.trailer.first_key_page):
+            for ledger, rest in STATE_RECORD.iter_unpack(self._load(number)):
+                yield ledger, rank, rest
+
     def _scan(self, begin: int, end: int) -> Iterator[bytes]:
         while begin < end:
             count = min(_SCAN_PAGES, end - begin)
@@ -204,18 +236,10 @@ class Footer:
 
 def _search(page: bytes, width: int, ledger: LedgerId) -> int | None:
     """Index of the record whose first 8 bytes are `ledger`."""
-    low, high = 0, len(page) // width
     unpack = KEY_RECORD.unpack_from
-    while low < high:
-        middle = (low + high) // 2
-        key = unpack(page, middle * width)[0]
-        if key == ledger:
-            return middle
-        if key < ledger:
-            low = middle + 1
-        else:
-            high = middle
-    return None
+    count = len(page) // width
+    index = bisect_left(range(count), ledger, key=lambda number: unpack(page, number * width)[0])
+    return index if index < count and unpack(page, index * width)[0] == ledger else None
 
 
 class Segment:

@@ -59,6 +59,7 @@ class Service:
             store, self.polls, budget, config.max_batch_read_bytes, net.max_frame_bytes, self.polls.state_changed,
             runtime.stats,
         )
+        store.on_room(budget.release)
         self.dispatch = Dispatcher(store, self.reads, self.polls, budget, net.max_frame_bytes, space)
 
     def _admitted(self, held: Held, verdict: Verdict) -> None:

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import logging
 import random
+from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from buckram.bookie.commit import CommitStats, GroupCommit, TailRing, Waiter
 from buckram.bookie.compaction import Compaction, Progress
@@ -20,6 +22,7 @@ from buckram.bookie.ledger_table import LedgerRecord, LedgerTable
 from buckram.bookie.lookup import Lookup
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.opening import Opening, open_state
+from buckram.bookie.own_ledgers import ledgers_after, living_ledgers
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_state import StoreState
@@ -32,9 +35,12 @@ from buckram.types import MASTER_KEY_SIZE, NO_ENTRY, Buffer, EntryId, LedgerId
 log = logging.getLogger("buckram.store")
 __all__ = ["LedgerRecord", "Store", "StoreError"]
 _RING_ROOM = 16 << 20
-_UNSEALED_LIMIT = 3
-"""With more segments that wait for their footers the log goes on in its old file for a while."""
 _pack_run = RUN_RECORD.pack
+
+
+def _call_all(listeners: list[Callable[[], None]]) -> None:
+    for callback in listeners:
+        callback()
 
 
 class Store:
@@ -47,7 +53,10 @@ class Store:
         self._space_listeners: list[Callable[[], None]] = []
         self._failure_listeners: list[Callable[[BaseException], None]] = []
         config = state.config
-        self._maintenance = Maintenance(state, self._space_changed, stats)
+        self._room_listeners: list[Callable[[], None]] = []
+        self._maintenance = Maintenance(
+            state, partial(_call_all, self._space_listeners), partial(_call_all, self._room_listeners), stats
+        )
         ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
         self._log = state.log = GroupCommit(
             state.disk, ring, state.salt, config.commit_max_bytes, config.segment_bytes, self._next_segment,
@@ -115,9 +124,14 @@ class Store:
         """Called once when the log failed."""
         self._failure_listeners.append(callback)
 
-    def _space_changed(self) -> None:
-        for callback in self._space_listeners:
-            callback()
+    @property
+    def crowded(self) -> bool:
+        """Adds come faster than log files are finished: whoever can wait sends no more until `on_room`."""
+        return self._maintenance.crowded
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Called when `crowded` ends."""
+        self._room_listeners.append(callback)
 
     def _failed(self, error: OSError) -> None:
         for callback in self._failure_listeners:
@@ -125,18 +139,8 @@ class Store:
 
     def stats(self) -> dict[str, int]:
         """Counts and bytes of now, for people and metrics."""
-        state = self._state
-        sealed = [one for one in state.segments if one.footer is not None]
         return {
-            "commits": self._log.groups, "log_bytes": self._log.bytes, "pending_bytes": self._log.pending_bytes,
-            "segments": len(state.segments), "sealed_segments": len(sealed),
-            "free_files": len(state.free),
-            "data_bytes": sum(one.log_end for one in state.segments),
-            "dead_bytes": sum(one.dead_bytes for one in state.segments),
-            "ledgers_in_memory": len(self._pinned),
-            "uncovered_segments": sum(1 for _ in state.uncovered()),
-            "checkpoints": self._maintenance.checkpoints,
-            "free_bytes": state.space.free_bytes,
+            **self._state.counts(), "ledgers_in_memory": len(self._pinned), "checkpoints": self._maintenance.checkpoints
         }
 
     # -- inserting
@@ -178,9 +182,7 @@ class Store:
 
     def _first_touch(self, ledger_id: LedgerId) -> tuple[LedgerRecord, Slot]:
         """The active segment gets the ledger's state before its first add there, so that it can be read by itself."""
-        record = self._table.find(ledger_id)
-        if record is None:
-            invariant_failed("put_ledger", f"ledger {ledger_id} has no record, so nothing may be added to it")
+        record = self._known(ledger_id)
         slot = self._slot(record)
         record.tombstone = False
         self._append_state(record)
@@ -237,8 +239,7 @@ class Store:
         self._append_state(record)
 
     def _known(self, ledger_id: LedgerId) -> LedgerRecord:
-        record = self._table.find(ledger_id)
-        if record is None:
+        if (record := self._table.find(ledger_id)) is None:
             invariant_failed("put_ledger", f"ledger {ledger_id} has no record")
         return record
 
@@ -306,7 +307,10 @@ class Store:
         state = self._state
         spare = state.spare
         self._maintenance.wake()
-        if spare is None or sum(one.index is not None for one in state.segments) > _UNSEALED_LIMIT:
+        active.runs = self._log.runs
+        if spare is None or not self._maintenance.may_roll():
+            if self._log.overdue():
+                self._maintenance.crowd()
             return None
         state.spare = None
         state.segments.append(spare)
@@ -347,16 +351,11 @@ class Store:
     def ledgers(self, after: LedgerId, limit: int) -> list[LedgerId]:
         """Ascending ids above `after` of ledgers that are here and not buried; [] is the end. StoreError when a page
         of the ledger table is unreadable: an incomplete list never looks complete."""
-        found: list[LedgerId] = []
-        try:
-            for state in self._table.states(after):
-                if not state.tombstone:
-                    found.append(state.ledger_id)
-                    if len(found) >= limit:
-                        break
-        except (ValueError, OSError) as error:
-            raise StoreError("corrupt", f"the ledger table is damaged: {error}") from None
-        return found
+        return ledgers_after(self._table, after, limit)
+
+    async def living_ledgers(self) -> array[int]:
+        """All that `ledgers` would give, in slices that leave the loop free. StoreError like there."""
+        return await living_ledgers(self._table)
 
     # -- upkeep
 

@@ -53,6 +53,16 @@ class StoreState:
         """Size of a new log file: its log and room for a usual footer."""
         return (self.config.segment_bytes + max(64 << 10, self.config.segment_bytes // 128)) // PAGE * PAGE
 
+    def counts(self) -> dict[str, int]:
+        """Counts and bytes of now, for people and metrics."""
+        return {
+            "commits": self.log.groups, "log_bytes": self.log.bytes, "pending_bytes": self.log.pending_bytes,
+            "segments": len(self.segments), "sealed_segments": sum(one.footer is not None for one in self.segments),
+            "free_files": len(self.free), "data_bytes": sum(one.log_end for one in self.segments),
+            "dead_bytes": sum(one.dead_bytes for one in self.segments),
+            "uncovered_segments": sum(1 for _ in self.uncovered()), "free_bytes": self.space.free_bytes,
+        }
+
     def take_number(self) -> int:
         self.next_number += 1
         return self.next_number - 1

@@ -55,6 +55,9 @@ STATE_SIZE = _STATE.size
 _STATE_FRAME = struct.Struct(">II")
 STATE_FRAME_SIZE = _STATE_FRAME.size + STATE_SIZE
 MAX_LAC_PACKET = 40
+_STATE_MARK = struct.Struct(">q20xB67x")
+STATE_RECORD = struct.Struct(">q88s")
+"""A packed state as its ledger and the rest."""
 _FENCED, _TOMBSTONE, _HAS_LAC, _ADMITTED = 1, 2, 4, 8
 _NOT_ADD_LENGTH = 4 + STATE_SIZE
 
@@ -99,6 +102,11 @@ def unpack_state(data: bytes, at: int = 0) -> LedgerState:
         ledger_id, key, bool(flags & _FENCED), bool(flags & _TOMBSTONE), bool(flags & _ADMITTED), born, epoch, lac,
         last, packet[:size] if flags & _HAS_LAC else None,
     )
+
+
+def state_marks(records: bytes) -> list[tuple[int, bool]]:
+    """(ledger, tombstone) of packed states: all that a listing needs, at a tenth of the cost."""
+    return [(ledger, flags & _TOMBSTONE != 0) for ledger, flags in _STATE_MARK.iter_unpack(records)]
 
 
 # -- blocks
@@ -289,7 +297,7 @@ def _page_seed(owner: int, number: int) -> int:
     return crc(struct.pack(">QI", owner, number))
 
 
-def pack_page(owner: int, number: int, data: bytes) -> bytes:
+def pack_page(owner: int, number: int, data: bytes | bytearray) -> bytes:
     """A page of `owner` (segment or table number), whose check also covers where it belongs."""
     body = _PAGE_HEAD.pack(0, len(data))[4:] + data
     return (_SUM.pack(crc(body, _page_seed(owner, number))) + body).ljust(PAGE, b"\0")
@@ -304,7 +312,7 @@ def open_page(page: bytes, owner: int, number: int) -> bytes:
     raise CorruptBytes(f"page {number} of {owner} fails its check")
 
 
-def pack_pages(owner: int, first: int, records: bytes, record_size: int) -> Iterator[bytes]:
+def pack_pages(owner: int, first: int, records: bytes | bytearray, record_size: int) -> Iterator[bytes]:
     """Pages numbered from `first` on that hold whole records."""
     step = PAGE_DATA // record_size * record_size
     for index, start in enumerate(range(0, len(records), step)):
