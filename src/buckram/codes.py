@@ -1,0 +1,63 @@
+"""The status codes of a bookie's answers on both wires: no other module has a table of its own."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["Code"]
+
+
+class Code(enum.IntEnum):
+    """Status of a bookie's answer, by its v3 number (docs/protocol.md, error codes)."""
+
+    OK = 0
+    NO_LEDGER = 402
+    NO_ENTRY = 403
+    BAD_REQUEST = 404
+    IO_ERROR = 501
+    UNAUTHORIZED = 502
+    BAD_VERSION = 503
+    FENCED = 504
+    READ_ONLY = 505
+    TOO_MANY_REQUESTS = 506
+    UNKNOWN_LEDGER_STATE = 507
+
+    @property
+    def v2(self) -> int:
+        """The number on the v2 wire. 507 becomes 101: Apache's v2 client dies on 107."""
+        return _V2_OF[self]
+
+    @classmethod
+    def from_v2(cls, number: int) -> Code:
+        """Any number is accepted; an unlisted one is an I/O error: unknown, never negative."""
+        return _OF_V2.get(number, cls.IO_ERROR)
+
+    @classmethod
+    def from_v3(cls, number: int) -> Code:
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.IO_ERROR
+
+    @property
+    def explicit_negative(self) -> bool:
+        """The only answers that are evidence of absence."""
+        return self is Code.NO_LEDGER or self is Code.NO_ENTRY
+
+
+_V2_OF = {
+    Code.OK: 0,
+    Code.NO_LEDGER: 1,
+    Code.NO_ENTRY: 2,
+    Code.BAD_REQUEST: 100,
+    Code.IO_ERROR: 101,
+    Code.UNAUTHORIZED: 102,
+    Code.BAD_VERSION: 103,
+    Code.FENCED: 104,
+    Code.READ_ONLY: 105,
+    Code.TOO_MANY_REQUESTS: 106,
+    Code.UNKNOWN_LEDGER_STATE: 101,
+}
+_OF_V2 = {number: code for code, number in _V2_OF.items() if code is not Code.UNKNOWN_LEDGER_STATE} | {
+    107: Code.UNKNOWN_LEDGER_STATE,
+}
