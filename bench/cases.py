@@ -285,6 +285,15 @@ def spark_scrub() -> Figures:
     return figures
 
 
+@case
+def spark_write() -> Figures:
+    """Spark writes BENCH_SPARK_MB of 1 KB rows from Parquet, E=1 and E=3; a streaming query writes another stream."""
+    from bench import spark_write as write
+
+    figures: Figures = write.run()
+    return figures
+
+
 def _spark(what: str) -> Figures:
     from bench import spark_read
 

@@ -43,16 +43,20 @@ class Report:
 
     def rows(self, run: str) -> DataFrame:
         """What was written down of one run so far."""
+        found = self.found(run)
+        return self.session.createDataFrame([], self.schema) if found is None else found
+
+    def found(self, run: str) -> DataFrame | None:
+        """The same; None where nothing was ever written, which is known without a query."""
         from pyspark.sql import functions as f
 
         if self.is_table:
-            known = self.session.catalog.tableExists(self.place)
-            found = self.session.table(self.place) if known else self._none()
+            there = self.session.table(self.place) if self.session.catalog.tableExists(self.place) else None
         else:
-            found = self._read()
-        return found.where(f.col(RUN) == run)
+            there = self._read()
+        return None if there is None else there.where(f.col(RUN) == run)
 
-    def _read(self) -> DataFrame:
+    def _read(self) -> DataFrame | None:
         from pyspark.errors import AnalysisException
 
         try:
@@ -61,11 +65,8 @@ class Report:
         except AnalysisException as error:
             if "PATH_NOT_FOUND" not in str(error):
                 raise
-            return self._none()
+            return None
         return frame
-
-    def _none(self) -> DataFrame:
-        return self.session.createDataFrame([], self.schema)
 
 
 @contextmanager

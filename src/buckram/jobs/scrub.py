@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from buckram.client.audit import ReplicaAuditor, differing
@@ -24,7 +25,7 @@ from buckram.net.runtime import production_runtime
 from buckram.types import BookieAddress, LedgerId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from buckram.client.client import Client
 
@@ -50,7 +51,7 @@ class BadReplica:
     examples: tuple[int, ...]
     detail: str
     repair: str
-    """The command to run; empty where there is none."""
+    """The command to run; empty where there is none. A password is named as a variable: no report has it."""
 
 
 @dataclass(slots=True)
@@ -232,44 +233,59 @@ def _key(piece: Piece) -> Key:
 
 def _known(kept: Report, run: str) -> dict[Key, None]:
     """Pieces that this run has dealt with; those that could not be asked for are tried again."""
-    rows = kept.rows(run).where("state != 'unknown'").select("ledger", "bookie", "first", "last").collect()
-    return {(row["ledger"], row["bookie"], row["first"], row["last"]): None for row in rows}
-
-
-def _latest(rows: DataFrame) -> DataFrame:
-    """One row a piece: a piece that was tried again counts as it was found the last time."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    newest = Window.partitionBy("ledger", "bookie", "first", "last").orderBy(f.desc("at"))
-    return rows.withColumn("_turn", f.row_number().over(newest)).where("_turn = 1").drop("_turn")
+    rows = kept.found(run)
+    if rows is None:
+        return {}
+    done = rows.where("state != 'unknown'").select("ledger", "bookie", "first", "last").collect()
+    return {(row["ledger"], row["bookie"], row["first"], row["last"]): None for row in done}
 
 
 def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
-    from pyspark.sql import functions as f
+    """One plain query, and the rest here, by ledger: aggregates of Spark cost more CPU than reading a gigabyte."""
+    rows = kept.found(found.run)
+    if rows is None:
+        return
+    ordered = rows.orderBy("ledger", "first", "last", "bookie", "at").toLocalIterator()
+    groups: list[dict[str, Any]] = []
+    for _, own in groupby(ordered, key=lambda row: row["ledger"]):
+        # A piece that was tried again counts as it was found the last time.
+        pieces = list({(row["first"], row["last"], row["bookie"]): row.asDict(recursive=True) for row in own}.values())
+        found.replicas += len({piece["bookie"] for piece in pieces})
+        found.entries += sum(piece["good"] for piece in pieces)
+        found.bytes += sum(piece["bytes"] for piece in pieces)
+        wrong = [piece for piece in pieces if piece["state"] != "good"]
+        if wrong:
+            bad, unknown = _replicas(wrong, home.run(partial(_repair, ledger=wrong[0]["ledger"])))
+            found.bad += bad
+            found.unknown += unknown
+        if len(groups) < _MOST_DIFFERENCES:
+            groups += _different(pieces)
+    for group in groups[:_MOST_DIFFERENCES]:
+        found.bad += home.run(partial(_compare, group=group))
 
-    rows = _latest(kept.rows(found.run)).persist()
+
+def _different(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Blocks of a ledger whose replicas have not all the same sum."""
+    sums: dict[tuple[int, int, int, int], dict[int, None]] = {}
+    for piece in pieces:
+        for one in piece["sums"]:
+            sums.setdefault((piece["first"], piece["last"], one["block"], one["share"]), {})[one["sum"]] = None
+    return [
+        {"ledger": pieces[0]["ledger"], "first": first, "last": last, "block": block, "share": share}
+        for (first, last, block, share), different in sums.items() if len(different) > 1
+    ]  # fmt: skip
+
+
+async def _repair(client: Client, ledger: LedgerId) -> str:
+    """The command that repairs it."""
     try:
-        total = rows.agg(
-            f.count_distinct("ledger", "bookie").alias("replicas"), f.sum("good").alias("entries"),
-            f.sum("bytes").alias("bytes"),
-        ).first()  # fmt: skip
-        assert total is not None
-        found.replicas, found.entries, found.bytes = total["replicas"], total["entries"] or 0, total["bytes"] or 0
-        bad = rows.where("state != 'good'").drop("sums").orderBy("ledger", "bookie", "first").collect()
-        found.bad, found.unknown = _replicas([row.asDict() for row in bad])
-        groups = (
-            rows.select("ledger", "first", "last", f.explode("sums").alias("s"))
-            .groupBy("ledger", "first", "last", "s.block", "s.share").agg(f.count_distinct("s.sum").alias("sums"))
-            .where("sums > 1").orderBy("ledger", "first").limit(_MOST_DIFFERENCES).collect()
-        )  # fmt: skip
-        for group in groups:
-            found.bad += home.run(partial(_compare, group=group.asDict()))
-    finally:
-        rows.unpersist()
+        secret = (await client.metadata(ledger)).password
+    except NoSuchLedger:
+        return ""  # deleted meanwhile
+    return f"buckram ledger repair {ledger}" + (' --password "$LEDGER_PASSWORD"' if secret else "")
 
 
-def _replicas(rows: Sequence[Mapping[str, Any]]) -> tuple[list[BadReplica], list[BadReplica]]:
+def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadReplica], list[BadReplica]]:
     """Bad pieces of one copy of a ledger as one finding."""
     bad: list[BadReplica] = []
     unknown: list[BadReplica] = []
@@ -279,16 +295,14 @@ def _replicas(rows: Sequence[Mapping[str, Any]]) -> tuple[list[BadReplica], list
     for (ledger, bookie, is_unknown), parts in copies.items():
         if is_unknown:
             left = sum(part["entries"] - part["good"] for part in parts)
-            unknown.append(
-                BadReplica(ledger, bookie, "unknown", left, (), parts[0]["error"], f"buckram ledger repair {ledger}")
-            )
+            unknown.append(BadReplica(ledger, bookie, "unknown", left, (), parts[0]["error"], repair))
             continue
         missing, damaged = (sum(part[what] for part in parts) for what in ("missing", "damaged"))
         examples = tuple(entry for part in parts for entry in part["bad"])[:10]
         detail = ", ".join(f"{count} {what}" for count, what in ((missing, "missing"), (damaged, "damaged")) if count)
         bad.append(BadReplica(
             ledger, bookie, "damaged" if damaged else "missing", missing + damaged, examples,
-            f"{detail} of {sum(part['entries'] for part in parts)} entries", f"buckram ledger repair {ledger}",
+            f"{detail} of {sum(part['entries'] for part in parts)} entries", repair,
         ))  # fmt: skip
     return bad, unknown
 

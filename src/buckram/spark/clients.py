@@ -7,7 +7,9 @@ of which everything is known (executors; it asks the metadata store only when so
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
@@ -73,6 +75,22 @@ def close_connections() -> None:
 def shared_client(uri: str) -> sync.Client:
     """The blocking client of this process's connection."""
     return connection(uri).blocking
+
+
+_settled = 0
+
+
+def settle() -> None:
+    """To be called when a task begins: what is loaded by now stays for as long as the process, so Python's collector,
+    which PySpark runs after every task, need not walk it each time (15 ms, an eighth of what a scan costs).
+
+    Only in processes that PySpark forked, and only for their first tasks: what later ones hold is not for good.
+    """
+    global _settled
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if _settled < 2 and spec is not None and spec.name == "pyspark.daemon":
+        _settled += 1
+        gc.freeze()
 
 
 class plainly:

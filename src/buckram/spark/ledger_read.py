@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from buckram.client.open import check_password
-from buckram.spark.clients import plainly, shared_client
+from buckram.spark.clients import plainly, settle, shared_client
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, ledger_batch
 from buckram.spark.planning import LedgerExtent, LedgerOptions, LedgerSlice, ledger_slices
 from buckram.types import LedgerMetadata
@@ -73,6 +73,7 @@ class LedgerReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LedgerPartition):
             return  # Spark calls once with an empty partition where there are none
+        settle()
         work = partition.work
         step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, partition.entry_bytes)))
         with plainly():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from buckram.core.stream_errors import StreamError
 from buckram.core.stream_transactions import StepId
 from buckram.errors import BookieError, BuckramError, NotEnoughBookies, WriteFailed
-from buckram.spark.clients import Connection, connection
+from buckram.spark.clients import Connection, connection, settle
 from buckram.spark.transactions import Attempt, Part, open_step
 from buckram.streams.bulk import Bulk, BulkLedger, SealedLedger
 
@@ -38,6 +38,7 @@ def write_task(
     segment_bytes: int | None, seal_live: bool,
 ) -> Part:  # fmt: skip
     """Write all rows in their order. What is published already, or can never be, is not written: the driver tells."""
+    settle()
     link = connection(uri)
     bulk = link.run(lambda client: open_step(client, stream, step))
     try:

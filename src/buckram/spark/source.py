@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from buckram.errors import InvalidArgument
-from buckram.spark.clients import plainly
+from buckram.spark.clients import plainly, settle
 from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape, ddl
 from buckram.spark.options import values
 from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers
@@ -37,6 +37,7 @@ class BuckramDataSource(DataSource):
         return "buckram"
 
     def schema(self) -> str:
+        settle()
         with plainly():
             # Spark asks before it says whether this will be a batch or a streaming read.
             found = values(self.options, "read", "stream")
@@ -45,6 +46,7 @@ class BuckramDataSource(DataSource):
             return ddl({**STREAM_COLUMNS, **HEADERS} if found["includeHeaders"] else STREAM_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle()
         with plainly():
             values(self.options, "read")
             if reads_ledgers(self.options):
@@ -79,11 +81,13 @@ class BuckramDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from buckram.spark.sink import batch_writer
 
+        settle()
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from buckram.spark.sink import stream_writer
 
+        settle()
         return stream_writer(self.options, schema, overwrite)
 
     def _shape(self, schema: StructType, options: StreamOptions) -> Shape:

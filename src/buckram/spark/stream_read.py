@@ -23,7 +23,7 @@ from buckram.core.stream_batch import Batch, decode
 from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream, OffsetOutOfRange, OffsetTruncated
 from buckram.core.stream_names import stream_name
 from buckram.errors import NoSuchEntry, NoSuchLedger, ReadFailed
-from buckram.spark.clients import connection, direct, plainly
+from buckram.spark.clients import connection, direct, plainly, settle
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.planning import RecordsLost
 from buckram.spark.stream_plan import Slice, StreamPartition
@@ -55,6 +55,7 @@ class PartitionReader:
 
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
         """The records of the partition, in order."""
+        settle()
         with plainly():
             for stream, group in _by_stream(partition.slices):
                 rows = StreamRows(self._shape, stream)
