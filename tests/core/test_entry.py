@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.adds import frame_adds, walk_frames
+from buckram.core.adds import frame_add, frame_adds, walk_frames
 from buckram.core.entry import Digest, entry_ids, master_key
 from buckram.core.packed import PackedBodies
 from buckram.errors import DigestMismatch, InvalidArgument
@@ -91,10 +91,13 @@ def test_a_changed_byte_in_a_large_packet_ends_the_prefix_there(kind: DigestType
     spoilt = bytearray(bodies[bad])
     spoilt[where] ^= 1
     bodies[bad] = bytes(spoilt)
-    packed = _in_a_packet(bodies)
-    assert packed.stride
-    assert digest.open_payloads(7, 5, packed) == [b"%020d" % i for i in range(bad)]
-    assert digest.open_prefix(7, 5, packed) == [(7, 5 + i, b"%020d" % i, i, 20 * i) for i in range(bad)]
+    frames = bytearray(b"".join(frame_add(digest.key, body) for body in bodies))
+    for packed in (_in_a_packet(bodies), PackedBodies.parse_frames(frames, 0)):
+        assert packed is not None
+        assert packed.stride
+        assert digest.open_payloads(7, 5, packed) == [b"%020d" % i for i in range(bad)]
+        assert digest.open_prefix(7, 5, packed) == [(7, 5 + i, b"%020d" % i, i, 20 * i) for i in range(bad)]
+        assert len(digest.open_digests(7, 5, packed)) == bad
 
 
 def test_good_entries_in_the_wrong_place_of_a_large_packet() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import tracemalloc
 
@@ -41,6 +42,37 @@ def test_the_limit_is_seen_when_the_prefix_comes_in_pieces() -> None:
     assert splitter.feed(b"\0\0") == []
     with pytest.raises(FrameTooLarge):
         splitter.feed(b"\x61")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_large_frame_is_received_in_its_place_or_pushed_or_both(seed: int) -> None:
+    """Whoever gives bytes, in chunks of any size, through `room` where there is one or not, gets the same frames."""
+    rng = random.Random(seed)
+    sizes = [rng.choice((rng.randint(0, 3), rng.randint(120_000, 400_000))) for _ in range(6)]
+    frames = [frame(bytes([number]) * size) for number, size in enumerate(sizes)]
+    stream = b"".join(frames)
+    buffer, found, at = ChunkBuffer(LIMIT), [], 0
+    while at < len(stream):
+        room = buffer.room() if rng.random() < 0.7 else None
+        count = rng.choice((rng.randint(1, 3), rng.randint(1, 300_000), 10**6))
+        if room is not None:
+            assert len(room) > 0
+            count = min(count, len(room), len(stream) - at)
+            room[:count] = stream[at : at + count]
+            whole = buffer.filled(count)
+            found += [] if whole is None else [bytes(whole)]
+            at += count
+            continue
+        chunk = stream[at : at + count]
+        at += len(chunk)
+        given_back, offset = buffer.push(chunk), 0
+        while end := buffer.next_frame(given_back, offset):
+            found.append(given_back[offset:end])
+            offset = end
+        buffer.keep(given_back, offset)
+    assert found == frames
+    assert buffer.room() is None
+    assert buffer.pending_bytes == 0
 
 
 def test_an_empty_packet_is_delivered() -> None:

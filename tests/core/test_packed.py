@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.packed import PackedBodies, total_bytes
+from buckram.core.packed import FrameParts, PackedBodies, total_bytes
 
 LISTS = st.lists(st.binary(max_size=20), max_size=8) | st.integers(0, 12).flatmap(
     lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=8)
@@ -32,6 +32,21 @@ def test_like_a_list(bodies: list[bytes], low: int, high: int) -> None:
         assert packed[low:high] == bodies[low:high]
         assert packed.total_bytes == total_bytes(packed) == total_bytes(bodies) == len(b"".join(bodies))
         assert PackedBodies.of(packed) is packed
+
+
+@given(LISTS, st.integers(0, 4))
+def test_frames_give_the_entries_in_them(bodies: list[bytes], cuts: int) -> None:
+    frames = [struct.pack(">i", 24 + len(body)) + bytes(range(24)) + body for body in bodies]
+    parts = [b"".join(frames[:cuts]), memoryview(b"".join(frames[cuts:]))]
+    sent = FrameParts(parts, len(bodies))
+    packet = b"head" + b"".join(parts)
+    for packed in (PackedBodies.parse_frames(packet, 4), PackedBodies.parse_frames(bytearray(packet), 4), sent):
+        assert packed == bodies
+        assert packed is not None
+        assert packed[1:] == bodies[1:]
+    assert total_bytes(sent) == len(packet) - 4
+    for short in range(1, min(28, len(packet) - 4)):
+        assert PackedBodies.parse_frames(packet[:-short], 4) != bodies
 
 
 @given(LISTS.filter(bool), st.data())

@@ -117,7 +117,7 @@ def test_broken_frames_are_refused(payload: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_raise_nothing_but_corrupt(data: bytes) -> None:
     for look in (lambda: parse_frames(data, 0), lambda: walk_run(data, 0, len(data), 1, 2, 3, 4),
-                 lambda: run_extent(data, 1, 2, 3, 4), lambda: open_page(data, 1, 1)):
+                 lambda: run_extent(data, 0, len(data), 1, 2, 3, 4), lambda: open_page(data, 1, 1)):
         try:
             look()
         except CorruptBytes:
@@ -139,12 +139,12 @@ def test_walking_a_run() -> None:
     frames = [add_frame(4, entry, payload=bytes([entry]) * entry) for entry in range(5)]
     data = b"".join(frames)
     assert walk_run(data, 0, len(data), 2, 4, 2, 2) == [frames[2][28:], frames[3][28:]]
-    assert run_extent(data, 1, 4, 1, 3) == (len(frames[0]), len(data) - len(frames[4]))
+    assert run_extent(data, 0, len(data), 1, 4, 1, 3) == (len(frames[0]), len(data) - len(frames[4]))
     for ledger, entry, count in ((5, 2, 1), (4, 3, 1), (4, 2, 4)):
         with pytest.raises(CorruptBytes):
             walk_run(data, 0, len(data), 2, ledger, entry, count)
         with pytest.raises(CorruptBytes):
-            run_extent(data, 2, ledger, entry, count)
+            run_extent(data, 0, len(data), 2, ledger, entry, count)
 
 
 @given(

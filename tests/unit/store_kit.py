@@ -10,6 +10,7 @@ from typing import Any
 
 from buckram.bookie.store import Store, StoreError
 from buckram.config import StoreConfig
+from buckram.core.packed import FrameParts
 from buckram.disk.memory import MemoryDisk
 from buckram.seams import Disk
 
@@ -82,6 +83,12 @@ async def read(store: Store, *wanted: tuple[int, int]) -> list[bytes | StoreErro
 async def read_range(store: Store, ledger: int, first: int, count: int, size: int) -> list[bytes] | StoreError:
     future: asyncio.Future[list[bytes] | StoreError] = asyncio.get_running_loop().create_future()
     store.read_range(ledger, first, count, size, future.set_result)
+    return await future
+
+
+async def read_frames(store: Store, ledger: int, first: int, count: int, size: int) -> FrameParts | None:
+    future: asyncio.Future[FrameParts | None] = asyncio.get_running_loop().create_future()
+    store.read_frames(ledger, first, count, size, future.set_result)
     return await future
 
 

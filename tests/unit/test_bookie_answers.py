@@ -25,7 +25,7 @@ from tests.unit.bookie_kit import (
 )
 
 from buckram.bookie import maintenance
-from buckram.core import wire_v3
+from buckram.core import wire_v2, wire_v3
 from buckram.core.availability import EntryList
 from buckram.core.messages import (
     ErrorReply,
@@ -121,6 +121,36 @@ async def test_a_batch_read_gives_the_prefix_before_a_gap(tmp_path: Path) -> Non
         assert (await wire.call(batch(1, 1))).bodies == [stored(1, 1), stored(1, 2)]
         assert (await wire.call(batch(1, 3))).code is Code.NO_ENTRY
         assert (await wire.call(batch(4, 0))).code is Code.NO_LEDGER
+
+
+@pytest.mark.parametrize("sizes", [[20] * 300, [0, 5000, 20, 20, 70], [60_000] * 9], ids=["equal", "mixed", "large"])
+async def test_a_framed_batch_read_gives_the_same_entries(tmp_path: Path, sizes: list[int]) -> None:
+    async with running(tmp_path) as kit:
+        wire = await kit.wire(2)
+        payloads = [bytes([entry % 251]) * size for entry, size in enumerate(sizes)]
+        for entry, payload in enumerate(payloads):
+            assert (await wire.call(add(1, entry, payload=payload))).code is Code.OK
+        whole = [stored(1, entry, payload=payload) for entry, payload in enumerate(payloads)]
+        for first in (0, 1, len(sizes) - 1):
+            for count in (0, 1, 2):
+                ask = batch(1, first, count, master_key=KEY, framed=True)
+                reply = await wire.call(ask)
+                assert reply.bodies == (await wire.call(batch(1, first, count))).bodies
+                assert reply.bodies == whole[first:][: count or len(whole)][: len(reply.bodies)]
+                assert reply.bodies
+        assert (await wire.call(batch(1, len(sizes), master_key=KEY, framed=True))).code is Code.NO_ENTRY
+        assert (await wire.call(batch(9, 0, master_key=KEY, framed=True))).code is Code.NO_LEDGER
+
+
+@pytest.mark.parametrize(("key", "flag"), [(KEY, True), (OTHER_KEY, False)], ids=["its key", "another key"])
+async def test_frames_hold_the_master_key_and_go_only_to_who_has_it(tmp_path: Path, key: bytes, flag: bool) -> None:
+    async with running(tmp_path) as kit:
+        wire = await with_entries(kit, 2, 3)
+        wire.send(batch(1, 0, master_key=key, framed=True))
+        packet = await wire.frame()
+        assert bool(struct.unpack_from(">I", packet)[0] & wire_v2.FRAMED) is flag
+        assert (KEY in packet) is flag
+        assert wire_v2.decode_reply(packet)[0].bodies == [stored(1, entry) for entry in range(3)]  # type: ignore[union-attr]
 
 
 async def test_a_batch_read_is_bounded_by_the_bookie(tmp_path: Path) -> None:

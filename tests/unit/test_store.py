@@ -12,6 +12,7 @@ from tests.unit.store_kit import (
     durable,
     open_store,
     read,
+    read_frames,
     read_range,
     reopened,
     settle,
@@ -197,6 +198,10 @@ async def test_ranges_and_single_reads_through_overlays_and_mixed_sizes() -> Non
             assert part
             assert part == everything[first:first + min(count, len(part))]
             assert len(part) == 1 or sum(map(len, part)) + 4 * len(part) <= room
+            frames = await read_frames(store, 1, first, count, room)
+            if frames is not None:  # for frames of different sizes the room is an estimate
+                assert frames == everything[first:first + min(count, len(frames))]
+                assert len(frames) == 1 or frames.size <= room
             assert await read(store, (1, first)) == [content[first]]
         store = await reopened(store, disk)
     await store.close()
@@ -212,6 +217,13 @@ async def test_a_range_ends_at_its_limits() -> None:
         found = await read_range(store, 1, 0, count, limit)
         assert isinstance(found, list)
         assert len(found) == wanted
+    for count, limit, wanted in ((3, much, 3), (100, 4 * 160, 4), (100, 4 * 160 - 1, 3), (5, 160, 1)):
+        frames = await read_frames(store, 1, 0, count, limit)
+        assert frames is not None
+        assert len(frames) == wanted
+        assert frames == await read_range(store, 1, 0, wanted, much)
+    assert await read_frames(store, 1, 10, 5, 1000) is None
+    assert await read_frames(store, 2, 0, 5, 1000) is None
     assert await read_range(store, 1, 10, 5, 1000) == []
     assert await read_range(store, 2, 0, 5, 1000) == []
     await store.close()

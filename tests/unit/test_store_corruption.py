@@ -6,7 +6,19 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.unit.store_kit import KEY, add, durable, frame, open_store, read, read_range, settle, small_config, stored
+from tests.unit.store_kit import (
+    KEY,
+    add,
+    durable,
+    frame,
+    open_store,
+    read,
+    read_frames,
+    read_range,
+    settle,
+    small_config,
+    stored,
+)
 
 from buckram.bookie.store import Store, StoreError
 from buckram.disk.memory import MemoryDisk
@@ -283,6 +295,8 @@ async def test_a_broken_frame_costs_its_run_and_not_the_runs_beside_it(damaged: 
     flip(disk, name, bytes(disk.model.inode(name).content).index(frame(1, damaged, -1, payloads[damaged])) + 1)
     whole = [stored(1, entry, -1, payload) for entry, payload in enumerate(payloads)]
     found = await read_range(store, 1, 0, 10, 1 << 20)
+    frames = await read_frames(store, 1, 0, 10, 1 << 20)
+    assert frames is None or frames == whole[:damaged]
     if damaged == 0:
         assert isinstance(found, StoreError)
         assert await read_range(store, 1, 2, 10, 1 << 20) == whole[2:]

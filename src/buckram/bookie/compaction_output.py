@@ -131,7 +131,7 @@ class Output:
             state.files.release(segment.name)
         moved = 0
         for (first, count, skip, _, _), frames in zip(batch, data, strict=True):
-            start, end = run_extent(frames, skip, slot.record.ledger_id, first, count)
+            start, end = run_extent(frames, 0, len(frames), skip, slot.record.ledger_id, first, count)
             await self._place(slot, first, count, frames[start:end])
             moved += end - start
         await self._pace(moved)

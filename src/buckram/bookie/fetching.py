@@ -14,9 +14,9 @@ from buckram.bookie.index import Place
 from buckram.bookie.read_ahead import CHUNK_BYTES, Chunks
 from buckram.bookie.segments import OpenFiles, Segment
 from buckram.bookie.store_errors import StoreError
-from buckram.core.segment_format import CorruptBytes, padded, walk_run
+from buckram.core.segment_format import CorruptBytes, padded, run_extent, walk_run
 from buckram.seams import Disk, Read
-from buckram.types import EntryId, LedgerId
+from buckram.types import Buffer, EntryId, LedgerId
 
 Outcome = bytes | StoreError | None
 READ_BYTES, GAP_BYTES = 1 << 20, 16 << 10
@@ -25,6 +25,8 @@ ALIGNMENT = 4096
 """Reads begin at multiples of it: only then may a disk go past the page cache."""
 DENSE_BYTES = CHUNK_BYTES // 4
 """A reader that goes on where its last fetch ended, at most so far behind it, gets whole chunks of the log."""
+_PINNED = 4
+"""A piece of a buffer is sent without copying it when it is more than one part in so many."""
 _FOLLOWED = 1024
 """Ledgers whose readers' positions are remembered."""
 
@@ -46,6 +48,10 @@ class Fetch:
             held += run[1]
             length += run[4]
         self.place: Place = (first, held, skip, offset, length)
+
+    def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
+        """Put the outcomes where they belong; the runs' bytes are data[at:]."""
+        results[self.slot : self.slot + self.count] = self.take(data, at)
 
     def take(self, data: bytes, at: int) -> Sequence[Outcome]:
         """The outcomes, out of the runs' bytes at data[at:]."""
@@ -69,6 +75,29 @@ class Fetch:
         return outcomes
 
 
+class FrameFetch(Fetch):
+    """As Fetch, but the frames themselves, as a piece of what was read; None where something is wrong."""
+
+    __slots__ = ("frames",)
+
+    def __init__(
+        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], slot: int
+    ) -> None:
+        super().__init__(ledger, entry, count, segment, runs, slot)
+        self.frames: Buffer | None = None
+
+    def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
+        first, _, skip, _, length = self.place
+        try:
+            start, end = run_extent(
+                data, at, min(len(data), at + length), skip + self.entry - first, self.ledger, self.entry, self.count
+            )
+        except CorruptBytes:
+            return
+        # An unsent answer must not keep much more in memory than it is charged for.
+        self.frames = memoryview(data)[start:end] if (end - start) * _PINNED > len(data) else data[start:end]
+
+
 class Fetcher:
     """Fills lists of outcomes."""
 
@@ -78,7 +107,7 @@ class Fetcher:
         # Where the last fetch of a ledger ended: segment number, next entry, file offset.
         self._followed: OrderedDict[LedgerId, tuple[int, EntryId, int]] = OrderedDict()
 
-    def fetch(self, fetches: list[Fetch], results: list[Outcome], finished: Callable[[], None]) -> None:
+    def fetch(self, fetches: Sequence[Fetch], results: list[Outcome], finished: Callable[[], None]) -> None:
         """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads."""
         exact: list[Fetch] = []
         chunked: list[Fetch] = []
@@ -98,7 +127,7 @@ class Fetcher:
                     continue
                 data, at = cut
                 self._follow(fetch, ahead=fetch.ledger not in strangers)
-            results[fetch.slot : fetch.slot + fetch.count] = fetch.take(data, at)
+            fetch.deliver(results, data, at)
         if chunked:
             self._fetch_chunks(chunked, exact, results, finished)
         elif exact:
@@ -122,7 +151,7 @@ class Fetcher:
                     # Failed, or already displaced by others: read it by itself, and report errors by itself.
                     exact.append(fetch)
                 else:
-                    results[fetch.slot : fetch.slot + fetch.count] = fetch.take(*cut)
+                    fetch.deliver(results, *cut)
             if exact:
                 _DiskFetch(self, exact, results, finished).start()
             else:
@@ -221,5 +250,5 @@ class _DiskFetch:
                 continue
             number = bisect_left(self._starts, (fetch.segment.seq, fetch.place[3] + 1)) - 1
             at = fetch.place[3] - self._begins[number]
-            self._results[fetch.slot : fetch.slot + fetch.count] = fetch.take(outcome[number], at)
+            fetch.deliver(self._results, outcome[number], at)
         self._finished()

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import TypeVar, cast
 
 from buckram.bookie.commit import GroupCommit
-from buckram.bookie.fetching import Fetch, Fetcher, Outcome
+from buckram.bookie.fetching import Fetch, Fetcher, FrameFetch, Outcome
 from buckram.bookie.index import Place
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.read_ahead import CHUNK_BYTES
 from buckram.bookie.segments import DirEntry, OpenFiles, Segment
 from buckram.bookie.store_errors import StoreError
+from buckram.core.packed import FrameParts
 from buckram.core.segment_format import CorruptBytes
 from buckram.seams import Disk
 from buckram.types import EntryId, LedgerId
 
+AnyFetch = TypeVar("AnyFetch", bound=Fetch)
 _SPANS_LIMIT = 512
 """Ledgers whose segments are remembered."""
 
@@ -180,30 +182,12 @@ class Lookup:
         done: Callable[[list[bytes] | StoreError], None],
     ) -> None:
         """Consecutive entries from `first` on; each costs its size and 4 bytes of `max_bytes`, the first is free."""
-        fetches: list[Fetch] = []
-        entry, left, budget = first, max_count, max_bytes
         try:
-            while left > 0 and (budget > 0 or not fetches):
-                last = entry + left - 1
-                found = self._find(ledger, entry, last) if not fetches else self._next(ledger, entry, last)
-                if found is None:
-                    break
-                segment, places, end = found
-                for runs in side_by_side(places, max_bytes):
-                    fetch = Fetch(ledger, entry, 0, segment, runs, entry - first)
-                    start, held, skip, _, length = fetch.place
-                    # What a frame costs is an estimate, they need not be equal; the caller may ask again.
-                    each = max(1, length // (held + skip))
-                    count = fetch.count = min(left, end - entry, start + held - entry, max(0, budget) // each + 1)
-                    fetches.append(fetch)
-                    budget -= each * count
-                    entry, left = entry + count, left - count
-                    if entry >= end or left <= 0 or budget <= 0:
-                        break
+            fetches = self._plan(ledger, first, max_count, max_bytes, Fetch)
         except StoreError as error:
             done(error)
             return
-        results: list[Outcome] = [None] * (entry - first)
+        results: list[Outcome] = [None] * sum(fetch.count for fetch in fetches)
 
         def finish() -> None:
             # Usually all is here, has one size and fits, which is seen without looking at each.
@@ -228,6 +212,61 @@ class Lookup:
             done(taken)
 
         self._fetcher.fetch(fetches, results, finish)
+
+    def read_frames(
+        self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
+        done: Callable[[FrameParts | None], None],
+    ) -> None:
+        """As read_range, with frames that cost their size. None where something is wrong or missing."""
+        try:
+            fetches = self._plan(ledger, first, max_count, max_bytes, FrameFetch)
+        except StoreError:
+            fetches = []
+        if not fetches:
+            done(None)
+            return
+
+        def finish() -> None:
+            parts, count, size = [], 0, 0
+            for fetch in fetches:
+                frames = fetch.frames
+                if frames is None or (count and size + len(frames) > max_bytes):
+                    break
+                parts.append(frames)
+                count, size = count + fetch.count, size + len(frames)
+            # One run that does not fit is cut by read_range.
+            done(FrameParts(parts, count) if parts and (size <= max_bytes or count == 1) else None)
+
+        self._fetcher.fetch(fetches, [], finish)
+
+    def _plan(
+        self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int, make: type[AnyFetch]
+    ) -> list[AnyFetch]:
+        """What to fetch for so many consecutive entries of about so many bytes. StoreError for the first one only."""
+        fetches: list[AnyFetch] = []
+        entry, left, budget = first, max_count, max_bytes
+        while left > 0 and (budget > 0 or not fetches):
+            last = entry + left - 1
+            found = self._find(ledger, entry, last) if not fetches else self._next(ledger, entry, last)
+            if found is None:
+                break
+            segment, places, end = found
+            for runs in side_by_side(places, max_bytes):
+                fetch = make(ledger, entry, 0, segment, runs, entry - first)
+                start, held, skip, _, length = fetch.place
+                # What a frame costs is an estimate, they need not be equal; the caller may ask again.
+                each = max(1, length // (held + skip))
+                room = max(0, budget) // each
+                room = room + 1 if make is Fetch else max(room, not fetches)
+                count = fetch.count = min(left, end - entry, start + held - entry, room)
+                if not count:
+                    return fetches
+                fetches.append(fetch)
+                budget -= each * count
+                entry, left = entry + count, left - count
+                if entry >= end or left <= 0 or budget <= 0:
+                    break
+        return fetches
 
     def _next(self, ledger: LedgerId, entry: EntryId, last: EntryId) -> tuple[Segment, list[Place], EntryId] | None:
         """Like _find, for entries behind the first: whatever is wrong with them just ends the range."""

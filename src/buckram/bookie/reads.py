@@ -19,6 +19,8 @@ from buckram.bookie.store import LedgerRecord, Store
 from buckram.bookie.store_errors import StoreError
 from buckram.core.context import ReplyContext
 from buckram.core.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
+from buckram.core.packed import FrameParts
+from buckram.core.wire_v2 import framed_reply
 from buckram.errors import Code
 from buckram.seams import Stats
 from buckram.types import NO_ENTRY, EntryId, LedgerId
@@ -238,7 +240,27 @@ class ReadPath:
             first = last
         count = request.max_count if request.max_count > 0 else UNLIMITED
         budget = max(0, cost - BATCH_OVERHEAD)
-        self._store.read_range(request.ledger_id, first, count, budget, partial(self._batch_done, session, job, cost))
+        done = partial(self._batch_done, session, job, cost)
+        if request.framed and not request.fence:
+            record = self._store.ledger(request.ledger_id)
+            if record is not None and record.master_key == request.master_key:
+                self._read_frames(request, first, count, budget, done)
+                return
+        self._store.read_range(request.ledger_id, first, count, budget, done)
+
+    def _read_frames(
+        self, request: BatchRead, first: EntryId, count: int, budget: int,
+        done: Callable[[FrameParts | list[bytes] | StoreError], None],
+    ) -> None:
+        """Without a step for each entry; in the usual form where that does not go."""
+
+        def came(frames: FrameParts | None) -> None:
+            if frames is None:
+                self._store.read_range(request.ledger_id, first, count, budget, done)
+            else:
+                done(frames)
+
+        self._store.read_frames(request.ledger_id, first, count, budget, came)
 
     # -- answers
 
@@ -254,9 +276,16 @@ class ReadPath:
             self._finish(session, job, outcome)
         self._go_on(session)
 
-    def _batch_done(self, session: Session, job: Job, cost: int, outcome: list[bytes] | StoreError) -> None:
+    def _batch_done(
+        self, session: Session, job: Job, cost: int, outcome: FrameParts | list[bytes] | StoreError
+    ) -> None:
         session.reading_bytes -= cost
-        self._finish(session, job, outcome)
+        if isinstance(outcome, FrameParts):
+            session.requests_held -= REQUEST_COST
+            self._served.inc(len(outcome))
+            session.send_parts(framed_reply(job.context, outcome))
+        else:
+            self._finish(session, job, outcome)
         self._go_on(session)
 
     def _go_on(self, session: Session) -> None:

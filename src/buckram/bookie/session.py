@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from buckram.bookie.limits import Budget
@@ -17,10 +17,13 @@ from buckram.core.adds import AddRun
 from buckram.core.context import ReplyContext
 from buckram.core.messages import Reply
 from buckram.core.protocol import Item, ServerProtocol, encode_reply
+from buckram.types import Buffer
 
 log = logging.getLogger("buckram.bookie")
 HIGH_WATER = 256 * 1024
 """Unsent bytes from which the transport reports; below the connection limit, so that draining is always noticed."""
+_JOINED = 16 * 1024
+"""Pieces that are smaller on average are joined before they are written."""
 REQUEST_COST = 256
 """Bytes charged for a small request in memory."""
 
@@ -49,7 +52,7 @@ class Session(asyncio.Protocol):
         self.waiting_mark = 0
         self.add_run: Callable[[Session, AddRun], None]
         self.on_room: Callable[[Session], None] | None = None
-        self._out: list[bytes] = []
+        self._out: list[Buffer] = []
         self._out_bytes = 0
         self._received = 0
         self._written = 0
@@ -118,6 +121,15 @@ class Session(asyncio.Protocol):
         self._out.append(data)
         self._out_bytes += len(data)
 
+    def send_parts(self, parts: Sequence[Buffer]) -> None:
+        """One answer in pieces, none of which is copied here."""
+        if not self.open:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
+
     def send_now(self, data: bytes) -> None:
         """For answers that are joined already: the acknowledgements of a commit."""
         if self.open:
@@ -143,9 +155,15 @@ class Session(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        self._out_bytes = 0
+        size, self._out_bytes = self._out_bytes, 0
         if self.open and out:
-            self.send_now(out[0] if len(out) == 1 else b"".join(out))
+            self._written += size
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif size < _JOINED * len(out):
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
             self._budget.update(self)
 
     # -- limits.Member

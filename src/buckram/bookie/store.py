@@ -27,6 +27,7 @@ from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_state import StoreState
 from buckram.config import StoreConfig
+from buckram.core.packed import FrameParts
 from buckram.core.segment_format import MAX_LAC_PACKET, RUN_RECORD, STATE_FRAME_SIZE
 from buckram.errors import InvalidArgument, invariant_failed
 from buckram.seams import Disk, Stats
@@ -342,6 +343,16 @@ class Store:
             done(StoreError("io", f"the log failed: {self._log.failed}"))
             return
         self._lookup.read_range(ledger_id, first, max_count, max_bytes, done)
+
+    def read_frames(
+        self, ledger_id: LedgerId, first: EntryId, max_count: int, max_bytes: int,
+        done: Callable[[FrameParts | None], None],
+    ) -> None:
+        """As read_range, with the frames as they are in the log. None where that does not go: ask read_range then."""
+        if self._log.failed is not None:
+            done(None)
+            return
+        self._lookup.read_frames(ledger_id, first, max_count, max_bytes, done)
 
     def entries(self, ledger_id: LedgerId) -> list[tuple[EntryId, int]]:
         """(first, count) of what is stored here, ascending and disjoint. StoreError when an index is unreadable."""

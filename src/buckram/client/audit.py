@@ -147,7 +147,8 @@ class _PieceCheck:
         """Where it came to an end: after the range, or at an entry that is to be asked for by itself."""
         auditor, piece = self._auditor, self._piece
         while first <= last and auditor.takes_batches(piece.bookie):
-            request = BatchRead(piece.ledger, first, last - first + 1, auditor.batch_bytes)
+            count, key = last - first + 1, self._digest.key
+            request = BatchRead(piece.ledger, first, count, auditor.batch_bytes, master_key=key, framed=True)
             reply = await auditor.ask(piece.bookie, request)
             if isinstance(reply, BookieUnavailable | ProtocolError):
                 auditor.hung_up(piece.bookie)

@@ -166,7 +166,8 @@ class LedgerReads:
         before = no_batch.get(bookie, 0)
         if before >= _BATCH_GIVE_UP:
             return await self._singles(bookie, first, count, opener, came)
-        request = BatchRead(self.ledger_id, first, count, self._services.config.read_batch_bytes)
+        size = self._services.config.read_batch_bytes
+        request = BatchRead(self.ledger_id, first, count, size, master_key=self.digest.key, framed=True)
         reply = await ask(self._pool, bookie, request)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.

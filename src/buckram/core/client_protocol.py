@@ -183,9 +183,24 @@ class ClientProtocol:
             received.error = str(error)
         return received
 
-    def _packet(self, buffer: bytes, start: int, end: int, received: Received) -> None:
+    def room(self) -> memoryview | None:
+        """As ChunkBuffer.room: where the bytes that come next belong, if they belong to a large answer."""
+        return self._chunks.room() if self.version == 2 else None
+
+    def filled(self, count: int) -> Received:
+        """What the bytes complete that were received into `room`."""
+        received = Received()
+        try:
+            whole = self._chunks.filled(count)
+            if whole is not None:
+                self._packet(whole, PREFIX_BYTES, len(whole), received)
+        except BadPacket as error:
+            received.error = str(error)
+        return received
+
+    def _packet(self, buffer: bytes | bytearray, start: int, end: int, received: Received) -> None:
         if self.version == 3:
-            reply, operation, txn = wire_v3.decode_reply(buffer[start:end])
+            reply, operation, txn = wire_v3.decode_reply(bytes(buffer[start:end]))
             key: Key = (operation, txn, 0)
         else:
             reply, operation, number = wire_v2.decode_reply(buffer, start, end)

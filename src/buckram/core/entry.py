@@ -81,15 +81,16 @@ def _keyed_hmac_sha1(key: bytes) -> Callable[[bytes, Buffer], bytes]:
 class Digest:
     """Seals and opens entries of ledgers with one digest type and password.
 
-    `size`: digest bytes. `compute(head, payload)`: the digest of head followed by payload. A ledger whose metadata
-    has no password uses b"".
+    `size`: digest bytes. `key`: the ledger's master key. `compute(head, payload)`: the digest of head and payload. A
+    ledger whose metadata has no password uses b"".
     """
 
-    __slots__ = ("compute", "kind", "size")
+    __slots__ = ("compute", "key", "kind", "size")
 
     def __init__(self, kind: DigestType, password: bytes) -> None:
         self.kind = DigestType(kind)
         self.size = _SIZES[self.kind]
+        self.key = master_key(password)
         self.compute: Callable[[bytes, Buffer], bytes]
         if self.kind is DigestType.CRC32C:
             self.compute = _crc32c_digest
@@ -136,7 +137,6 @@ class Digest:
         overhead = ENTRY_HEADER_BYTES + size
         fast = self.kind is DigestType.CRC32C
         packed = PackedBodies.of(bodies)
-        packet = packed.packet
         wanted = first
         for heads, payloads, _ in self._good_blocks(ledger_id, first, packed):
             after = wanted + len(payloads)
@@ -148,6 +148,7 @@ class Digest:
             wanted = after
         if wanted > first:
             packed = packed[wanted - first:]
+        packet = packed.contiguous()
         for start, end in zip(packed.starts, packed.ends, strict=True):
             if end - start < overhead:
                 break
@@ -171,12 +172,12 @@ class Digest:
         payloads: list[bytes] = []
         add, unpack, crc = payloads.append, _IDS_AND_CRC32C.unpack_from, _crc32c
         packed = PackedBodies.of(bodies)
-        packet = packed.packet
         for _, block, _ in self._good_blocks(ledger_id, first, packed):
             payloads += block
         wanted = first + len(payloads)
         if payloads:
             packed = packed[len(payloads):]
+        packet = packed.contiguous()
         for start, end in zip(packed.starts, packed.ends, strict=True):
             if end - start < 36:
                 break
@@ -194,9 +195,9 @@ class Digest:
         packed = PackedBodies.of(bodies)
         for *_, digests in self._good_blocks(ledger_id, first, packed):
             numbers += digests
-        packet, size, overhead = packed.packet, self.size, self.overhead
-        good = len(numbers)
-        for start, end in zip(packed.starts[good:], packed.ends[good:], strict=True):
+        packed = packed[len(numbers):]
+        packet, size, overhead = packed.contiguous(), self.size, self.overhead
+        for start, end in zip(packed.starts, packed.ends, strict=True):
             if end - start < overhead:
                 break
             head, payload = packet[start:start + ENTRY_HEADER_BYTES], packet[start + overhead:end]
@@ -215,14 +216,17 @@ class Digest:
         Ends early, maybe at once, where a block is not good as a whole or not of this simple kind.
         """
         stride, count = packed.stride, len(packed)
-        if self.kind is not DigestType.CRC32C or stride < 4 + 36 or count < 2 or first + count > 2**63:
+        if self.kind is not DigestType.CRC32C or not stride or count < 2 or first + count > 2**63:
             return
         packet, at = packed.packet, packed.starts[0]
+        gap = stride - (packed.ends[0] - at)
+        if stride < gap + 36:
+            return
         ledger = ledger_id.to_bytes(8, "big", signed=True)
         if not all_equal(packet, at, stride, count, ledger) or not count_up(packet, at + 8, stride, count, first):
             return
         for done in range(0, count, _BLOCK):
-            fields = _block_of(stride, min(_BLOCK, count - done)).unpack_from(packet, packed.starts[done] - 4)
+            fields = _block_of(gap, stride, min(_BLOCK, count - done)).unpack_from(packet, packed.starts[done] - gap)
             heads, payloads = fields[::3], fields[2::3]
             if tuple(map(_crc32c, map(_crc32c_of, heads), payloads)) != fields[1::3]:
                 return
@@ -247,9 +251,9 @@ class Digest:
 
 
 @lru_cache(maxsize=16)
-def _block_of(stride: int, count: int) -> struct.Struct:
-    """`count` times: size field (skipped), header, CRC-32C, payload."""
-    return struct.Struct(">" + f"4x32sI{stride - 40}s" * count)
+def _block_of(gap: int, stride: int, count: int) -> struct.Struct:
+    """`count` times: a gap, header, CRC-32C, payload."""
+    return struct.Struct(">" + f"{gap}x32sI{stride - gap - 36}s" * count)
 
 
 def entry_ids(stored: Buffer) -> tuple[LedgerId, EntryId, EntryId]:

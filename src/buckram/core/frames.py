@@ -11,6 +11,8 @@ from buckram.types import Buffer
 
 PREFIX_BYTES = 4
 _U32 = struct.Struct(">I")
+_LARGE = 128 * 1024
+"""An unfinished frame of at least this size may be received in its place."""
 _SMALL = 4096
 """Chunks below it are gathered in one buffer: an object for each would cost more memory than its bytes."""
 
@@ -31,13 +33,40 @@ class ChunkBuffer:
     of a large frame are joined once, when it is complete, so a frame costs two copies however small its chunks are.
     """
 
-    __slots__ = ("_have", "_need", "_parts", "limit")
+    __slots__ = ("_have", "_need", "_parts", "_whole", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._parts: list[bytes | bytearray] = []
         self._have = 0
         self._need = 0
+        self._whole: bytearray | None = None
+
+    def room(self) -> memoryview | None:
+        """Where the rest of a large unfinished frame belongs: receive into it and tell `filled`. Else None.
+
+        What `push` takes meanwhile is fine, too.
+        """
+        whole = self._whole
+        if whole is None:
+            if not self._have or self._need - self._have < _LARGE:
+                return None
+            whole = self._whole = bytearray(self._need)
+            at = 0
+            for part in self._parts:
+                whole[at:at + len(part)] = part
+                at += len(part)
+            self._parts.clear()
+        return memoryview(whole)[self._have:]
+
+    def filled(self, count: int) -> bytearray | None:
+        """So many bytes were received into `room`. The whole frame once it is complete."""
+        self._have += count
+        whole = self._whole
+        if whole is None or self._have < self._need:
+            return None
+        self._whole, self._have = None, 0
+        return whole
 
     @property
     def pending_bytes(self) -> int:
@@ -48,6 +77,11 @@ class ChunkBuffer:
         """FrameTooLarge as soon as a length prefix over the limit is there."""
         if not self._have:
             return chunk
+        if self._whole is not None:
+            taken = min(len(chunk), self._need - self._have)
+            self._whole[self._have:self._have + taken] = memoryview(chunk)[:taken]
+            whole = self.filled(taken)
+            return b"" if whole is None else bytes(whole) + chunk[taken:]
         last = self._parts[-1]
         if len(chunk) >= _SMALL:
             self._parts.append(chunk)

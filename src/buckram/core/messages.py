@@ -52,7 +52,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes: the whole frame."""
+    """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes: the whole frame.
+
+    `framed` asks for the entries in the frames in which they were added, which a bookie has ready; it needs the
+    master key, and who does not know it or has another key answers in the usual form.
+    """
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -61,6 +65,7 @@ class BatchRead:
     fence: bool = False
     master_key: bytes | None = None
     high_priority: bool = False
+    framed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

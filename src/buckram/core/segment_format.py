@@ -220,8 +220,8 @@ def _skip_frames(data: bytes, at: int, count: int) -> int:
     return at
 
 
-def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> list[bytes]:
-    """What walk_run gives if all frames have one size and the right ids; else nothing."""
+def _equal_stride(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> int:
+    """The size of each of the frames if all have one, and the right ids; else 0."""
     stride = 4 + int(_LENGTH.unpack_from(data, at)[0])
     if (
         stride < _IDS_END or at + count * stride > end
@@ -229,6 +229,14 @@ def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: i
         or not all_equal(data, at + _IDS_AT, stride, count, ledger.to_bytes(8, "big", signed=True))
         or not count_up(data, at + _IDS_AT + 8, stride, count, entry)
     ):
+        return 0
+    return stride
+
+
+def _cut_equal(data: bytes, at: int, end: int, ledger: int, entry: int, count: int) -> list[bytes]:
+    """What walk_run gives if all frames have one size and the right ids; else nothing."""
+    stride = _equal_stride(data, at, end, ledger, entry, count)
+    if not stride:
         return []
     found: list[bytes] = []
     for done in range(0, count, _FRAMES_AT_ONCE):
@@ -260,13 +268,17 @@ def walk_run(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int,
     return found
 
 
-def run_extent(data: bytes, skip: int, ledger: int, entry: int, count: int) -> tuple[int, int]:
-    """Where the frames of `count` entries from `entry` on begin and end in a run; CorruptBytes like walk_run."""
-    unpack, at, start = _IDS.unpack_from, 0, 0
+def run_extent(data: bytes, at: int, end: int, skip: int, ledger: int, entry: int, count: int) -> tuple[int, int]:
+    """Where the frames of `count` entries from `entry` on begin and end in a run data[at:end]; CorruptBytes like
+    walk_run.
+    """
+    unpack = _IDS.unpack_from
     try:
-        for _ in range(skip):
-            at += 4 + _LENGTH.unpack_from(data, at)[0]
+        if skip:
+            at = _skip_frames(data, at, skip)
         start = at
+        if stride := _equal_stride(data, at, end, ledger, entry, count):
+            return start, start + count * stride
         for wanted in range(entry, entry + count):
             length, owner, got = unpack(data, at)
             if owner != ledger or got != wanted:
@@ -274,7 +286,7 @@ def run_extent(data: bytes, skip: int, ledger: int, entry: int, count: int) -> t
             at += 4 + length
     except struct.error:
         raise CorruptBytes(f"ledger {ledger} entry {entry}: its run of frames is broken") from None
-    if at > len(data):
+    if at > end:
         raise CorruptBytes(f"ledger {ledger} entry {entry}: its run of frames is cut short")
     return start, at
 

@@ -27,11 +27,14 @@ from buckram.core.messages import (
     Reply,
     Request,
 )
-from buckram.core.packed import PackedBodies
+from buckram.core.packed import FrameParts, PackedBodies
 from buckram.errors import Code, InvalidArgument
-from buckram.types import MASTER_KEY_SIZE
+from buckram.types import MASTER_KEY_SIZE, Buffer
 
 DO_FENCING = 0x0001
+FRAMED = 0x4000
+"""Our own flag of batch reads and of their answers, which Apache's bookies ignore: the entries are in the frames in
+which they were added. The master key follows the request, because these frames hold it."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
@@ -68,8 +71,8 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
     if isinstance(request, BatchRead):
         key = _read_key(request)
         return _BATCH.pack(
-            40 + len(key), header_of(2, BATCH_READ_ENTRY, _read_flags(request)), request.ledger_id, request.entry_id,
-            request_id, request.max_count, request.max_bytes,
+            40 + len(key), header_of(2, BATCH_READ_ENTRY, _read_flags(request) | (FRAMED if request.framed else 0)),
+            request.ledger_id, request.entry_id, request_id, request.max_count, request.max_bytes,
         ) + key
     if isinstance(request, Auth):
         message = pb.AuthMessage(authPluginName=request.plugin, payload=request.payload).SerializeToString()
@@ -83,7 +86,8 @@ def _read_flags(request: Read | BatchRead) -> int:
 
 def _read_key(request: Read | BatchRead) -> bytes:
     key = request.master_key or b""
-    if len(key) not in ((MASTER_KEY_SIZE,) if request.fence else (0, MASTER_KEY_SIZE)):
+    needed = request.fence or (isinstance(request, BatchRead) and request.framed)
+    if len(key) not in ((MASTER_KEY_SIZE,) if needed else (0, MASTER_KEY_SIZE)):
         raise InvalidArgument(f"a master key of {len(key)} bytes, {MASTER_KEY_SIZE} are needed")
     return key
 
@@ -154,8 +158,10 @@ def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | Re
         return Refused(Code.BAD_VERSION), context
     if ledger < 0 or entry < 0:
         return Refused(Code.BAD_REQUEST), context
-    fence, high = bool(flags & DO_FENCING), bool(flags & HIGH_PRIORITY)
-    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high), context
+    fence, high, framed = bool(flags & DO_FENCING), bool(flags & HIGH_PRIORITY), False
+    if flags & FRAMED and not fence and len(packet) == 40 + MASTER_KEY_SIZE:
+        framed, key = True, packet[40:]
+    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high, framed), context
 
 
 def _auth_message(packet: bytes) -> tuple[str, bytes]:
@@ -198,7 +204,14 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
     return _REPLY.pack(24, header, number, ledger, entry)
 
 
-def decode_reply(data: bytes, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:
+def framed_reply(context: ReplyContext, frames: FrameParts) -> list[Buffer]:
+    """The answer to a framed batch read, in the pieces that `frames` are in."""
+    header = header_of(context.version, BATCH_READ_ENTRY, FRAMED)
+    head = _REPLY.pack(32 + frames.size, header, Code.OK.v2, context.ledger_id, context.entry_id)
+    return [head + _I64.pack(context.txn), *frames.parts]
+
+
+def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:
     """-> (reply, operation by its v3 number, request id of a batch read or 0), of the packet data[start:end].
 
     Entries of a batch read stay in `data`. BadPacket when it is malformed.
@@ -208,9 +221,9 @@ def decode_reply(data: bytes, start: int = 0, end: int | None = None) -> tuple[R
     if size < 4:
         raise BadPacket(f"a v2 answer of {size} bytes")
     header = _U32.unpack_from(data, start)[0]
-    opcode = header >> 16 & 0xFF if header >> 24 else header
+    opcode, flags = (header >> 16 & 0xFF, header & 0xFFFF) if header >> 24 else (header, 0)
     if opcode == AUTH:
-        plugin, payload = _auth_message(data[start:stop])
+        plugin, payload = _auth_message(bytes(data[start:stop]))
         return AuthReply(Code.OK, plugin, payload), OP_AUTH, 0
     if opcode not in _OPERATION or size < 24:
         raise BadPacket(f"a v2 answer of {size} bytes with opcode {opcode}")
@@ -219,11 +232,14 @@ def decode_reply(data: bytes, start: int = 0, end: int | None = None) -> tuple[R
     if opcode == ADDENTRY:
         return AddReply(code, ledger, entry), OP_ADD, 0
     if opcode == READENTRY:
-        return ReadReply(code, ledger, entry, data[start + 24:stop] if code is Code.OK else None), OP_READ, 0
+        return ReadReply(code, ledger, entry, bytes(data[start + 24:stop]) if code is Code.OK else None), OP_READ, 0
     if size < 32:
         raise BadPacket(f"a v2 batch answer of {size} bytes, 32 are needed")
     request_id = _I64.unpack_from(data, start + 24)[0]
-    bodies: Sequence[bytes] | None = PackedBodies.parse(data, start + 32, stop) if code is Code.OK else []
+    bodies: Sequence[bytes] | None = []
+    if code is Code.OK:
+        parse = PackedBodies.parse_frames if flags & FRAMED else PackedBodies.parse
+        bodies = parse(data, start + 32, stop)
     if bodies is None:
         raise BadPacket("the entries of a v2 batch answer do not fit it")
     return BatchReadReply(code, ledger, entry, bodies), OP_BATCH_READ, request_id

@@ -14,7 +14,7 @@ from typing import cast
 from buckram.config import NetConfig
 from buckram.core.acks import AckEvent, SentRun
 from buckram.core.answers import bookie_error
-from buckram.core.client_protocol import ClientProtocol, Conflict
+from buckram.core.client_protocol import ClientProtocol, Conflict, Received
 from buckram.core.messages import Reply, Request
 from buckram.errors import (
     BookieError,
@@ -74,8 +74,19 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
             return
+        self._received(self._protocol.feed(data))
+
+    def room(self) -> memoryview | None:
+        """net.tcp.Receiver: where the next bytes should be received; None: anywhere, for data_received."""
+        return self._protocol.room() if self.error is None else None
+
+    def filled(self, count: int) -> None:
+        """net.tcp.Receiver: so many bytes were received into `room`."""
+        if self.error is None:
+            self._received(self._protocol.filled(count))
+
+    def _received(self, received: Received) -> None:
         self._last_received = self._loop.time()
-        received = self._protocol.feed(data)
         try:
             if received.acks:
                 self._deliver(received.acks, _no_answer(self.bookie_id, self._config.request_timeout_s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from buckram.net.allocator import keep_freed_memory
 from buckram.net.clock import SystemClock
 from buckram.net.stats import NullStats
 from buckram.net.tcp import TcpNetwork
@@ -12,4 +13,5 @@ from buckram.seams import Runtime, Stats
 
 def production_runtime(seed: int | None = None, stats: Stats | None = None) -> Runtime:
     """`seed` None: randomness from the operating system. `stats` None: none are kept."""
+    keep_freed_memory()
     return Runtime(TcpNetwork(), SystemClock(), random.Random(seed), stats if stats is not None else NullStats())

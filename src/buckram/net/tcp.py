@@ -6,9 +6,52 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast
 
 BACKLOG = 1024
+SCRATCH_BYTES = 64 * 1024
+"""Received at once when nobody says where bytes belong."""
+
+
+class Receiver(Protocol):
+    """An asyncio.Protocol that may say where its bytes belong: a large answer is then received without a copy."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def eof_received(self) -> bool | None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def room(self) -> memoryview | None:
+        """Where the next bytes belong; None: anywhere, tell data_received."""
+        ...
+    def filled(self, count: int) -> None:
+        """So many bytes are in what `room` gave last."""
+        ...
+
+
+class _Reception(asyncio.BufferedProtocol):
+    """Between a transport and a Receiver. `scratch` is shared: a loop fills and empties it in one step."""
+
+    def __init__(self, receiver: Receiver, scratch: memoryview) -> None:
+        self._receiver, self._scratch = receiver, scratch
+        self._direct = False
+        self.connection_made = receiver.connection_made  # type: ignore[method-assign]  # what is only passed on
+        self.connection_lost = receiver.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = receiver.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = receiver.resume_writing  # type: ignore[method-assign]
+        self.eof_received = receiver.eof_received  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        room = self._receiver.room()
+        self._direct = room is not None
+        return self._scratch if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._direct:
+            self._receiver.filled(nbytes)
+        else:
+            self._receiver.data_received(bytes(self._scratch[:nbytes]))
 
 
 class TcpListener:
@@ -29,13 +72,20 @@ class TcpListener:
 
 
 class TcpNetwork:
-    """seams.Network on sockets; Nagle off, keep-alive on."""
+    """seams.Network on sockets; Nagle off, keep-alive on. For one loop."""
+
+    def __init__(self) -> None:
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         loop = asyncio.get_running_loop()
-        transport, protocol = await loop.create_connection(factory, host, port)
+        protocol = factory()
+        outer: asyncio.BaseProtocol = protocol
+        if hasattr(protocol, "room"):
+            outer = _Reception(cast("Receiver", protocol), self._scratch)
+        transport, _ = await loop.create_connection(lambda: outer, host, port)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             # asyncio and uvloop set TCP_NODELAY themselves today; the hot path depends on it, so do not rely on that.

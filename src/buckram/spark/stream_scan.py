@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
 from buckram.core.messages import BatchRead
 from buckram.core.packed import PackedBodies
-from buckram.core.wire_v2 import encode_request
+from buckram.core.wire_v2 import FRAMED, encode_request
 from buckram.types import BookieAddress, EntryId, LedgerId
 
 _ANSWER = struct.Struct(">IIiqqq")
@@ -75,14 +75,15 @@ class Scan:
             count = min(self._step, self._last - self._to_ask + 1)
             self._requests += 1
             # Room for entries that are larger than most: a short answer costs the answers behind it.
-            request = BatchRead(self._ledger, self._to_ask, count, 4 * REQUEST_BYTES)
+            size, framed = 4 * REQUEST_BYTES, not self._large
+            request = BatchRead(self._ledger, self._to_ask, count, size, master_key=self._digest.key, framed=framed)
             self._link.sendall(encode_request(request, self._requests))
             self._asked.append((self._requests, self._to_ask, count))
             self._to_ask += count
 
     def _answer(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         request, first, count = self._asked.popleft()
-        size, _, code, ledger, entry, echoed = _ANSWER.unpack(self._receive(_ANSWER.size))
+        size, header, code, ledger, entry, echoed = _ANSWER.unpack(self._receive(_ANSWER.size))
         rest = size - (_ANSWER.size - 4)
         if code != _OK or (ledger, entry, echoed) != (self._ledger, first, request) or not 0 < rest <= MAX_FRAME_BYTES:
             raise ScanFailed(f"bookie at {self._address}: code {code} for entry {first} of ledger {self._ledger}")
@@ -96,7 +97,7 @@ class Scan:
                 self._next += 1
                 yield self._next - 1, [payload]
         else:
-            yield from self._many(self._receive(rest))
+            yield from self._many(self._receive(rest), framed=bool(header & FRAMED))
         if not first < self._next <= first + count:
             raise ScanFailed(f"bookie at {self._address}: {self._next - first} entries came, {count} were wanted")
         if self._next < first + count:
@@ -111,8 +112,8 @@ class Scan:
             raise ScanFailed(f"bookie at {self._address}: a bad copy of entry {self._next} of ledger {self._ledger}")
         return payload
 
-    def _many(self, packet: bytes) -> Iterator[tuple[EntryId, list[bytes]]]:
-        bodies = PackedBodies.parse(packet, 0)
+    def _many(self, packet: bytes, *, framed: bool) -> Iterator[tuple[EntryId, list[bytes]]]:
+        bodies = PackedBodies.parse_frames(packet, 0) if framed else PackedBodies.parse(packet, 0)
         payloads = self._digest.open_payloads(self._ledger, self._next, bodies) if bodies is not None else []
         if bodies is None or len(payloads) != len(bodies):
             raise ScanFailed(f"bookie at {self._address}: a bad copy in ledger {self._ledger} from {self._next} on")
