@@ -26,7 +26,8 @@ def main(master: str, uri: str, folder: Path) -> None:
     audit = jobs.scrub(session, uri)
     print(json.dumps({
         "total": total, "same": spark_pipeline.total(session, uri) == total, "made": compacted.made,
-        "segments": compacted.segments, "problems": compacted.problems, "healthy": audit.healthy,
+        "segments": compacted.segments, "problems": compacted.problems,
+        "bad": [str(one) for one in audit.bad + audit.unknown],
         "replicas": audit.replicas, "orphans": [one.reason for one in jobs.orphans(session, uri).orphans],
     }))  # fmt: skip
     session.stop()

@@ -28,7 +28,7 @@ def test_a_pipeline_and_jobs_on_two_workers(tmp_path: Path) -> None:
         expected = [[name, 400, 1.25 * sum(range(first, 800, 2))] for first, name in enumerate(("ann", "bob"))]
         assert said["total"] == expected
         assert said["same"]
-        assert (said["problems"], said["healthy"]) == ([], True)
+        assert (said["problems"], said["bad"]) == ([], [])
         assert said["made"] >= 2
         assert said["replicas"] > 0
         assert set(said["orphans"]) == {"in progress"}  # what compaction has replaced, for an hour

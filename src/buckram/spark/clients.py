@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable
+from buckram.net.allocator import keep_freed_memory
 from buckram.types import BookieInfo, BookieSet, LedgerId, Versioned
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def settle() -> None:
     Only in processes that PySpark forked, and only for their first tasks: what later ones hold is not for good.
     """
     global _settled
+    keep_freed_memory()
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if _settled < 2 and spec is not None and spec.name == "pyspark.daemon":
         _settled += 1

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
 from buckram.core.messages import BatchRead
-from buckram.core.packed import PackedBodies
+from buckram.core.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire_v2 import FRAMED, encode_request
 from buckram.types import BookieAddress, EntryId, LedgerId
 
@@ -75,8 +75,8 @@ class Scan:
             count = min(self._step, self._last - self._to_ask + 1)
             self._requests += 1
             # Room for entries that are larger than most: a short answer costs the answers behind it.
-            size, framed = 4 * REQUEST_BYTES, not self._large
-            request = BatchRead(self._ledger, self._to_ask, count, size, master_key=self._digest.key, framed=framed)
+            size, key = 4 * REQUEST_BYTES, self._digest.key
+            request = BatchRead(self._ledger, self._to_ask, count, size, master_key=key, framed=True)
             self._link.sendall(encode_request(request, self._requests))
             self._asked.append((self._requests, self._to_ask, count))
             self._to_ask += count
@@ -87,17 +87,22 @@ class Scan:
         rest = size - (_ANSWER.size - 4)
         if code != _OK or (ledger, entry, echoed) != (self._ledger, first, request) or not 0 < rest <= MAX_FRAME_BYTES:
             raise ScanFailed(f"bookie at {self._address}: code {code} for entry {first} of ledger {self._ledger}")
+        framed = bool(header & FRAMED)
         if self._large:
+            gap = FRAME_HEAD if framed else 4
             while rest > 0:
-                stored = _SIZE.unpack(self._receive(4))[0]
-                rest -= 4 + stored
+                before = self._receive(min(gap, rest))
+                if len(before) < gap:
+                    raise ScanFailed(f"bookie at {self._address}: entry {self._next} is cut off")
+                stored = _SIZE.unpack_from(before)[0] + 4 - gap
+                rest -= gap + stored
                 if stored < self._digest.overhead or rest < 0:
                     raise ScanFailed(f"bookie at {self._address}: entry {self._next} has no good size")
                 payload = self._one(stored)
                 self._next += 1
                 yield self._next - 1, [payload]
         else:
-            yield from self._many(self._receive(rest), framed=bool(header & FRAMED))
+            yield from self._many(self._receive(rest), framed=framed)
         if not first < self._next <= first + count:
             raise ScanFailed(f"bookie at {self._address}: {self._next - first} entries came, {count} were wanted")
         if self._next < first + count:
