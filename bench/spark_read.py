@@ -78,6 +78,8 @@ def scan(spark: SparkSession, uri: str, folder: str, pids: list[int]) -> Figures
         kinds: dict[str, Callable[[], DataFrame]] = {
             "parquet": lambda place=place: spark.read.parquet(place),  # type: ignore[misc]
             "stream": lambda size=size: load(spark, uri, size),  # type: ignore[misc]
+            # As from bookies of other machines.
+            "sockets": lambda size=size: load(spark, uri, size, localReads="false"),  # type: ignore[misc]
         }
         best: dict[str, float] = {}
         spent: dict[str, float] = {}
@@ -94,6 +96,7 @@ def scan(spark: SparkSession, uri: str, folder: str, pids: list[int]) -> Figures
             figures[f"{kind}_records_per_s_{size}"] = round(count / seconds)
             figures[f"{kind}_mb_per_cpu_s_{size}"] = round(count * size / spent[kind] / MB)
         figures[f"of_parquet_{size}"] = round(best["parquet"] / best["stream"], 2)
+        figures[f"sockets_of_parquet_{size}"] = round(best["parquet"] / best["sockets"], 2)
         shutil.rmtree(place)
     return figures
 
@@ -121,8 +124,8 @@ def stream(spark: SparkSession, uri: str, folder: str, pids: list[int]) -> Figur
     }
 
 
-def load(spark: SparkSession, uri: str, size: int) -> DataFrame:
-    return spark.read.format("buckram").option("metadata", uri).load(f"s{size}")
+def load(spark: SparkSession, uri: str, size: int, **options: str) -> DataFrame:
+    return spark.read.format("buckram").options(metadata=uri, **options).load(f"s{size}")
 
 
 def cpu(pids: Sequence[int]) -> float:

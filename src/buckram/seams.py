@@ -130,6 +130,10 @@ class Disk(Protocol):
         """Another for every copy of the directory, and after every boot of the machine; "" if that cannot be told."""
         ...
 
+    def directory(self) -> str:
+        """Where other processes of the machine find the files and what was synced in them; "" where they do not."""
+        ...
+
     def lock(self) -> None:
         """Hold the directory for this process; OSError if another process holds it."""
         ...

@@ -164,14 +164,16 @@ class Fetcher:
         loaded(None)
 
     def _settled(self, segment: Segment) -> int:
-        """Up to where chunks of the segment may be read: durable bytes that nothing will be added to."""
-        if segment.index is None:
+        """Up to where chunks of the segment may be read: nothing will be added to them."""
+        durable = self.durable(segment)
+        return durable if segment.index is None else durable // CHUNK_BYTES * CHUNK_BYTES
+
+    def durable(self, segment: Segment) -> int:
+        """Up to where the file has what was added, at least."""
+        if segment.index is None or segment.base is None:
             return segment.log_end
-        if segment.base is None:
-            return segment.log_end // CHUNK_BYTES * CHUNK_BYTES
         # Nothing that waits for the disk is as old as half of the ring.
-        end = self._log.ring.head - self._log.ring.size // 2 - segment.base
-        return max(0, end // CHUNK_BYTES * CHUNK_BYTES)
+        return max(0, self._log.ring.head - self._log.ring.size // 2 - segment.base)
 
     def _in_order(self, fetch: Fetch) -> bool:
         """The fetch goes on where the ledger's last one ended, close by in the log, and a chunk may be read there."""

@@ -17,12 +17,14 @@ from buckram.bookie.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.read_ahead import CHUNK_BYTES
 from buckram.bookie.segments import DirEntry, OpenFiles, Segment
 from buckram.bookie.store_errors import StoreError
+from buckram.core.located import Extent, extended
 from buckram.core.packed import FrameParts
 from buckram.core.segment_format import CorruptBytes
 from buckram.seams import Disk
 from buckram.types import EntryId, LedgerId
 
 AnyFetch = TypeVar("AnyFetch", bound=Fetch)
+MAX_EXTENTS = 1000
 _SPANS_LIMIT = 512
 """Ledgers whose segments are remembered."""
 
@@ -238,6 +240,35 @@ class Lookup:
             done(FrameParts(parts, count) if parts and (size <= max_bytes or count == 1) else None)
 
         self._fetcher.fetch(fetches, [], finish)
+
+    def extents(self, ledger: LedgerId, first: EntryId, count: int) -> list[Extent]:
+        """Where so many entries from `first` on are, as far as the files have them for sure; at most MAX_EXTENTS."""
+        found: list[Extent] = []
+        whole = False  # all frames of the last extent are wanted, so that others may follow in it
+        entry, end = first, first + count
+        while entry < end:
+            there = self._next(ledger, entry, end - 1)
+            if there is None:
+                break
+            segment, places, stop = there
+            durable = self._fetcher.durable(segment)
+            for start, held, skip, offset, length in places:
+                taken = min(stop, start + held, end) - entry
+                if taken <= 0:
+                    break
+                if offset + length > durable:
+                    return found
+                extent = Extent(segment.name, offset, length, skip + entry - start, entry, taken)
+                joined = extended(found[-1], extent, CHUNK_BYTES) if whole else None
+                if joined is not None:
+                    found[-1] = joined
+                elif len(found) < MAX_EXTENTS:
+                    found.append(extent)
+                else:
+                    return found
+                entry += taken
+                whole = entry == start + held
+        return found
 
     def _plan(
         self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int, make: type[AnyFetch]

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from buckram.bookie.batches import SERVED, Batch, BatchSource
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls, Proof, Waiter, Woken
 from buckram.bookie.session import HIGH_WATER, REQUEST_COST, Session
 from buckram.bookie.store import LedgerRecord, Store
 from buckram.bookie.store_errors import StoreError
 from buckram.core.context import ReplyContext
+from buckram.core.located import Located
 from buckram.core.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, ReadReply
 from buckram.core.packed import FrameParts
-from buckram.core.wire_v2 import framed_reply
 from buckram.errors import Code
 from buckram.seams import Stats
 from buckram.types import NO_ENTRY, EntryId, LedgerId
@@ -31,7 +32,6 @@ FIRST_GUESS, SMALLEST_GUESS = 512 * 1024, 4096
 BATCH_OVERHEAD = 24 + 8 + 4
 FRAME_ROOM = 128
 """What a v3 answer needs beside the entry, generously."""
-UNLIMITED = 2**31 - 1
 
 Outcome: TypeAlias = bytes | StoreError | None
 
@@ -57,7 +57,8 @@ class ReadPath:
         self._store, self._polls, self._budget, self._fenced = store, polls, budget, fenced
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
-        self._served = stats.counter("buckram_bookie_read_entries_total", "entries sent to readers")
+        self._batches = BatchSource(store, stats)
+        self._served = stats.counter(*SERVED)
         self._failed = stats.counter("buckram_bookie_failed_reads_total", "reads answered with anything but entries")
         self._ready: dict[Session, None] = {}
 
@@ -238,29 +239,7 @@ class ReadPath:
                 self._batch_done(session, job, cost, [])
                 return
             first = last
-        count = request.max_count if request.max_count > 0 else UNLIMITED
-        budget = max(0, cost - BATCH_OVERHEAD)
-        done = partial(self._batch_done, session, job, cost)
-        if request.framed and not request.fence:
-            record = self._store.ledger(request.ledger_id)
-            if record is not None and record.master_key == request.master_key:
-                self._read_frames(request, first, count, budget, done)
-                return
-        self._store.read_range(request.ledger_id, first, count, budget, done)
-
-    def _read_frames(
-        self, request: BatchRead, first: EntryId, count: int, budget: int,
-        done: Callable[[FrameParts | list[bytes] | StoreError], None],
-    ) -> None:
-        """Without a step for each entry; in the usual form where that does not go."""
-
-        def came(frames: FrameParts | None) -> None:
-            if frames is None:
-                self._store.read_range(request.ledger_id, first, count, budget, done)
-            else:
-                done(frames)
-
-        self._store.read_frames(request.ledger_id, first, count, budget, came)
+        self._batches.read(request, first, max(0, cost - BATCH_OVERHEAD), partial(self._batch_done, session, job, cost))
 
     # -- answers
 
@@ -276,14 +255,11 @@ class ReadPath:
             self._finish(session, job, outcome)
         self._go_on(session)
 
-    def _batch_done(
-        self, session: Session, job: Job, cost: int, outcome: FrameParts | list[bytes] | StoreError
-    ) -> None:
+    def _batch_done(self, session: Session, job: Job, cost: int, outcome: Batch) -> None:
         session.reading_bytes -= cost
-        if isinstance(outcome, FrameParts):
+        if isinstance(outcome, (FrameParts, Located)):
             session.requests_held -= REQUEST_COST
-            self._served.inc(len(outcome))
-            session.send_parts(framed_reply(job.context, outcome))
+            session.send_parts(self._batches.parts(job.context, outcome))
         else:
             self._finish(session, job, outcome)
         self._go_on(session)

@@ -27,6 +27,7 @@ from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_state import StoreState
 from buckram.config import StoreConfig
+from buckram.core.located import Located
 from buckram.core.packed import FrameParts
 from buckram.core.segment_format import MAX_LAC_PACKET, RUN_RECORD, STATE_FRAME_SIZE
 from buckram.errors import InvalidArgument, invariant_failed
@@ -353,6 +354,14 @@ class Store:
             done(None)
             return
         self._lookup.read_frames(ledger_id, first, max_count, max_bytes, done)
+
+    def located(self, ledger_id: LedgerId, first: EntryId, count: int) -> Located | None:
+        """Where the log files have so many entries from `first` on, or the first of them; None where they have none, or
+        the disk shows its files to nobody."""
+        disk = self._state.disk
+        directory = disk.directory() if self._log.failed is None else ""
+        extents = self._lookup.extents(ledger_id, first, count) if directory else []
+        return Located(directory, disk.identity(), extents) if extents else None
 
     def entries(self, ledger_id: LedgerId) -> list[tuple[EntryId, int]]:
         """(first, count) of what is stored here, ascending and disjoint. StoreError when an index is unreadable."""

@@ -55,7 +55,8 @@ class BatchRead:
     """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes: the whole frame.
 
     `framed` asks for the entries in the frames in which they were added, which a bookie has ready; it needs the
-    master key, and who does not know it or has another key answers in the usual form.
+    master key, and who does not know it or has another key answers in the usual form. `located` asks, with the key
+    too, where in files they are; who cannot say so answers as if that had not been asked.
     """
 
     ledger_id: LedgerId
@@ -66,6 +67,7 @@ class BatchRead:
     master_key: bytes | None = None
     high_priority: bool = False
     framed: bool = False
+    located: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from buckram.core import bookkeeper_pb2 as pb
 from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, frame_add
 from buckram.core.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_READ, BadPacket, Refused, ReplyContext
 from buckram.core.entry import MIN_STORED_BYTES
+from buckram.core.located import Located
 from buckram.core.messages import (
     Add,
     AddReply,
@@ -35,6 +36,8 @@ DO_FENCING = 0x0001
 FRAMED = 0x4000
 """Our own flag of batch reads and of their answers, which Apache's bookies ignore: the entries are in the frames in
 which they were added. The master key follows the request, because these frames hold it."""
+LOCATED = 0x2000
+"""Beside FRAMED in a request: the answer may say where the entries are (core/located) and has this flag then."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
@@ -69,9 +72,9 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
         flags = (RECOVERY_ADD if request.recovery else 0) | (HIGH_PRIORITY if request.high_priority else 0)
         return frame_add(request.master_key, request.body, flags)
     if isinstance(request, BatchRead):
-        key = _read_key(request)
+        key, flags = _read_key(request), _read_flags(request) | (FRAMED if request.framed else 0)
         return _BATCH.pack(
-            40 + len(key), header_of(2, BATCH_READ_ENTRY, _read_flags(request) | (FRAMED if request.framed else 0)),
+            40 + len(key), header_of(2, BATCH_READ_ENTRY, flags | (LOCATED if request.located else 0)),
             request.ledger_id, request.entry_id, request_id, request.max_count, request.max_bytes,
         ) + key
     if isinstance(request, Auth):
@@ -161,7 +164,8 @@ def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | Re
     fence, high, framed = bool(flags & DO_FENCING), bool(flags & HIGH_PRIORITY), False
     if flags & FRAMED and not fence and len(packet) == 40 + MASTER_KEY_SIZE:
         framed, key = True, packet[40:]
-    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high, framed), context
+    located = framed and bool(flags & LOCATED)
+    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high, framed, located), context
 
 
 def _auth_message(packet: bytes) -> tuple[str, bytes]:
@@ -209,6 +213,14 @@ def framed_reply(context: ReplyContext, frames: FrameParts) -> list[Buffer]:
     header = header_of(context.version, BATCH_READ_ENTRY, FRAMED)
     head = _REPLY.pack(32 + frames.size, header, Code.OK.v2, context.ledger_id, context.entry_id)
     return [head + _I64.pack(context.txn), *frames.parts]
+
+
+def located_reply(context: ReplyContext, located: Located) -> bytes:
+    """The answer that says where the entries are."""
+    body = located.pack()
+    header = header_of(context.version, BATCH_READ_ENTRY, LOCATED)
+    head = _REPLY.pack(32 + len(body), header, Code.OK.v2, context.ledger_id, context.entry_id)
+    return head + _I64.pack(context.txn) + body
 
 
 def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:

@@ -149,12 +149,10 @@ class LocalDisk:
         return Space(facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail)
 
     def identity(self) -> str:
-        try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            return ""
-        facts = os.stat(self.path)
-        return f"{boot} {facts.st_dev} {facts.st_ino}"
+        return identity_of(self.path)
+
+    def directory(self) -> str:
+        return str(self.path.resolve())
 
     def lock(self) -> None:
         if self._lock_fd >= 0:
@@ -363,3 +361,13 @@ def _read_cached(reads: Sequence[Read]) -> list[bytes] | None:
             return None
         found.append(bytes(buffer))
     return found
+
+
+def identity_of(directory: str | Path) -> str:
+    """Disk.identity() of a LocalDisk there; OSError where there is none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    facts = os.stat(directory)
+    return f"{boot} {facts.st_dev} {facts.st_ino}"

@@ -108,6 +108,9 @@ class MemoryDisk:
     def identity(self) -> str:
         return ""
 
+    def directory(self) -> str:
+        return ""
+
     def lock(self) -> None:
         pass
 

@@ -75,6 +75,9 @@ class WithholdingDisk(LocalDisk):
 
     # -- names
 
+    def directory(self) -> str:
+        return ""  # the files lack what is withheld
+
     def open(  # type: ignore[override]  # the same seam, files of our own
         self, name: str, *, create: bool = False, size: int = 0, direct: bool = False
     ) -> WithholdingFile:

@@ -219,6 +219,9 @@ class SimDisk:
     def identity(self) -> str:
         return self.device.name
 
+    def directory(self) -> str:
+        return ""
+
     def lock(self) -> None:
         holder = self.device.holder
         if holder is not None and not holder.dead and holder is not self._process:

@@ -212,6 +212,8 @@ OPTIONS: tuple[Option, ...] = (
            "goes on at the earliest and says so in the log", a_flag),
     Option("includeHeaders", READS, "false", "Adds the column `headers`", a_flag),
     Option("maxPartitionBytes", READS, "64m", "Partitions of about so many bytes", a_size),
+    Option("localReads", READS, "true", "Executors read the log files of bookies that run on their machine as the same "
+           "user, at the places that the bookie names; the digests are checked as ever", a_flag),
     Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
     Option("pushdown", READ, "false", "Filters on `offset` and `append_time` narrow what is read; needs Spark 4.1 and "
            "`spark.sql.python.filterPushdown.enabled=true`", a_flag),

@@ -113,6 +113,7 @@ class StreamOptions:
     max_offsets: int | None = None
     max_bytes: int | None = None
     cursor: str | None = None
+    local_reads: bool = True
 
     @classmethod
     def parse(cls, given: Mapping[str, str], role: Role) -> StreamOptions:
@@ -133,7 +134,7 @@ class StreamOptions:
             _microseconds(found.get("startingTimestamp")), _microseconds(found.get("endingTimestamp")),
             found["failOnDataLoss"], found["includeHeaders"], found["maxPartitionBytes"], found.get("minPartitions", 1),
             bool(found.get("pushdown")), found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger"),
-            found.get("cursor"),
+            found.get("cursor"), found["localReads"],
         )  # fmt: skip
 
 

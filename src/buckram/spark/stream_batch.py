@@ -48,7 +48,7 @@ class StreamBatchReader(DataSourceReader):
         if not isinstance(partition, StreamPartition):
             return iter(())  # Spark calls once with an empty partition where there are none
         options = self.options
-        return PartitionReader(options.metadata, self.shape, options.fail_on_loss).read(partition)
+        return PartitionReader(options, self.shape).read(partition)
 
 
 class FilteringStreamReader(StreamBatchReader):

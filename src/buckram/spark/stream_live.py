@@ -205,7 +205,7 @@ class LiveReader(DataSourceStreamReader):
         if not isinstance(partition, StreamPartition):
             return iter(())
         options = self.options
-        return PartitionReader(options.metadata, self.shape, options.fail_on_loss).read(partition)
+        return PartitionReader(options, self.shape).read(partition)
 
     def commit(self, end: Offset) -> None:
         """Everything before `end` is done: the cursor may pass it."""

@@ -1,8 +1,8 @@
 """Reading one partition in an executor: entries from the bookies, as Arrow. Asks no metadata store while all is well.
 
-First by a plain scan of one replica (stream_scan.py), from the first trouble on with the client. When a ledger is not
-where the planner saw it (repaired, compacted, truncated meanwhile) the rest of the slice is read through a client of
-the cluster, which finds it or says that it is gone.
+First by plain scans of one replica (local_scan.py, stream_scan.py), from the first trouble on with the client. When a
+ledger is not where the planner saw it (repaired, compacted, truncated meanwhile) the rest of the slice is read through
+a client of the cluster, which finds it or says that it is gone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ from buckram.core.stream_names import stream_name
 from buckram.errors import NoSuchEntry, NoSuchLedger, ReadFailed
 from buckram.spark.clients import connection, direct, plainly, settle
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
-from buckram.spark.planning import RecordsLost
+from buckram.spark.local_scan import LocalScan
+from buckram.spark.planning import RecordsLost, StreamOptions
 from buckram.spark.stream_plan import Slice, StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
 from buckram.streams.reader import Truncated
@@ -50,8 +52,9 @@ class _Place:
 class PartitionReader:
     """Picklable; made once per query, used by every task."""
 
-    def __init__(self, uri: str, shape: Shape, fail_on_loss: bool) -> None:
-        self._uri, self._shape, self._fail_on_loss = uri, shape, fail_on_loss
+    def __init__(self, options: StreamOptions, shape: Shape) -> None:
+        self._uri, self._shape, self._fail_on_loss = options.metadata, shape, options.fail_on_loss
+        self._local = options.local_reads
 
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
         """The records of the partition, in order."""
@@ -65,7 +68,7 @@ class PartitionReader:
     def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:
         place = _Place(piece.first, piece.first_entry)
         try:
-            yield from self._entries(piece, place, _scanned(partition, piece))
+            yield from self._entries(piece, place, _scanned(partition, piece, local=self._local))
         except ScanFailed as failed:
             log.info("%s: reading on with the client", failed)
         pauses = iter(_PAUSES_S)
@@ -152,7 +155,7 @@ def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reade
     return Reader(services, piece.ledger, Versioned(metadata, -1), digest, piece.last_entry)
 
 
-def _scanned(partition: StreamPartition, piece: Slice) -> Iterator[tuple[EntryId, bytes]]:
+def _scanned(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterator[tuple[EntryId, bytes]]:
     """The same from one replica, where each has all entries. ScanFailed."""
     metadata = partition.ledgers[piece.ledger]
     if not quorum_of(metadata).mirrored:
@@ -165,12 +168,16 @@ def _scanned(partition: StreamPartition, piece: Slice) -> Iterator[tuple[EntryId
         address = places.get(span.ensemble[(piece.ledger + piece.first_entry) % len(span.ensemble)])
         if address is None:
             raise ScanFailed(f"ledger {piece.ledger}: no address of {span.ensemble}")
-        scan = Scan(address, piece.ledger, digest, span.first, span.last, entry_bytes)
-        try:
-            for first, payloads in scan.entries():
-                yield from enumerate(payloads, first)
-        finally:
-            scan.close()
+        position = span.first
+        if local:
+            with closing(LocalScan(address, piece.ledger, digest, position, span.last)) as files:
+                for first, payloads in files.entries():
+                    yield from enumerate(payloads, first)
+                    position = first + len(payloads)
+        if position <= span.last:
+            with closing(Scan(address, piece.ledger, digest, position, span.last, entry_bytes)) as scan:
+                for first, payloads in scan.entries():
+                    yield from enumerate(payloads, first)
 
 
 def _decoded(piece: Slice, entry: EntryId, payload: bytes) -> Batch | None:

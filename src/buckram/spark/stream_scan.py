@@ -19,7 +19,7 @@ from buckram.core.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire_v2 import FRAMED, encode_request
 from buckram.types import BookieAddress, EntryId, LedgerId
 
-_ANSWER = struct.Struct(">IIiqqq")
+ANSWER = struct.Struct(">IIiqqq")
 """Length, packet header, code, ledger, entry and request id of the answer to a v2 batch read; entries follow."""
 _SIZE = struct.Struct(">i")
 REQUEST_BYTES = 1024 * 1024
@@ -28,7 +28,7 @@ LARGE_BYTES = 16 * 1024
 """From here on entries are received one by one; smaller ones in the frame they come in."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 TIMEOUT_S = 5.0
-_OK = 0
+OK = 0
 
 
 class ScanFailed(Exception):
@@ -52,11 +52,11 @@ class Scan:
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         """(first entry, payloads) in order, each verified. ScanFailed."""
         try:
-            self._link = _take(self._address)
+            self._link = take(self._address)
             while self._next <= self._last:
                 self._ask()
                 yield from self._answer()
-            _give_back(self._address, self._link)
+            give_back(self._address, self._link)
             self._link = None
         except (OSError, struct.error) as error:
             raise ScanFailed(f"bookie at {self._address}: {error}") from None
@@ -83,9 +83,9 @@ class Scan:
 
     def _answer(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         request, first, count = self._asked.popleft()
-        size, header, code, ledger, entry, echoed = _ANSWER.unpack(self._receive(_ANSWER.size))
-        rest = size - (_ANSWER.size - 4)
-        if code != _OK or (ledger, entry, echoed) != (self._ledger, first, request) or not 0 < rest <= MAX_FRAME_BYTES:
+        size, header, code, ledger, entry, echoed = ANSWER.unpack(self._receive(ANSWER.size))
+        rest = size - (ANSWER.size - 4)
+        if code != OK or (ledger, entry, echoed) != (self._ledger, first, request) or not 0 < rest <= MAX_FRAME_BYTES:
             raise ScanFailed(f"bookie at {self._address}: code {code} for entry {first} of ledger {self._ledger}")
         framed = bool(header & FRAMED)
         if self._large:
@@ -136,21 +136,25 @@ class Scan:
         self._to_ask, self._step = self._next, max(1, self._step // 2)
 
     def _receive(self, count: int) -> bytes:
-        """Exactly so many bytes, usually in one piece and one call."""
         assert self._link is not None
-        if not count:
-            return b""
-        data = self._link.recv(count, socket.MSG_WAITALL)
-        if len(data) == count:
-            return data
-        parts = [data]
-        missing = count - len(data)
-        while missing:
-            if not parts[-1]:
-                raise ScanFailed(f"bookie at {self._address} hung up")
-            parts.append(self._link.recv(missing, socket.MSG_WAITALL))
-            missing -= len(parts[-1])
-        return b"".join(parts)
+        return receive(self._link, self._address, count)
+
+
+def receive(link: socket.socket, address: BookieAddress, count: int) -> bytes:
+    """Exactly so many bytes, usually in one piece and one call. ScanFailed."""
+    if not count:
+        return b""
+    data = link.recv(count, socket.MSG_WAITALL)
+    if len(data) == count:
+        return data
+    parts = [data]
+    missing = count - len(data)
+    while missing:
+        if not parts[-1]:
+            raise ScanFailed(f"bookie at {address} hung up")
+        parts.append(link.recv(missing, socket.MSG_WAITALL))
+        missing -= len(parts[-1])
+    return b"".join(parts)
 
 
 # -- connections: one that is idle is kept for the next slice ---------------------------------------------
@@ -158,7 +162,8 @@ class Scan:
 _idle: dict[tuple[int, BookieAddress], socket.socket] = {}
 
 
-def _take(address: BookieAddress) -> socket.socket:
+def take(address: BookieAddress) -> socket.socket:
+    """An idle connection or a new one. OSError."""
     kept = _idle.pop((os.getpid(), address), None)
     if kept is not None:
         # Readable while nothing was asked: the bookie hung up.
@@ -175,7 +180,8 @@ def _take(address: BookieAddress) -> socket.socket:
     return link
 
 
-def _give_back(address: BookieAddress, link: socket.socket) -> None:
+def give_back(address: BookieAddress, link: socket.socket) -> None:
+    """Everything that was asked for on it has been taken."""
     _idle[os.getpid(), address] = link
 
 

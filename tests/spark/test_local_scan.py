@@ -1,0 +1,169 @@
+"""Reading what a bookie of this machine has straight from its files: the same entries, or an early end."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.spark.reading import batch_reader, numbered, rows, write
+from tests.spark.test_read_scan import KIB, ledger_of, sizes
+
+from buckram.core.entry import Digest
+from buckram.core.located import Located
+from buckram.spark import local_scan, stream_scan
+from buckram.spark.local_scan import LocalScan
+from buckram.spark.stream_scan import Scan
+from buckram.testing import ThreadedCluster
+from buckram.types import BookieAddress, DigestType
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    yield
+    local_scan._elsewhere.clear()
+    for link in stream_scan._idle.values():
+        link.close()
+    stream_scan._idle.clear()
+
+
+def found(scan: LocalScan) -> list[tuple[int, bytes]]:
+    try:
+        return [pair for first, payloads in scan.entries() for pair in enumerate(payloads, first)]
+    finally:
+        scan.close()
+
+
+def settled(cluster: ThreadedCluster) -> None:
+    """Restarted bookies have sealed what they held in memory."""
+    for number in range(3):
+        cluster.restart(number)
+
+
+CRC32C = Digest(DigestType.CRC32C, b"")
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[tuple[ThreadedCluster, dict[str, tuple[int, BookieAddress, list[bytes]]]]]:
+    with ThreadedCluster(bookies=3) as cluster:
+        ledgers = {}
+        for kind in ("tiny", "empty", "large", "one", "mixed"):
+            payloads = [os.urandom(size) for size in sizes(kind)]
+            ledgers[kind] = (*ledger_of(cluster.uri, payloads), payloads)
+        settled(cluster)
+        yield cluster, ledgers
+
+
+@pytest.mark.parametrize("kind", ["tiny", "empty", "large", "one", "mixed"])
+def test_every_size_and_every_part(stored: tuple[ThreadedCluster, dict], kind: str) -> None:  # type: ignore[type-arg]
+    ledger, address, payloads = stored[1][kind]
+    last = len(payloads) - 1
+    assert found(LocalScan(address, ledger, CRC32C, 0, last)) == list(enumerate(payloads))
+    rng = random.Random(3)
+    for _ in range(20):
+        low, high = sorted(rng.randrange(len(payloads)) for _ in range(2))
+        assert found(LocalScan(address, ledger, CRC32C, low, high)) == list(enumerate(payloads))[low : high + 1]
+    assert found(LocalScan(address, ledger, CRC32C, 0, last + 5)) == list(enumerate(payloads))
+    assert found(LocalScan(address, ledger, CRC32C, last + 1, last + 5)) == []
+
+
+@pytest.mark.parametrize("digest", ["crc32", "mac", "dummy"])
+def test_digests(stored: tuple[ThreadedCluster, dict], digest: str) -> None:  # type: ignore[type-arg]
+    cluster, _ = stored
+    payloads = [os.urandom(size) for size in (20 * KIB, 7, 100)]
+    ledger, address = ledger_of(cluster.uri, payloads, digest=digest, password="p")
+    settled(cluster)
+    kind = DigestType[digest.upper()]
+    # Without a digest a file that was written anew would go unnoticed.
+    expected = [] if digest == "dummy" else list(enumerate(payloads))
+    assert found(LocalScan(address, ledger, Digest(kind, b"p"), 0, 2)) == expected
+    assert found(LocalScan(address, ledger, Digest(kind, b"another"), 0, 2)) == []
+
+
+@pytest.mark.parametrize("size", [50, 40 * KIB])
+def test_a_changed_byte_ends_the_scan_before_it(size: int, tmp_path: Path) -> None:
+    with ThreadedCluster(bookies=3) as cluster:
+        payloads = [os.urandom(size) for _ in range(5)]
+        ledger, address = ledger_of(cluster.uri, payloads)
+        settled(cluster)
+        scan = LocalScan(address, ledger, CRC32C, 0, 4)
+        located = scan._ask()
+        (extent,) = located.extents
+        place = Path(located.directory) / extent.name
+        whole = place.read_bytes()
+        frame = extent.length // 5
+        for at in [*range(28, 68), *(random.Random(size).randrange(28, frame) for _ in range(10)), frame - 1]:
+            number = at % 5
+            changed = extent.offset + number * frame + at
+            with place.open("r+b") as file:
+                file.seek(changed)
+                file.write(bytes([whole[changed] ^ 0x10]))
+            assert found(LocalScan(address, ledger, CRC32C, 0, 4)) == list(enumerate(payloads))[:number]
+            with place.open("r+b") as file:
+                file.seek(changed)
+                file.write(whole[changed : changed + 1])
+        assert found(LocalScan(address, ledger, CRC32C, 0, 4)) == list(enumerate(payloads))
+
+
+def test_files_that_are_gone_or_elsewhere(
+    stored: tuple[ThreadedCluster, dict], monkeypatch: pytest.MonkeyPatch  # type: ignore[type-arg]
+) -> None:
+    ledger, address, payloads = stored[1]["large"]
+    ask = LocalScan._ask
+
+    def changed(change: dict[str, str]) -> list[tuple[int, bytes]]:
+        def other(self: LocalScan) -> Located:
+            there = ask(self)
+            extents = [extent._replace(name=change.get("name", extent.name)) for extent in there.extents]
+            return Located(change.get("directory", there.directory), there.identity, extents)
+
+        monkeypatch.setattr(LocalScan, "_ask", other)
+        return found(LocalScan(address, ledger, CRC32C, 0, len(payloads) - 1))
+
+    assert changed({"directory": "/nowhere"}) == []
+    assert changed({"name": "../bookie/log-1"}) == []
+    assert changed({"name": "gone"}) == []
+    assert changed({}) == list(enumerate(payloads))
+    monkeypatch.setattr(LocalScan, "_ask", ask)
+    monkeypatch.setattr(local_scan, "identity_of", lambda directory: "another machine")
+    assert found(LocalScan(address, ledger, CRC32C, 0, 3)) == []
+    monkeypatch.undo()
+    assert (os.getpid(), address) in local_scan._elsewhere
+    assert found(LocalScan(address, ledger, CRC32C, 0, 3)) == []  # it is not asked again
+    assert found(LocalScan(BookieAddress("127.0.0.1", 1), ledger, CRC32C, 0, 3)) == []
+
+
+def test_the_reader_goes_on_at_the_bookie_where_the_files_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever that is: every record once; and what is still in memory comes from the bookie."""
+    with ThreadedCluster(bookies=3) as cluster:
+        write(cluster.uri, "default/s", numbered(300), numbered(300))
+        settled(cluster)
+        scans: list[int] = []
+        made = Scan.__init__
+
+        def counted(self: Scan, *args: object) -> None:
+            scans.append(1)
+            made(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Scan, "__init__", counted)
+        for local in (True, False):
+            reader = batch_reader(cluster.uri, "offset", subscribe="default/s", localReads=local)
+            assert [row["offset"] for row in rows(reader)] == list(range(600))
+            assert bool(scans) is not local
+        write(cluster.uri, "default/s", numbered(100))
+        scans.clear()
+        whole = LocalScan.entries
+        for broken in range(4):
+
+            def entries(self: LocalScan, broken: int = broken) -> Iterator[tuple[int, list[bytes]]]:
+                for at, piece in enumerate(whole(self)):
+                    if at == broken:
+                        return
+                    yield piece
+
+            monkeypatch.setattr(LocalScan, "entries", entries)
+            reader = batch_reader(cluster.uri, "value", subscribe="default/s", minPartitions=3)
+            assert [row["value"] for row in rows(reader)] == [*numbered(300), *numbered(300), *numbered(100)]
+        assert scans
