@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from buckram.client.audit import ReplicaAuditor, differing
 from buckram.client.client import Client
+from buckram.config import NetConfig
 from buckram.core.audit import BlockSums, Piece, PieceReport, plan_pieces
 from buckram.core.entry import Digest
 from buckram.core.metadata import created
@@ -18,7 +20,7 @@ from buckram.core.packed import PackedBodies
 from buckram.net.pace import Pace
 from buckram.net.runtime import production_runtime
 from buckram.testing import Cluster, cluster
-from buckram.types import DigestType, LedgerMetadata
+from buckram.types import BookieAddress, DigestType, LedgerMetadata
 
 MARK = b"here is the byte that will be flipped"
 
@@ -145,16 +147,66 @@ async def test_a_bookie_that_hangs_is_no_bad_replica(running: Cluster) -> None:
     async with running.client() as client:
         ledger = await written(client, 20, 200)
         (first, *_) = await pieces_of(client, ledger)
-        await running.kill(running.bookies.index(first.bookie))
-        seen = await client.services.store.bookies()
-        address = next(iter(seen.writable.values())).address
-        assert address is not None
-        from buckram.types import BookieAddress
-
-        async with ReplicaAuditor(production_runtime(), {first.bookie: BookieAddress(address.host, 1)}) as auditor:
+        nobody = {first.bookie: BookieAddress("127.0.0.1", 1)}
+        async with ReplicaAuditor(production_runtime(), nobody, patience_s=0.3) as auditor:
             report = await auditor.check(first)
+            began = asyncio.get_running_loop().time()
+            again = [await auditor.check(first) for _ in range(20)]
         assert report.state == "unknown"
         assert first.bookie in report.error
+        assert {one.state for one in again} == {"unknown"}
+        assert asyncio.get_running_loop().time() - began < 20 * 0.3  # one that is away is not waited for each time
+
+
+class Door:
+    """In front of a bookie, closed at first: connections are taken, and nothing of what they say goes on."""
+
+    def __init__(self, address: BookieAddress) -> None:
+        self._address, self.open = address, asyncio.Event()
+        self.turned_away = 0
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> BookieAddress:
+        self._server = await asyncio.start_server(self._come, "127.0.0.1", 0)
+        return BookieAddress("127.0.0.1", self._server.sockets[0].getsockname()[1])
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.open.is_set():
+            self.turned_away += 1
+            while await reader.read(1 << 16):
+                pass
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(self._address.host, self._address.port)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                sink.write(data)
+            sink.close()
+
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+
+async def test_a_bookie_that_is_away_for_a_moment_is_asked_again(running: Cluster) -> None:
+    async with running.client() as client:
+        ledger = await written(client, 20, 200)
+        (first, *_) = await pieces_of(client, ledger)
+        address = (await client.services.store.bookies()).writable[first.bookie].address
+        assert address is not None
+        net = NetConfig(request_timeout_s=0.1, sweep_interval_s=0.02)
+        door = Door(address)
+        async with door as outside, ReplicaAuditor(production_runtime(), {first.bookie: outside}, net) as auditor:
+            checking = asyncio.ensure_future(auditor.check(first))
+            while door.turned_away < 2:
+                assert not checking.done(), checking.result()
+                await asyncio.sleep(0.01)
+            door.open.set()
+            report = await checking
+        assert (report.state, report.good, report.error) == ("good", 20, "")
 
 
 async def test_what_can_still_grow_is_left(running: Cluster) -> None:
@@ -177,8 +229,6 @@ async def test_good_copies_that_differ(running: Cluster) -> None:
 
 
 async def test_a_speed_limit(running: Cluster) -> None:
-    import asyncio
-
     async with running.client() as client:
         ledger = await written(client, 100, 4000)
         (piece, *_) = await pieces_of(client, ledger)

@@ -23,6 +23,7 @@ from buckram.errors import (
     BuckramError,
     Code,
     ProtocolError,
+    RequestTimeout,
     UnknownLedgerState,
 )
 from buckram.net.pace import Pace
@@ -37,22 +38,27 @@ _WALKERS = 2
 _STRIPED_WALKERS = 8
 _SINGLES = 32
 _HUNG_UP = 2
-_TRIES = 5
-_PAUSE_S = 0.2
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 1.0
+_PATIENCE_S = 10.0
+"""A bookie that is overloaded, restarting or stopped for a moment is asked again for so long."""
 
 
 class ReplicaAuditor:
     """Checks pieces of any bookies whose addresses are known; `async with` or close()."""
 
     def __init__(
-        self, runtime: Runtime, addresses: Mapping[BookieId, BookieAddress | None], net: NetConfig | None = None
-    ) -> None:
+        self, runtime: Runtime, addresses: Mapping[BookieId, BookieAddress | None], net: NetConfig | None = None,
+        *, patience_s: float = _PATIENCE_S,
+    ) -> None:  # fmt: skip
         self._addresses = dict(addresses)
         net = net or NetConfig()
         self._batch_bytes = min(BATCH_BYTES, net.max_frame_bytes - 64 * 1024)
         self._pool = BookiePool(runtime, net, self._addresses.get)
         self._scope = TaskScope("audit")
         self._hung_up: dict[BookieId, int] = {}
+        self._patience_s = patience_s
+        self._troubled: dict[BookieId, float] = {}
+        """Since when a bookie has not answered anything (or only that it is busy)."""
 
     async def check(self, piece: Piece, pace: Pace | None = None) -> PieceReport:
         """Read and verify all of it. Does not raise for what a bookie does: that is in the report."""
@@ -80,16 +86,19 @@ class ReplicaAuditor:
         return _opened(digest, piece, entry, await self.ask(piece.bookie, Read(piece.ledger, entry)))
 
     async def ask(self, bookie: BookieId, request: Read | BatchRead) -> Reply | BookieError:
-        """One request, again after a pause while the bookie is busy."""
-        for left in reversed(range(_TRIES)):
+        """One request; again, for `patience_s` after it last answered one, while the bookie may only be busy."""
+        loop, pause = asyncio.get_running_loop(), _PAUSE_MIN_S
+        while True:
             reply = await ask(self._pool, bookie, request)
-            busy = isinstance(reply, BookieTooBusy) or (
-                not isinstance(reply, BookieError) and reply.code is Code.TOO_MANY_REQUESTS
-            )
-            if not busy or not left:
-                break
-            await asyncio.sleep(_PAUSE_S)
-        return reply
+            if not _passing(request, reply):
+                if not isinstance(reply, BookieError):
+                    self._troubled.pop(bookie, None)
+                return reply
+            # Not by request: for a bookie that is away for good nobody waits thousands of times.
+            if loop.time() - self._troubled.setdefault(bookie, loop.time()) >= self._patience_s:
+                return reply
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_S)
 
     @property
     def batch_bytes(self) -> int:
@@ -199,6 +208,15 @@ class _PieceCheck:
         if len(report.bad) < NAMED:
             report.bad.append(entry)
         self.sums.bad(entry)
+
+
+def _passing(request: Read | BatchRead, reply: Reply | BookieError) -> bool:
+    """Whether asking again may help. Who hangs up on a batch read may not know them: then entries are asked for."""
+    if isinstance(reply, BookieUnavailable):
+        return isinstance(request, Read)
+    if isinstance(reply, BookieError):
+        return isinstance(reply, BookieTooBusy | RequestTimeout)
+    return reply.code is Code.TOO_MANY_REQUESTS
 
 
 def _opened(digest: Digest, piece: Piece, entry: EntryId, reply: Reply | BuckramError) -> Answer[Entry]:

@@ -259,11 +259,19 @@ class Client:
     # -- the end ------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close all handles (open writers do not seal their ledgers) and connections, and the store if it is ours."""
+        """Close all handles (open writers do not seal their ledgers) and connections, and the store if it is ours.
+
+        Bookies that are behind get what sealed ledgers have for them first; one that hangs is waited for as long as for
+        any answer (`request_timeout_s`).
+        """
         self._closed = True
         # Each step may be repeated: a close that was cancelled is finished by the next.
         for stop in list(self._handles.values()):
             await stop()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.services.net.request_timeout_s
+        for copies in list(self.services.owed):
+            await copies.wait(max(0.0, until - loop.time()))
         await self.services.bookies.close()
         await self.services.pool.close()
         if self._owned is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from buckram.client.copies import Copies
 from buckram.client.services import Services
 from buckram.client.turn import Load
 from buckram.core.acks import AckSink
@@ -47,6 +48,7 @@ class Outbox:
         self._first: EntryId = 0
         self._size = 0
         self._targets: list[tuple[Load, int]] = []
+        self.copies = Copies(services.owed)
         self._turn = turn = services.turn
         if turn.entries_total is None:
             stats = services.runtime.stats
@@ -125,6 +127,7 @@ class Outbox:
         if window.quorum.mirrored:
             data, sink = frames[0] if count == 1 else b"".join(frames), self._sink
             window.start(Run(first, last, data, acks, after - length))
+            self.copies.unanswered += count * len(self._targets)
             for load, slot in self._targets:
                 load.put(data, acks, (sink, slot, first, last))
         else:
@@ -137,6 +140,7 @@ class Outbox:
         loads = {slot: load for load, slot in self._targets} if sends else {}
         for send in sends:
             load = loads[send.slot]
+            self.copies.unanswered += sum(last - first + 1 for first, last in send.rows)
             load.put(send.data, send.acks, (self._sink, send.slot, *send.rows[0]))
             if len(send.rows) > 1:
                 load.runs += [(self._sink, send.slot, first, last) for first, last in send.rows[1:]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from buckram.client.copies import Copies
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.open import check_ledger_id, check_password, digest_of
 from buckram.client.reader import Reader
@@ -158,6 +159,7 @@ class _Attempt:
                 self._scope.spawn(self._decide(reads, entry, order), f"recovery read {entry}")
             if not (reads.finished and not back.pending) and not back.to_replace:
                 await self._progress.wait()
+        sink.copies.complete()
         return back
 
     async def _decide(self, reads: ForwardRead, entry: EntryId, order: dict[BookieId, int]) -> None:
@@ -199,6 +201,7 @@ class _Attempt:
                     runs[-1] = (sink, send.position, runs[-1][2], entry_id)
                 else:
                     runs.append((sink, send.position, entry_id, entry_id))
+            sink.copies.unanswered += len(send.entries)
             self._services.pool.lane(send.bookie).send(b"".join(parts), b"".join(acks), runs)
 
     def _frame(self, entry: Entry, frozen_lac: EntryId) -> bytes:
@@ -234,14 +237,17 @@ class _Sink:
         self._progress = progress
         self._bookies = services.bookies
         self.unauthorized: BuckramError | None = None
+        self.copies = Copies(services.owed)
 
     def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
+        self.copies.answered(last - first + 1)
         self._back.acked(position, bookie_id, first, last)
         self._progress.set()
 
     def add_failed(
         self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
     ) -> None:
+        self.copies.answered(last - first + 1)
         if isinstance(error, Unauthorized):
             self.unauthorized = error
         else:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.copies import Copies
 from buckram.client.turn import TurnEnd
 from buckram.config import ClientConfig, NetConfig
 from buckram.net.pool import BookiePool
@@ -27,6 +28,8 @@ class Services:
     turn: TurnEnd = field(default_factory=TurnEnd)
     handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """How to stop what is open: done when the client is closed."""
+    owed: dict[Copies, None] = field(default_factory=dict)
+    """Complete ledgers with copies that are still on their way."""
     no_batch: dict[BookieId, int] = field(default_factory=dict)
     """How often in a row a bookie hung up on a batch read: peers that do not know it."""
 

@@ -259,6 +259,14 @@ class Writer:
             self._closing = self._scope.spawn(self._close(wait), "close")
         await joined(self._closing, f"ledger {self.ledger_id}")
 
+    async def replicated(self) -> None:
+        """After close: wait until all bookies have answered what they were sent, not only those of each quorum.
+
+        At most request_timeout_s: one that hangs gets no more copies. For a process that may be killed when it has
+        said that it is done; `client.close()` waits by itself.
+        """
+        await self._outbox.copies.wait(self._services.net.request_timeout_s)
+
     async def abandon(self) -> None:
         """Stop without sealing: pending appends fail with HandleClosed, the ledger stays open and can be recovered."""
         self._fail(HandleClosed(f"ledger {self.ledger_id}: the client was closed before the writer"))
@@ -285,6 +293,7 @@ class Writer:
             if self._unsound is not None:
                 raise self._unsound  # recovery decides from what the bookies hold
             await seal(self._cell, self.ledger_id, *window.close())
+            self._outbox.copies.complete()
         except InvariantViolation:
             raise
         except BuckramError as failed:
@@ -351,6 +360,7 @@ class Writer:
 
     def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         """From a lane; `position` is the slot under which the run was sent."""
+        self._outbox.copies.answered(last - first + 1)
         if self._window.deferred_sync and bookie_id not in self._acked_under:
             self._acked_under[bookie_id] = self._services.pool.losses(bookie_id)
         try:
@@ -365,6 +375,7 @@ class Writer:
         self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
     ) -> None:
         """From a lane. Stale answers are ignored, whatever they say (2.3)."""
+        self._outbox.copies.answered(last - first + 1)
         window = self._window
         if not window.closed and window.slots[position % window.quorum.ensemble_size] == position:
             if isinstance(error, LedgerFenced | Unauthorized | HandleClosed):

@@ -136,8 +136,12 @@ class BulkLedger:
         return payload
 
     async def close(self) -> SealedLedger:
-        """Seal the ledger. One without records is not worth publishing: `publish` leaves it out and deletes it."""
+        """Seal the ledger. One without records is not worth publishing: `publish` leaves it out and deletes it.
+
+        Waits for all its copies, a bounded time (Writer.replicated): its process may end when it has told of it.
+        """
         await self._ledger.close()
+        await self._ledger.replicated()
         totals = self._totals
         return SealedLedger(
             self.ledger_id, totals.records, self._ledger.length, totals.lowest, totals.highest

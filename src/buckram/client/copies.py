@@ -1,0 +1,50 @@
+"""Replicas that are behind: adds of a ledger that its quorum has and some bookie has not answered yet.
+
+An add is acknowledged by Qa bookies; the others get it over their connections a little later, as long as those live.
+So the end of a client waits, a bounded time, for the copies of the ledgers that it has sealed: cut off at once, the
+slowest bookie would lack entries for good, and nobody would know before an audit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Copies:
+    """Of one ledger's sender. `owed` gets it as long as something of a complete ledger is on its way."""
+
+    __slots__ = ("_answered", "_complete", "_owed", "unanswered")
+
+    def __init__(self, owed: dict[Copies, None]) -> None:
+        self._owed = owed
+        self._complete = False
+        self._answered: asyncio.Event | None = None
+        self.unanswered = 0
+        """Entries, counted once for each bookie that they were sent to."""
+
+    def answered(self, count: int) -> None:
+        """So many, stored or failed for good."""
+        self.unanswered -= count
+        if not self.unanswered and self._complete:
+            self._owed.pop(self, None)
+            if self._answered is not None:
+                self._answered.set()
+
+    def complete(self) -> None:
+        """The ledger is sealed and will not be looked after any more: what is still on its way matters."""
+        self._complete = True
+        if self.unanswered:
+            self._answered = asyncio.Event()
+            self._owed[self] = None
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until every bookie has answered all that it was sent, but not longer than this."""
+        if self.unanswered and self._answered is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._answered.wait()
+            except TimeoutError:
+                self._owed.pop(self, None)
+
+
+__all__ = ["Copies"]
