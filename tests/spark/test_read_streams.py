@@ -100,6 +100,16 @@ def test_filters_are_pushed_down_where_spark_gives_them(
     assert load(spark, cluster.uri, stream).where("offset >= 150").count() == 50
 
 
+def test_a_frame_is_a_snapshot(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+    """PySpark keeps the first plan of a frame and of a view, as docs/spark.md says."""
+    write(cluster.uri, stream, numbered(10))
+    frame = load(spark, cluster.uri, stream)
+    assert frame.count() == 10
+    write(cluster.uri, stream, numbered(5))
+    assert (frame.count(), frame.where("offset >= 8").count()) == (10, 2)
+    assert load(spark, cluster.uri, stream).count() == 15
+
+
 def test_an_empty_stream_has_no_rows(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
     with sync.connect(cluster.uri) as client:
         client.namespace().create(stream)

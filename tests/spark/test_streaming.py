@@ -147,6 +147,16 @@ def test_a_missing_stream_ends_the_query_at_once(
         pipeline.run()
 
 
+def test_an_option_for_batches_is_one_plain_error(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    write(cluster.uri, stream, numbered(3))
+    pipeline = Pipeline(spark, tmp_path, cluster.uri, subscribe=stream, endingOffsets="latest")
+    with pytest.raises(StreamingQueryException, match='"endingOffsets" is for batch reads only') as refused:
+        pipeline.run()
+    assert "UnboundLocalError" not in str(refused.value)
+
+
 def test_state_over_a_stream(spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
     """Event-time windows on the records' own timestamps."""
     hour = 3_600_000_000

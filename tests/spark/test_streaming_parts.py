@@ -262,6 +262,6 @@ def test_the_end_offset_tells_the_listener_which_cursor(cluster: ThreadedCluster
 
 def test_batch_options_are_refused(cluster: ThreadedCluster, stream: str) -> None:
     with pytest.raises(InvalidArgument, match='"endingOffsets" is for batch reads only'):
-        live_reader(cluster.uri, subscribe=stream, endingOffsets="latest")
+        live_reader(cluster.uri, subscribe=stream, endingOffsets="latest").initialOffset()
     with pytest.raises(InvalidArgument, match='"ledgers" is for batch reads only'):
-        live_reader(cluster.uri, ledgers="all")
+        live_reader(cluster.uri, ledgers="all").latestOffset()

@@ -215,8 +215,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("localReads", READS, "true", "Executors read the log files of bookies that run on their machine as the same "
            "user, at the places that the bookie names; the digests are checked as ever", a_flag),
     Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
-    Option("pushdown", READ, "false", "Filters on `offset` and `append_time` narrow what is read; needs Spark 4.1 and "
-           "`spark.sql.python.filterPushdown.enabled=true`", a_flag),
+    Option("pushdown", READ, "false", "Filters on `offset`, `append_time` and `stream` narrow what is read; needs "
+           "Spark 4.1, `spark.sql.python.filterPushdown.enabled=true` and a frame of its own for each query", a_flag),
     Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records in a micro-batch", a_number(1)),
     Option("maxBytesPerTrigger", STREAM, None, "At most about so many bytes in a micro-batch", a_size),
     Option("cursor", STREAM, None, "This durable cursor of each stream moves as batches complete", a_cursor),

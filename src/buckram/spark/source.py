@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from buckram.errors import InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.clients import plainly, settle
 from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape, ddl
 from buckram.spark.options import values
@@ -60,23 +60,12 @@ class BuckramDataSource(DataSource):
             return kind(options, self._shape(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with plainly():
-            values(self.options, "stream")
-            reads_ledgers(self.options)
-            options = StreamOptions.parse(self.options, "stream")
-            shape = self._shape(schema, options)
-            try:
-                from buckram.spark.stream_admission import LimitedReader
-            except ImportError:
-                from buckram.spark.stream_live import LiveReader
+        try:
+            return self._stream_reader(schema)
+        except BuckramError as error:
+            from buckram.spark.stream_live import RefusingReader
 
-                if options.max_offsets is not None or options.max_bytes is not None:
-                    raise InvalidArgument(
-                        'options "maxOffsetsPerTrigger" and "maxBytesPerTrigger" need PySpark 4.2 or newer; leave them '
-                        "out, each batch then takes all there is"
-                    ) from None
-                return LiveReader(options, shape)
-            return LimitedReader(options, shape)
+            return RefusingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from buckram.spark.sink import batch_writer
@@ -89,6 +78,24 @@ class BuckramDataSource(DataSource):
 
         settle()
         return stream_writer(self.options, schema, overwrite)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        values(self.options, "stream")
+        reads_ledgers(self.options)
+        options = StreamOptions.parse(self.options, "stream")
+        shape = self._shape(schema, options)
+        try:
+            from buckram.spark.stream_admission import LimitedReader
+        except ImportError:
+            from buckram.spark.stream_live import LiveReader
+
+            if options.max_offsets is not None or options.max_bytes is not None:
+                raise InvalidArgument(
+                    'options "maxOffsetsPerTrigger" and "maxBytesPerTrigger" need PySpark 4.2 or newer; leave them '
+                    "out, each batch then takes all there is"
+                ) from None
+            return LiveReader(options, shape)
+        return LimitedReader(options, shape)
 
     def _shape(self, schema: StructType, options: StreamOptions) -> Shape:
         return Shape.of(schema, {**STREAM_COLUMNS, **HEADERS} if options.headers else STREAM_COLUMNS)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from buckram.client.client import Client
+from buckram.errors import BuckramError
 from buckram.spark.clients import connection, plainly
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import Follower
@@ -226,3 +227,23 @@ class LiveReader(DataSourceStreamReader):
             if self._follower is None:
                 self._follower = Follower(self.options.metadata, self.options.cursor)
             self._follower.move(positions(offset))
+
+
+class RefusingReader(DataSourceStreamReader):
+    """Says what is wrong with a query's options when it is asked for offsets: of an error that comes while the reader
+    is made PySpark tells with an UnboundLocalError of its own behind it."""
+
+    def __init__(self, error: BuckramError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:
+        raise self._error.with_traceback(None)
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # none of the limits of 4.2
+        raise self._error.with_traceback(None)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        raise self._error.with_traceback(None)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error.with_traceback(None)
