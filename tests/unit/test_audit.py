@@ -111,6 +111,16 @@ async def test_a_flipped_byte(running: Cluster) -> None:
         assert {report.state for report in await audited(client, ledger)} == {"good"}
 
 
+async def test_a_byte_that_was_flipped_a_moment_ago(running: Cluster) -> None:
+    """The newest entries are in the bookie's memory, too, where they are still good; so are chunks that it has read."""
+    async with running.client() as client:
+        ledger = await written(client, 200, 1000)
+        assert {report.state for report in await audited(client, ledger)} == {"good"}
+        flip(directory_of(running, 1), 20)
+        (bad,) = [report for report in await audited(client, ledger) if report.state != "good"]
+        assert (bad.piece.bookie, bad.damaged, bad.good, bad.bad) == (running.bookies[1], 1, 199, [20])
+
+
 async def test_a_truncated_replica(running: Cluster) -> None:
     async with running.client() as client:
         ledger = await written(client, 500, 4000)

@@ -57,11 +57,12 @@ class BatchSource:
 
         def came(frames: FrameParts | None) -> None:
             if frames is None:
-                self._store.read_range(request.ledger_id, first, count, size, done)
+                self._store.read_range(request.ledger_id, first, count, size, done, from_files=files)
             else:
                 done(frames)
 
-        self._store.read_frames(request.ledger_id, first, count, size, came)
+        files = request.from_files
+        self._store.read_frames(request.ledger_id, first, count, size, came, from_files=files)
 
     def parts(self, context: ReplyContext, found: FrameParts | Located) -> Sequence[Buffer]:
         """The answer, in pieces."""

@@ -360,6 +360,13 @@ class GroupCommit:
 
     # -- reading what is not on disk only
 
+    def written(self, segment: Segment, end: int) -> bool:
+        """Whether the file has everything of the segment that is before `end`."""
+        for group in (self._in_flight, *self._closed, self._open):
+            if group is not None and group.segment is segment:
+                return end <= group.start
+        return True
+
     def recent(self, segment: Segment, offset: int, length: int) -> bytes | None:
         """Bytes of the log that are still in memory, or None."""
         if segment.base is not None:

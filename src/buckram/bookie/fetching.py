@@ -107,13 +107,22 @@ class Fetcher:
         # Where the last fetch of a ledger ended: segment number, next entry, file offset.
         self._followed: OrderedDict[LedgerId, tuple[int, EntryId, int]] = OrderedDict()
 
-    def fetch(self, fetches: Sequence[Fetch], results: list[Outcome], finished: Callable[[], None]) -> None:
-        """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads."""
+    def fetch(
+        self, fetches: Sequence[Fetch], results: list[Outcome], finished: Callable[[], None], *,
+        from_files: bool = False,
+    ) -> None:  # fmt: skip
+        """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads.
+
+        `from_files`: all by reads, except what is not written yet.
+        """
         exact: list[Fetch] = []
         chunked: list[Fetch] = []
         strangers: set[LedgerId] = set()
         for fetch in fetches:
             _, _, _, offset, length = fetch.place
+            if from_files and self._log.written(fetch.segment, offset + length):
+                exact.append(fetch)
+                continue
             data, at = self._log.recent(fetch.segment, offset, length), 0
             if data is None:
                 cut = self._chunks.cut(fetch.segment, offset, length)

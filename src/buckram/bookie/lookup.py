@@ -181,8 +181,8 @@ class Lookup:
 
     def read_range(
         self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[list[bytes] | StoreError], None],
-    ) -> None:
+        done: Callable[[list[bytes] | StoreError], None], *, from_files: bool = False,
+    ) -> None:  # fmt: skip
         """Consecutive entries from `first` on; each costs its size and 4 bytes of `max_bytes`, the first is free."""
         try:
             fetches = self._plan(ledger, first, max_count, max_bytes, Fetch)
@@ -213,12 +213,12 @@ class Lookup:
                 taken.append(outcome)
             done(taken)
 
-        self._fetcher.fetch(fetches, results, finish)
+        self._fetcher.fetch(fetches, results, finish, from_files=from_files)
 
     def read_frames(
         self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[FrameParts | None], None],
-    ) -> None:
+        done: Callable[[FrameParts | None], None], *, from_files: bool = False,
+    ) -> None:  # fmt: skip
         """As read_range, with frames that cost their size. None where something is wrong or missing."""
         try:
             fetches = self._plan(ledger, first, max_count, max_bytes, FrameFetch)
@@ -239,7 +239,7 @@ class Lookup:
             # One run that does not fit is cut by read_range.
             done(FrameParts(parts, count) if parts and (size <= max_bytes or count == 1) else None)
 
-        self._fetcher.fetch(fetches, [], finish)
+        self._fetcher.fetch(fetches, [], finish, from_files=from_files)
 
     def extents(self, ledger: LedgerId, first: EntryId, count: int) -> list[Extent]:
         """Where so many entries from `first` on are, as far as the files have them for sure; at most MAX_EXTENTS."""

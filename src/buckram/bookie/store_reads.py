@@ -39,26 +39,27 @@ class ReadableStore:
 
     def read_range(
         self, ledger_id: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[list[bytes] | StoreError], None],
-    ) -> None:
+        done: Callable[[list[bytes] | StoreError], None], *, from_files: bool = False,
+    ) -> None:  # fmt: skip
         """Consecutive stored entries from `first` on: as many as fit when each costs its size + 4, the first always.
 
         [] = `first` is certainly absent. Fewer than would fit are possible; at least one if `first` is here.
+        `from_files`: what memory holds of files is not looked at.
         """
         if self._log.failed is not None:
             done(StoreError("io", f"the log failed: {self._log.failed}"))
             return
-        self._lookup.read_range(ledger_id, first, max_count, max_bytes, done)
+        self._lookup.read_range(ledger_id, first, max_count, max_bytes, done, from_files=from_files)
 
     def read_frames(
         self, ledger_id: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[FrameParts | None], None],
-    ) -> None:
+        done: Callable[[FrameParts | None], None], *, from_files: bool = False,
+    ) -> None:  # fmt: skip
         """As read_range, with the frames as they are in the log. None where that does not go: ask read_range then."""
         if self._log.failed is not None:
             done(None)
             return
-        self._lookup.read_frames(ledger_id, first, max_count, max_bytes, done)
+        self._lookup.read_frames(ledger_id, first, max_count, max_bytes, done, from_files=from_files)
 
     def located(self, ledger_id: LedgerId, first: EntryId, count: int) -> Located | None:
         """Where the log files have so many entries from `first` on, or the first of them; None where they have none, or

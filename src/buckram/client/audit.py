@@ -1,6 +1,7 @@
 """Reading replicas where they are: every entry that one bookie holds of a piece, verified. Needs no metadata store.
 
-Nothing is repaired and nothing is fenced. What bookies hold beyond what metadata says they must is not looked at.
+What counts is what its files have, not what it keeps in memory. Nothing is repaired and nothing is fenced. What bookies
+hold beyond what metadata says they must is not looked at.
 """
 
 from __future__ import annotations
@@ -85,6 +86,17 @@ class ReplicaAuditor:
         digest = Digest(piece.digest, piece.password)
         return _opened(digest, piece, entry, await self.ask(piece.bookie, Read(piece.ledger, entry)))
 
+    async def stored(self, piece: Piece, entry: EntryId, key: bytes) -> Reply | BookieError:
+        """The answer to a read of one entry, from the bookie's files where it knows batch reads."""
+        if self.takes_batches(piece.bookie):
+            request = BatchRead(piece.ledger, entry, 1, self._batch_bytes, master_key=key, framed=True, from_files=True)
+            reply = await self.ask(piece.bookie, request)
+            if isinstance(reply, BatchReadReply):
+                return ReadReply(reply.code, piece.ledger, entry, bytes(reply.bodies[0]) if reply.bodies else None)
+            if not isinstance(reply, BookieUnavailable | ProtocolError):
+                return reply
+        return await self.ask(piece.bookie, Read(piece.ledger, entry))
+
     async def ask(self, bookie: BookieId, request: Read | BatchRead) -> Reply | BookieError:
         """One request; again, for `patience_s` after it last answered one, while the bookie may only be busy."""
         loop, pause = asyncio.get_running_loop(), _PAUSE_MIN_S
@@ -157,7 +169,9 @@ class _PieceCheck:
         auditor, piece = self._auditor, self._piece
         while first <= last and auditor.takes_batches(piece.bookie):
             count, key = last - first + 1, self._digest.key
-            request = BatchRead(piece.ledger, first, count, auditor.batch_bytes, master_key=key, framed=True)
+            request = BatchRead(
+                piece.ledger, first, count, auditor.batch_bytes, master_key=key, framed=True, from_files=True
+            )
             reply = await auditor.ask(piece.bookie, request)
             if isinstance(reply, BookieUnavailable | ProtocolError):
                 auditor.hung_up(piece.bookie)
@@ -177,7 +191,7 @@ class _PieceCheck:
         """Ask for each; True if all were good."""
         auditor, piece = self._auditor, self._piece
         wanted = range(first, last + 1)
-        replies = await asyncio.gather(*(auditor.ask(piece.bookie, Read(piece.ledger, e)) for e in wanted))
+        replies = await asyncio.gather(*(auditor.stored(piece, entry, self._digest.key) for entry in wanted))
         good = True
         for entry, reply in zip(wanted, replies, strict=True):
             answer = _opened(self._digest, piece, entry, reply)

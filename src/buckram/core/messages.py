@@ -56,7 +56,8 @@ class BatchRead:
 
     `framed` asks for the entries in the frames in which they were added, which a bookie has ready; it needs the
     master key, and who does not know it or has another key answers in the usual form. `located` asks, with the key
-    too, where in files they are; who cannot say so answers as if that had not been asked.
+    too, where in files they are; who cannot say so answers as if that had not been asked. `from_files`, with
+    the key as well: as it is in files, whatever is in memory; for audits.
     """
 
     ledger_id: LedgerId
@@ -68,6 +69,7 @@ class BatchRead:
     high_priority: bool = False
     framed: bool = False
     located: bool = False
+    from_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)

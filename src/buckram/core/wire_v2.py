@@ -38,6 +38,8 @@ FRAMED = 0x4000
 which they were added. The master key follows the request, because these frames hold it."""
 LOCATED = 0x2000
 """Beside FRAMED in a request: the answer may say where the entries are (core/located) and has this flag then."""
+FROM_FILES = 0x1000
+"""Beside FRAMED in a request: as the files have it, not memory."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
@@ -73,8 +75,9 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
         return frame_add(request.master_key, request.body, flags)
     if isinstance(request, BatchRead):
         key, flags = _read_key(request), _read_flags(request) | (FRAMED if request.framed else 0)
+        flags |= (LOCATED if request.located else 0) | (FROM_FILES if request.from_files else 0)
         return _BATCH.pack(
-            40 + len(key), header_of(2, BATCH_READ_ENTRY, flags | (LOCATED if request.located else 0)),
+            40 + len(key), header_of(2, BATCH_READ_ENTRY, flags),
             request.ledger_id, request.entry_id, request_id, request.max_count, request.max_bytes,
         ) + key
     if isinstance(request, Auth):
@@ -164,8 +167,8 @@ def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | Re
     fence, high, framed = bool(flags & DO_FENCING), bool(flags & HIGH_PRIORITY), False
     if flags & FRAMED and not fence and len(packet) == 40 + MASTER_KEY_SIZE:
         framed, key = True, packet[40:]
-    located = framed and bool(flags & LOCATED)
-    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high, framed, located), context
+    located, files = framed and bool(flags & LOCATED), framed and bool(flags & FROM_FILES)
+    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high, framed, located, files), context
 
 
 def _auth_message(packet: bytes) -> tuple[str, bytes]:
