@@ -119,6 +119,9 @@ async def test_a_byte_that_was_flipped_a_moment_ago(running: Cluster) -> None:
         flip(directory_of(running, 1), 20)
         (bad,) = [report for report in await audited(client, ledger) if report.state != "good"]
         assert (bad.piece.bookie, bad.damaged, bad.good, bad.bad) == (running.bookies[1], 1, 199, [20])
+        repaired = await client.repair(ledger, password="secret")
+        assert (repaired.entries_copied, repaired.healthy) == (1, True)
+        assert {report.state for report in await audited(client, ledger)} == {"good"}
 
 
 async def test_a_truncated_replica(running: Cluster) -> None:

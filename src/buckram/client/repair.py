@@ -1,4 +1,4 @@
-"""Repair of one ledger: every replica is read directly; what is missing or bad is copied from a good one.
+"""Repair of one ledger: every replica is read directly, from files; what is missing or bad is copied from a good one.
 
 Only fragments that can no longer grow are touched (8.1 row 14). A member that is not registered any more is replaced:
 first all its entries are durable on another bookie, then the metadata changes (M7). Which bookies die and when to
@@ -190,13 +190,13 @@ class _Repair:
             good = -1
             while ids and good:
                 opener = partial(self._digest.open_payloads, self._ledger_id, ids[0])
-                held = _held(await self._reads.batch(target, ids[0], len(ids), opener, _ignore))
+                held = _held(await self._reads.batch(target, ids[0], len(ids), opener, _ignore, from_files=True))
                 good = len(held) if held is not None else 0
                 ids = ids[good:]
         bad: list[EntryId] = []
         for start in range(0, len(ids), _AT_ONCE):
             part = ids[start : start + _AT_ONCE]
-            answers = await self._all([self._reads.entry(target, entry) for entry in part])
+            answers = await self._all([self._reads.stored(target, entry) for entry in part])
             bad += [entry for entry, answer in zip(part, answers, strict=True) if _held(answer) is None]
         return bad
 

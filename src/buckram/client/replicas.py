@@ -139,6 +139,20 @@ class LedgerReads:
     async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         return self.opened(bookie, entry, await ask(self._pool, bookie, Read(self.ledger_id, entry)))
 
+    async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
+        """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
+        config = self._services.config
+        if config.wire_protocol == 2 and self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
+            request = BatchRead(
+                self.ledger_id, entry, 1, config.read_batch_bytes, master_key=self.digest.key, framed=True,
+                from_files=True,
+            )  # fmt: skip
+            reply = await ask(self._pool, bookie, request)
+            if isinstance(reply, BatchReadReply):
+                body = bytes(reply.bodies[0]) if reply.bodies else None
+                return self.opened(bookie, entry, ReadReply(reply.code, self.ledger_id, entry, body))
+        return await self.entry(bookie, entry)
+
     async def fencing(self, bookie: BookieId, entry: EntryId | None, master_key: bytes) -> Answer[Entry]:
         """The entry (None: the last one stored), from a bookie that is fenced by the question."""
         wanted = -1 if entry is None else entry
@@ -156,7 +170,7 @@ class LedgerReads:
         return classify(bookie, reply, verify)
 
     async def batch(
-        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came, *, from_files: bool = False
     ) -> Answer[list[T]]:
         """A verified, non-empty prefix of `count` entries from `first` on; `came(entries, bytes)` hears of sizes.
 
@@ -167,7 +181,9 @@ class LedgerReads:
         if before >= _BATCH_GIVE_UP:
             return await self._singles(bookie, first, count, opener, came)
         size = self._services.config.read_batch_bytes
-        request = BatchRead(self.ledger_id, first, count, size, master_key=self.digest.key, framed=True)
+        request = BatchRead(
+            self.ledger_id, first, count, size, master_key=self.digest.key, framed=True, from_files=from_files
+        )
         reply = await ask(self._pool, bookie, request)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
