@@ -124,6 +124,18 @@ async def test_a_byte_that_was_flipped_a_moment_ago(running: Cluster) -> None:
         assert {report.state for report in await audited(client, ledger)} == {"good"}
 
 
+async def test_a_byte_in_a_chunk_that_was_read_before(running: Cluster) -> None:
+    """Large pieces of the log, which a bookie keeps for readers in order, are read anew for an audit."""
+    async with running.client() as client:
+        ledger = await written(client, 4000, 2000)
+        assert {report.state for report in await audited(client, ledger, piece_bytes=1 << 30)} == {"good"}
+        flip(directory_of(running, 1), 20)
+        deadline = asyncio.get_running_loop().time() + 30
+        while not (bad := [r for r in await audited(client, ledger, piece_bytes=1 << 30) if r.state != "good"]):
+            assert asyncio.get_running_loop().time() < deadline
+        assert (bad[0].piece.bookie, bad[0].damaged, bad[0].bad) == (running.bookies[1], 1, [20])
+
+
 async def test_a_truncated_replica(running: Cluster) -> None:
     async with running.client() as client:
         ledger = await written(client, 500, 4000)

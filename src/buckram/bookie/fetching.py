@@ -25,6 +25,8 @@ ALIGNMENT = 4096
 """Reads begin at multiples of it: only then may a disk go past the page cache."""
 DENSE_BYTES = CHUNK_BYTES // 4
 """A reader that goes on where its last fetch ended, at most so far behind it, gets whole chunks of the log."""
+FRESH_S = 0.5
+"""A reader that wants what files have takes chunks that were read within this, so that it can be read ahead for."""
 _PINNED = 4
 """A piece of a buffer is sent without copying it when it is more than one part in so many."""
 _FOLLOWED = 1024
@@ -113,17 +115,19 @@ class Fetcher:
     ) -> None:  # fmt: skip
         """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads.
 
-        `from_files`: all by reads, except what is not written yet.
+        `from_files`: only what is not written yet from memory, and chunks only if they were read a moment ago.
         """
         exact: list[Fetch] = []
         chunked: list[Fetch] = []
         strangers: set[LedgerId] = set()
         for fetch in fetches:
             _, _, _, offset, length = fetch.place
-            if from_files and self._log.written(fetch.segment, offset + length):
-                exact.append(fetch)
-                continue
-            data, at = self._log.recent(fetch.segment, offset, length), 0
+            data: bytes | None = None
+            at = 0
+            if not from_files or not self._log.written(fetch.segment, offset + length):
+                data = self._log.recent(fetch.segment, offset, length)
+            else:
+                self._chunks.forget_older(fetch.segment, offset, length, FRESH_S)
             if data is None:
                 cut = self._chunks.cut(fetch.segment, offset, length)
                 if cut is None:

@@ -5,6 +5,7 @@ Shared by all ledgers, because their entries lie side by side in the log; bounde
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -38,6 +39,15 @@ class Chunks:
         self._disk, self._files = disk, files
         self._ready: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._coming: dict[tuple[int, int], list[Loaded]] = {}
+        self._arrived: dict[tuple[int, int], float] = {}
+
+    def forget_older(self, segment: Segment, offset: int, length: int, age_s: float) -> None:
+        """Drop what is here of file[offset:offset+length] and was read longer ago than this."""
+        since = asyncio.get_running_loop().time() - age_s
+        for number in range(offset // CHUNK_BYTES, -(-(offset + length) // CHUNK_BYTES)):
+            key = (segment.seq, number)
+            if self._arrived.get(key, since) < since:
+                del self._ready[key], self._arrived[key]
 
     def cut(self, segment: Segment, offset: int, length: int) -> tuple[bytes, int] | None:
         """Bytes that hold file[offset:offset+length], and where they begin in them; None if not all is here."""
@@ -106,8 +116,10 @@ class Chunks:
             waiters.extend(self._coming.pop(key))
             if not isinstance(outcome, OSError):
                 self._ready[key] = outcome[index]
+                self._arrived[key] = asyncio.get_running_loop().time()
         error = outcome if isinstance(outcome, OSError) else None
         for waiter in waiters:
             waiter(error)
         while len(self._ready) > CHUNKS_KEPT:
-            self._ready.popitem(last=False)
+            key, _ = self._ready.popitem(last=False)
+            del self._arrived[key]
