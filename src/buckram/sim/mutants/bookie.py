@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,14 @@ from buckram.bookie.reads import ReadPath
 from buckram.bookie.store import Store
 from buckram.client import writer
 from buckram.client.ensemble_change import EnsembleChange
-from buckram.errors import Code
+from buckram.errors import Code, WrongCookie
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.plan import Plan
 from buckram.types import LedgerState
 
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence
 _absent, _add, _decide = ReadPath._absent, AddPath.add, AddPath._decide
+_create_remote = cookie._create_remote
 
 
 def _negatives_at_once(self: ReadPath, session: Any, job: Any, outcome: Any) -> None:
@@ -86,6 +88,11 @@ async def _force_some(window: Any, pool: Any, acked_under: Any) -> int:
     return int(max(point[0], window.lac))
 
 
+async def _create_or_not(metadata: Any, bookie_id: str, data: bytes) -> None:
+    with contextlib.suppress(WrongCookie):
+        await _create_remote(metadata, bookie_id, data)
+
+
 def _damaged(plan: Plan) -> bool:
     return "flip" in plan.faults and plan.entries >= 2
 
@@ -119,5 +126,6 @@ MUTANTS = [
            plant((gc, "is_foreign", _foreign_if_not_named)), (),
            lambda plan: plan.collecting and plan.entries > 0, 100),
     Mutant("empty-disk-serves", "8, M8", "an empty disk is accepted under an old id",
-           plant((cookie, "_refuse_unless_new", nothing)), (), lambda plan: "wipe" in plan.faults, 100),
+           plant((cookie, "_refuse_unless_new", nothing), (cookie, "_create_remote", _create_or_not)), ("empty-disk",),
+           lambda plan: "wipe" in plan.faults, 100),
 ]  # fmt: skip

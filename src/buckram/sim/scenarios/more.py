@@ -231,6 +231,21 @@ async def waiting_tail(s: Script) -> None:
     await tail
 
 
+async def empty_disk(s: Script) -> None:
+    """M8: a bookie whose disk was replaced by an empty one does not serve under its old name; the others suffice."""
+    await s.bookies(3)
+    w = await s.writer()
+    w.append(4)
+    await s.until(lambda: w.acked == 4, "acks")
+    machine = s.world.machines["b1"]
+    s.kill("b1")
+    machine.device.wipe()
+    s.facts.bookie("b1").wiped = True
+    started = await s.world.boot(machine)
+    s.world.report.check("M8", not started, "{} serves although its disk was replaced", machine.name)
+    await s.recovered(w.ledger)
+
+
 async def limbo(s: Script) -> None:
     """L13: a damaged bookie says "unknown" until the ledger was repaired, then it can deny again."""
     await s.bookies(3)
