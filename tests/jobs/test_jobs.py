@@ -138,6 +138,12 @@ def test_a_run_goes_on_where_it_stopped(
     assert other.entries == 150
 
 
+def test_slow_rounds_are_small() -> None:
+    assert ScrubSettings().round_of(3) == 2048 * MIB
+    assert ScrubSettings(bytes_per_s=1e6).round_of(3) == 90_000_000
+    assert ScrubSettings(bytes_per_s=1e12).round_of(3) == 2048 * MIB
+
+
 def test_a_bookie_that_is_away_is_unknown_and_asked_again(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ SCHEMA = (
 )
 _PAGE = 500
 _MOST_DIFFERENCES = 1000
+_ROUND_S = 30.0
 Key = tuple[LedgerId, str, int, int]
 
 
@@ -85,12 +86,19 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
-    """`bytes_per_s`: of one bookie, None is no limit. A round has about `round_bytes`."""
+    """`bytes_per_s`: of one bookie, None is no limit. A round has about `round_bytes`, less where the limit would make
+    it take longer than half a minute: what is stopped begins anew at its last round."""
 
     bytes_per_s: float | None = None
     tasks_per_bookie: int = 2
     piece_bytes: int = 64 * MIB
     round_bytes: int = 2048 * MIB
+
+    def round_of(self, bookies: int) -> int:
+        """Bytes of a round when so many bookies are read from."""
+        if self.bytes_per_s is None:
+            return self.round_bytes
+        return min(self.round_bytes, max(1, int(self.bytes_per_s * bookies * _ROUND_S)))
 
     def __post_init__(self) -> None:
         for name, least in (("tasks_per_bookie", 1), ("piece_bytes", MIB), ("round_bytes", MIB)):
@@ -121,7 +129,7 @@ def scrub(
             pieces, growing = home.run(partial(_pieces, ledgers=part, named=ledgers, settings=chosen))
             found.growing += growing
             todo = [piece for piece in pieces if _key(piece) not in known]
-            for batch in _rounds(todo, chosen.round_bytes):
+            for batch in _rounds(todo, chosen.round_of(len({piece.bookie for piece in todo}))):
                 addresses = home.run(_addresses)
                 tasks = _deal(name, batch, addresses, chosen)
                 kept.add(spread(session, tasks, _audit, SCHEMA))
