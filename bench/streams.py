@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.harness import cluster
 from buckram import BufferFull, Client, Namespace, connect
-from buckram.cli.load import ticks
+from buckram.cli.load import every
 from buckram.core.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.core.stream_changes import check_head
 from buckram.core.stream_head import PAGE_SEGMENTS, Page, Segment, Summary, encode_head, encode_page
@@ -120,14 +120,20 @@ async def tail(client: Client) -> Figures:
         await asyncio.sleep(0.5)
         began = time.perf_counter()
         sent = 0
-        async with ticks(FINE_S) as tick:
-            while sent < total:
-                await tick()
-                ready = min(int((time.perf_counter() - began) * TAIL_RATE), total)
-                for offset in range(sent + 1, ready + 1):
-                    due[offset], called[offset] = began + offset / TAIL_RATE, time.perf_counter()
-                    writer.append_nowait(RECORD).add_done_callback(stored)
-                sent = ready
+        all_sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def send() -> None:
+            nonlocal sent
+            ready = min(int((time.perf_counter() - began) * TAIL_RATE), total)
+            for offset in range(sent + 1, ready + 1):
+                due[offset], called[offset] = began + offset / TAIL_RATE, time.perf_counter()
+                writer.append_nowait(RECORD).add_done_callback(stored)
+            sent = ready
+            if sent == total and not all_sent.done():
+                all_sent.set_result(None)
+
+        with every(FINE_S, send, all_sent):
+            await all_sent
         await writer.flush()
         async with asyncio.timeout(30):
             await reading

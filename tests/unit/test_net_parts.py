@@ -65,8 +65,13 @@ async def test_writes_of_one_turn_leave_together() -> None:
     connection.send_adds(frames, acks, [(sink, 9, 0, 2)], False)
     await asyncio.sleep(0)
     assert transport.writes[1] is frames or transport.writes[1] == frames
+    connection.send_adds(*framed(10, 0, 3), [(sink, 10, 0, 2)], False)
+    connection.send_adds(*framed(11, 0, 3), [(sink, 11, 0, 2)], False, at_once=True)
+    assert transport.writes[2] == framed(10, 0, 3)[0] + framed(11, 0, 3)[0]
+    await asyncio.sleep(0)
+    assert len(transport.writes) == 3
     connection.fail(BookieUnavailable("b1", "end"))
-    assert len(sink.said) == 18
+    assert len(sink.said) == 24
 
 
 async def test_what_the_peer_does_not_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

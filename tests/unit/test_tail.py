@@ -12,7 +12,7 @@ from tests.unit.scripted_bookie import eventually
 
 from buckram.client.reader import Reader
 from buckram.config import ClientConfig
-from buckram.core.messages import Read
+from buckram.core.messages import BatchRead, Read
 from buckram.errors import Code, HandleClosed, NoSuchLedger
 from buckram.seams import MetadataStore
 
@@ -233,6 +233,57 @@ async def test_a_hung_bookie_does_not_hold_it_up() -> None:
             await eventually(lambda: len(got) == 2, "delivered by another", 0.5)
             await writer.close(wait=False)
             await asyncio.wait_for(task, 5)
+
+
+async def test_a_bookie_that_lags_is_overtaken_without_waiting_for_the_hedge() -> None:
+    """While the LAC moves often others are asked for the next ones ahead: what they know counts."""
+    config = ClientConfig(speculative_read_ms=60_000.0, idle_lac_ms=5.0)
+    async with readable(config=config) as (cluster, client), client.create(ensemble="3/3/2") as writer:
+        got: list[bytes] = []
+        async with client.open(writer.ledger_id) as reader:
+            task = asyncio.ensure_future(collect(reader, got))
+            for i in range(30):
+                await writer.append(b"%d" % i)
+            await eventually(lambda: len(got) > 20, "keeps up", 2.0)
+            lagging = cluster[writer.metadata.last_fragment.ensemble[0]]
+            lagging.hang = lambda request: isinstance(request, Read) and request.previous_lac is not None
+            for i in range(30, 300):
+                await writer.append(b"%d" % i)
+            await eventually(lambda: len(got) > 280, "still keeps up", 2.0)
+            await writer.close()
+            await asyncio.wait_for(task, 5)
+        assert got == [b"%d" % i for i in range(300)]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_who_fell_a_little_behind_catches_up_by_one_question_or_where_that_is_in_vain_as_ever(
+    damaged: bool,
+) -> None:
+    config = ClientConfig(speculative_read_ms=60_000.0, idle_lac_ms=5.0)
+    async with readable(config=config) as (cluster, client), client.create(ensemble="3/3/2") as writer:
+        async with client.open(writer.ledger_id) as reader:
+            tail = reader.tail()
+            got: list[bytes] = []
+            for i in range(10):
+                await writer.append(b"%d" % i)
+                got.append((await asyncio.wait_for(anext(tail), 5)).payload)
+            if damaged:
+                for number, bookie in enumerate(cluster.all):
+                    bookie.bad = {12 + number}
+            for i in range(10, 16):
+                await writer.append(b"%d" % i)
+            before = len(reads_of(cluster))
+            while len(got) < 15:
+                got.append((await asyncio.wait_for(anext(tail), 5)).payload)
+            asked = reads_of(cluster)[before:]
+            assert damaged or len(asked) <= 2
+            assert any(one.entry_id + one.max_count > 16 for one in asked)  # also for what may not be confirmed yet
+            await tail.aclose()
+        assert got == [b"%d" % i for i in range(15)]
+
+
+def reads_of(cluster: ReadableCluster) -> list[BatchRead]:
+    return [one for bookie in cluster.all for one in bookie.requests if isinstance(one, BatchRead)]
 
 
 async def test_the_reader_was_closed_or_the_ledger_deleted() -> None:

@@ -38,6 +38,7 @@ class AddPath:
         self._store, self._polls, self._budget, self._hold = store, polls, budget, hold
         self._ledger, self._vouched = store.ledger, vouched
         self._turn: list[Held] = []
+        self._loop = asyncio.get_running_loop()
         self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
         self._added_bytes = stats.counter("buckram_bookie_added_bytes_total", "bytes of those, as framed on the wire")
         self._seconds = stats.histogram("buckram_bookie_add_seconds", "from arrival to acknowledgement, per loop turn")
@@ -111,23 +112,20 @@ class AddPath:
         turn = self._turn
         if not turn:
             # Before add_run, so that this runs before the store starts the commit that it schedules itself.
-            asyncio.get_running_loop().call_soon(self._close_turn)
-        polled = ledger_id in self._polls.waiting
-        if polled:
-            self._polls.expect()  # who waits hears of the LAC before the commit takes its time
+            self._loop.call_soon(self._close_turn)
         try:
             self._store.add_run(ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end)
         except StoreError as error:
             self.refuse(session, run, REFUSALS.get(error.kind, Code.IO_ERROR))
             return
         session.requests_held += run.end - run.start
-        if polled:
-            self._polls.lac_advanced(ledger_id, run.lac, run.proof)
         if run.deferred_sync and not run.flags & RECOVERY_ADD:
-            now = asyncio.get_running_loop().time()
+            now = self._loop.time()
             self._store.after_written(partial(self._answer, [(session, run)], now))
         else:
             turn.append((session, run))
+        if ledger_id in self._polls.waiting:  # who waits hears of the LAC before the commit takes its time
+            self._polls.lac_advanced(ledger_id, run.lac, run.proof)
 
     def _close_turn(self) -> None:
         turn, self._turn = self._turn, []
@@ -135,7 +133,7 @@ class AddPath:
             if self._store.crowded:
                 for session, _ in turn:
                     self._budget.hold_back(session)
-            self._store.after_durable(partial(self._answer, turn, asyncio.get_running_loop().time()))
+            self._store.after_durable(partial(self._answer, turn, self._loop.time()))
 
     def _answer(self, turn: list[Held], since: float, error: OSError | None) -> None:
         """The runs of one loop turn are durable (or failed): one write per connection."""
@@ -162,7 +160,7 @@ class AddPath:
         if error is None:
             self._added.inc(entries)
             self._added_bytes.inc(size)
-            self._seconds.observe(asyncio.get_running_loop().time() - since)
+            self._seconds.observe(self._loop.time() - since)
         else:
             self._refused.inc(entries)
 

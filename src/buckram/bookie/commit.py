@@ -120,6 +120,7 @@ class GroupCommit:
         self._in_flight: Group | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._kicked = self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         # The open block: file position of its next byte, where it must end, and the slice that may still grow.
         self._pos, self._limit = 0, -1
         self._chunk: Buffer | None = None
@@ -243,7 +244,9 @@ class GroupCommit:
         """Write at the end of this loop turn, so that all connections' chunks of one turn share a sync."""
         self._kicked = True
         if self._in_flight is None:
-            asyncio.get_running_loop().call_soon(self._flush)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._in_flight is not None or self.failed is not None:
@@ -275,11 +278,13 @@ class GroupCommit:
         header, span = pack_block_header(segment.seq, self._salt, group.start, payload, self._disk.alignment)
         segment.base = ring.head - group.start
         head = ring.head
-        ring.put(head, header)
-        ring.put(head + BLOCK_HEADER, payload)
-        gap = span - BLOCK_HEADER - len(payload)
-        if gap:
-            ring.put(head + span - gap, _ZEROS[:gap])
+        gap = _ZEROS[: span - BLOCK_HEADER - len(payload)]
+        if span < LAY_BELOW:
+            ring.put(head, header + payload + gap)
+        else:
+            ring.put(head, header)
+            ring.put(head + BLOCK_HEADER, payload)
+            ring.put(head + span - len(gap), gap)
         ring.head = head + span
         assert segment.file is not None
         return Write(segment.file, group.start, [*ring.parts(head, span), *self._lay(segment, group.start, span)])
@@ -298,7 +303,8 @@ class GroupCommit:
 
     def _write(self, group: Group, write: Write) -> None:
         self._retry = None
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        assert loop is not None
         began = loop.time()
 
         def done(error: OSError | None) -> None:

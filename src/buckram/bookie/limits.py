@@ -101,7 +101,7 @@ class Budget:
         member.charged = held
         if self.total > self.highest_total:
             self.highest_total = self.total
-        if held - member.unfinished() > self.connection_limit:
+        if held > self.connection_limit and held - member.unfinished() > self.connection_limit:
             self._pause(member)
         if self.total > self.total_limit:
             self._pause_heaviest()

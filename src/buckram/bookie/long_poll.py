@@ -36,8 +36,8 @@ class Waiter:
         self.timer: asyncio.TimerHandle | None = None
 
 
-Proof: TypeAlias = Callable[[], bytes | None]
-"""The stored entry whose header has the LAC, if it is at hand."""
+Proof: TypeAlias = Callable[[EntryId], bytes | None]
+"""A stored entry whose header has a LAC above the argument, if it is at hand."""
 Done = Callable[[Waiter, Woken, int | None, Proof | None], None]
 
 
@@ -48,8 +48,7 @@ class LongPolls:
         self._clock, self._limit = clock, limit
         self.waiting: dict[LedgerId, dict[Waiter, None]] = {}
         self.count = 0
-        self._woken: list[tuple[Waiter, Woken, int | None, Proof | None]] = []
-        self._firing = False
+        self._woken: list[Waiter] = []
 
     def wait(
         self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Done
@@ -69,42 +68,41 @@ class LongPolls:
         self._remove(waiter)
         waiter.done = _nobody
 
-    def expect(self) -> None:
-        """Adds follow that may wake somebody: answers then leave before what is scheduled from now on, as a commit."""
-        if not self._firing:
-            self._firing = True
-            asyncio.get_running_loop().call_soon(self._fire)
-
     def lac_advanced(self, ledger_id: LedgerId, lac: EntryId, proof: Proof | None = None) -> None:
+        """Who waited hears of it at once: their answers leave before the commit of what brought it begins."""
         waiters = self.waiting.get(ledger_id)
         if waiters:
             woken = [waiter for waiter in waiters if lac > waiter.above]
             if woken:
-                self._wake(woken, Woken.ADVANCED, self._clock.wall_us() // 1000, proof)
+                now = self._clock.wall_us() // 1000
+                for waiter in woken:
+                    self._remove(waiter)
+                for waiter in woken:
+                    waiter.done(waiter, Woken.ADVANCED, now, proof)
 
     def state_changed(self, ledger_id: LedgerId) -> None:
         """Fenced or buried: nothing more may come, so nobody is kept waiting."""
         waiters = self.waiting.get(ledger_id)
         if waiters:
-            self._wake(list(waiters), Woken.STATE_CHANGED, None)
+            self._wake(list(waiters))
 
     def close(self) -> None:
         for waiters in list(self.waiting.values()):
             for waiter in list(waiters):
                 self.cancel(waiter)
 
-    def _wake(self, waiters: list[Waiter], why: Woken, at_ms: int | None, proof: Proof | None = None) -> None:
-        # Not called from here: the add path is in the middle of a chunk. One callback serves all woken in a turn.
-        self.expect()
+    def _wake(self, waiters: list[Waiter]) -> None:
+        # Not called from here: a fence may be in the middle of its work. One callback serves all woken in a turn.
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._fire)
         for waiter in waiters:
             self._remove(waiter)
-            self._woken.append((waiter, why, at_ms, proof))
+            self._woken.append(waiter)
 
     def _fire(self) -> None:
-        self._firing = False
         woken, self._woken = self._woken, []
-        for waiter, why, at_ms, proof in woken:
-            waiter.done(waiter, why, at_ms, proof)
+        for waiter in woken:
+            waiter.done(waiter, Woken.STATE_CHANGED, None, None)
 
     def _timed_out(self, waiter: Waiter) -> None:
         self._remove(waiter)

@@ -152,7 +152,7 @@ class ReadPath:
         # On a connection that is behind the answer takes its turn and is charged like any other.
         if request.piggyback or request.entry_id != LAST_ENTRY or session.jobs or session.unsent() or self._budget.full:
             return False
-        body, record = proof(), self._store.ledger(request.ledger_id)
+        body, record = proof(waiter.above), self._store.ledger(request.ledger_id)
         if body is None or len(body) > self._max_body or record is None or record.tombstone:
             return False
         reply = ReadReply(Code.OK, request.ledger_id, request.entry_id, body, record.lac, job.advanced_ms)

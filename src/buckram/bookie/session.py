@@ -169,7 +169,9 @@ class Session(asyncio.Protocol):
     # -- limits.Member
 
     def held(self) -> int:
-        return self.requests_held + self.unsent() + self.reading_bytes + self.protocol.pending_bytes
+        # Twice a commit for each connection, so without the calls that would name the parts.
+        held = self.requests_held + self.reading_bytes + self._out_bytes + self.protocol.pending_bytes
+        return held + (self._transport.get_write_buffer_size() if self.open else 0)
 
     def unsent(self) -> int:
         return self._out_bytes + (self._transport.get_write_buffer_size() if self.open else 0)

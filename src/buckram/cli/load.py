@@ -13,8 +13,9 @@ import os
 import random
 import resource
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import BuckramError, BufferFull, InvalidArgument
@@ -151,8 +152,14 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
     clock = time.perf_counter
     total = max(1, int(load.rate * seconds))
     interval = 1.0 / load.rate
-    idle = asyncio.Event()
-    state = {"sent": 0, "open": 0}
+    finished = asyncio.get_running_loop().create_future()
+    sent = settled = 0
+
+    def settle(entries: int) -> None:
+        nonlocal settled
+        settled += entries
+        if settled == total and not finished.done():
+            finished.set_result(None)
 
     def done(due: float, future: asyncio.Future[int]) -> None:
         error = None if future.cancelled() else future.exception()
@@ -160,59 +167,67 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
             tally.add(clock() - due, 1)
         else:
             tally.failed(error, 1)
-        state["open"] -= 1
-        if state["sent"] == total and not state["open"]:
-            idle.set()
+        settle(1)
+
+    def send() -> None:
+        nonlocal sent
+        ready = min(total, int((clock() - began) * load.rate) + 1)
+        for n in range(sent, ready):
+            due = began + n * interval
+            try:
+                future = writers[n % len(writers)].append_nowait(payloads[n % len(payloads)])
+            except BufferFull:
+                return  # it stays due: the wait counts into its latency
+            except BuckramError as error:
+                tally.failed(error, 1)
+                settle(1)
+            else:
+                future.add_done_callback(partial(done, due))
+            sent += 1
 
     began = clock()
-    async with ticks(min(TICK_MAX_S, max(TICK_MIN_S, interval))) as tick:
-        while state["sent"] < total:
-            await tick()
-            ready = min(total, int((clock() - began) * load.rate) + 1)
-            for n in range(state["sent"], ready):
-                due = began + n * interval
-                try:
-                    future = writers[n % len(writers)].append_nowait(payloads[n % len(payloads)])
-                except BufferFull:
-                    break  # it stays due: the wait counts into its latency
-                except BuckramError as error:
-                    tally.failed(error, 1)
-                    state["sent"] += 1
-                    continue
-                state["sent"] += 1
-                state["open"] += 1
-                future.add_done_callback(lambda f, due=due: done(due, f))  # type: ignore[misc]  # a bound default
-    if state["open"]:
-        await idle.wait()
+    with every(min(TICK_MAX_S, max(TICK_MIN_S, interval)), send, finished):
+        await finished
 
 
-@contextlib.asynccontextmanager
-async def ticks(period: float) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
-    """Wake up every `period` seconds. Loop timers have a millisecond's grain; the kernel's timerfd has none."""
+@contextlib.contextmanager
+def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) -> Iterator[None]:
+    """Call `call` on the loop each `period` seconds; periods that passed meanwhile are one call. Loop timers have a
+    millisecond's grain; the kernel's timerfd has none. No task: waking one would cost as much as what it sends.
+    `until`, which the caller waits for, fails with what `call` raises."""
     loop = asyncio.get_running_loop()
-    woken = asyncio.Event()
     descriptor = _timerfd(period)
+    timer: asyncio.TimerHandle | None = None
 
-    async def tick() -> None:
-        if descriptor is None:
-            await asyncio.sleep(period)
-            return
-        await woken.wait()
-        woken.clear()
+    def called() -> None:
+        try:
+            call()
+        except Exception as error:
+            if not until.done():
+                until.set_exception(error)
 
-    def expired() -> None:
+    def expired(number: int) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(descriptor or 0, 8)
-        woken.set()
+            os.read(number, 8)
+        called()
 
-    if descriptor is not None:
-        loop.add_reader(descriptor, expired)
+    def elapsed() -> None:
+        nonlocal timer
+        timer = loop.call_later(period, elapsed)
+        called()
+
+    if descriptor is None:
+        timer = loop.call_later(period, elapsed)
+    else:
+        loop.add_reader(descriptor, expired, descriptor)
     try:
-        yield tick
+        yield
     finally:
         if descriptor is not None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+        if timer is not None:
+            timer.cancel()
 
 
 def _timerfd(period: float) -> int | None:

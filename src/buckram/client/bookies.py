@@ -129,9 +129,10 @@ class BookieWatcher:
         """It refused, timed out or broke: avoid it for a while where there is a choice."""
         self._failed_until[bookie_id] = self._now() + self._quarantine_s
 
-    def report_slow(self, bookie_id: BookieId) -> None:
-        """A hedged read beat it: read from others first for a while. No effect on placement."""
-        self._slow_until[bookie_id] = self._now() + self._quarantine_s
+    def report_slow(self, bookie_id: BookieId, for_s: float | None = None) -> None:
+        """A hedged read beat it: read from others first, for a while or for `for_s`. No effect on placement."""
+        until = self._now() + (self._quarantine_s if for_s is None else for_s)
+        self._slow_until[bookie_id] = max(until, self._slow_until.get(bookie_id, 0.0))
 
     def report_ok(self, bookie_id: BookieId) -> None:
         """It answered: forget what it did before. Cheap; call it once per batch, not per entry."""

@@ -78,6 +78,11 @@ class Outbox:
         self._bodies.append(body)
         self._size += len(body)
 
+    def hurry(self) -> None:
+        """What was added leaves now, unless other writers send in this turn, too."""
+        if self._bodies:
+            self._turn.hurry(self)
+
     def resend(self, sends: Sequence[Send]) -> None:
         """The ensemble changed or a position became absent: send these, and from now on to who is there now."""
         self._retarget()

@@ -10,24 +10,28 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 from buckram.client.follow import LedgerFollower
 from buckram.client.polls import LacPolls
 from buckram.client.replicas import LedgerReads, check_running
 from buckram.client.services import Services
+from buckram.core.answers import Positive
 from buckram.core.reading import readable_until
+from buckram.core.recovery import quorum_of
 from buckram.errors import (
     NoSuchEntry,
     NoSuchLedger,
     ReadFailed,
 )
 from buckram.net.tasks import TaskScope
-from buckram.types import Entry, EntryId
+from buckram.types import Entry, EntryId, LedgerMetadata
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
 """No bookie can wait for the first entry of a ledger that it has not seen: so long it is asked so often."""
-_PEEKED = 4
+_PEEKED, _LARGE = 16, 64 * 1024
+_FEW, _BEYOND = 8, 3
 _GIVE_UP_S = 60.0
 
 Stream = Callable[[EntryId, EntryId], AsyncGenerator[list[Entry], None]]
@@ -114,7 +118,7 @@ class Tail:
                 # Before the entries up to `end` are read and handled: what is confirmed meanwhile is then known.
                 self._polls.begin(max(self._lac, self._cursor - 1), metadata)
             if self._cursor <= end:
-                chunk = self._take_peeked(end) or await self._read(end, changed)
+                chunk = self._take_peeked(end) or await self._catch_up(metadata, end) or await self._read(end, changed)
                 if chunk:
                     self._failing_since, self._pause_s = None, _PAUSE_MIN_S
                     return chunk
@@ -139,10 +143,37 @@ class Tail:
 
     def _keep(self, entry: Entry) -> None:
         """Whatever becomes of the ledger, an entry of this id can have no other payload."""
-        if entry.entry_id >= self._cursor:
-            self._peeked[entry.entry_id] = entry
-        while len(self._peeked) > _PEEKED or (self._peeked and next(iter(self._peeked)) < self._cursor):
-            del self._peeked[next(iter(self._peeked))]
+        peeked, cursor = self._peeked, self._cursor
+        if entry.entry_id < cursor:
+            return
+        if len(peeked) >= _PEEKED:
+            self._peeked = peeked = {number: kept for number, kept in peeked.items() if number >= cursor}
+        if len(peeked) < (_PEEKED if len(entry.payload) <= _LARGE else 4):
+            peeked[entry.entry_id] = entry
+
+    async def _catch_up(self, metadata: LedgerMetadata, end: EntryId) -> list[Entry]:
+        """A few entries that no poll brought along, by one question to the bookie that told of them, with what it has
+        beyond `end`: a tail that reads only what is confirmed is behind again when it has read it. Empty: not so."""
+        bookie, first, reads = self._polls.proved_by, self._cursor, self._reads
+        if (
+            bookie is None or self._chunks is not None or end - first >= _FEW or metadata.closed
+            or not quorum_of(metadata).mirrored or metadata.last_fragment.first_entry > first
+        ):
+            return []
+        opener = partial(reads.digest.open_prefix, reads.ledger_id, first)
+        try:
+            async with asyncio.timeout(self._services.hedge_s):
+                answer = await reads.batch(bookie, first, end - first + 1 + _BEYOND, opener, _no_matter)
+        except TimeoutError:
+            return []
+        found: list[Entry] = []
+        for entry in answer.value if isinstance(answer, Positive) else ():
+            if entry.entry_id <= end:
+                found.append(entry)
+            else:
+                self._keep(entry)
+        self._cursor = first + len(found)
+        return found
 
     async def _read(self, end: EntryId, changed: asyncio.Event) -> list[Entry]:
         """The next chunk up to `end`; empty if it should be looked at again."""
@@ -195,3 +226,6 @@ class Tail:
         except TimeoutError:
             return
 
+
+def _no_matter(entries: int, size: int) -> None:
+    """How large these entries are tells nothing about longer reads."""

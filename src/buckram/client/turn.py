@@ -52,10 +52,11 @@ class Load:
         self.acks.append(acks)
         self.runs.append(run)
 
-    def send(self, data: bytes, acks: bytes) -> None:
-        """Hand `data` and `acks`, which are what was put, to the lane."""
+    def send(self, data: bytes, acks: bytes) -> int:
+        """Hand `data` and `acks`, which are what was put, to the lane; the bytes that wait there now. At once: what a
+        turn has is gathered here already."""
         runs, self.data, self.acks, self.runs = self.runs, [], [], []
-        self.lane.send(data, acks, runs, deferred_sync=self.deferred)
+        return self.lane.send(data, acks, runs, deferred_sync=self.deferred, at_once=True)
 
 
 class TurnEnd:
@@ -66,6 +67,11 @@ class TurnEnd:
         self._loads: dict[tuple[AddLane, bool], Load] = {}
         self._active: list[Load] = []
         self._stalled: dict[Sender, None] = {}
+        self._asked = False
+        self._count = 0
+        """Senders of this turn that did not wait for its end."""
+        self._alone = False
+        """The last turn had one sender only."""
         self.lane_limit = 0
         """A lane with more bytes than this makes writers wait."""
         self.entries = 0
@@ -75,9 +81,17 @@ class TurnEnd:
         self.bytes_total: Counter | None = None
 
     def ask(self, sender: Sender) -> None:
-        if not self._senders:
+        if not self._asked:
+            self._asked = True
             asyncio.get_running_loop().call_soon(self._run)
         self._senders.append(sender)
+
+    def hurry(self, sender: Sender) -> None:
+        """`sender`, who has asked, has all that it will have in this turn: it need not wait for the end, where other
+        callbacks come first. With other writers about it does: they share their sends."""
+        if self._alone and not self._count and self._senders == [sender]:
+            self._count = 1
+            self._send()
 
     def load(self, lane: AddLane, deferred: bool) -> Load:
         """Always the same one for the same lane."""
@@ -87,6 +101,13 @@ class TurnEnd:
         return load
 
     def _run(self) -> None:
+        self._asked = False
+        self._alone = len(self._senders) + self._count == 1
+        self._count = 0
+        if self._senders:
+            self._send()
+
+    def _send(self) -> None:
         senders, self._senders = self._senders, []
         try:
             senders[0].check_client()
@@ -119,8 +140,8 @@ class TurnEnd:
                 parts = load.data
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 acks = load.acks[0] if len(parts) == 1 else b"".join(load.acks)
-            load.send(data, acks)
-            crowded = crowded or load.lane.pending_bytes > self.lane_limit
+            if load.send(data, acks) > self.lane_limit:
+                crowded = True
         active.clear()
         if crowded:
             for sender in senders:

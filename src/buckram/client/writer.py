@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
 from buckram.client.close import force, seal
-from buckram.client.completions import Completions
+from buckram.client.completions import Completions, Told
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.client.explicit_lac import ExplicitLac
 from buckram.client.intake import Intake
@@ -171,6 +172,16 @@ class Writer:
         future: asyncio.Future[EntryId] = self._loop.create_future()
         self._intake.enqueue(payload, entry_id, future)
         return future
+
+    def append_told(self, payload: bytes, told: Told, result: Any) -> None:
+        """As append_nowait, for who batches itself: `told` hears `result`, and the entry leaves now, as nothing joins
+        it in this turn of the loop."""
+        if len(payload) > self._plain_limit:
+            payload = self._checked(payload, None)
+        if self._intake.full(len(payload)):
+            raise self._intake.buffer_full()
+        self._completions.add(self._outbox.add((payload,), len(payload)), result, told)
+        self._outbox.hurry()
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
         """Append entries in a row; returns their ids when all are acknowledged. One future for all of them."""

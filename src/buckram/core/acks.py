@@ -67,6 +67,16 @@ class AckMatcher:
         """`acks`: the OK answers to `runs`, in order; there is at least one run and each has at least one entry."""
         self._queue.append((acks, runs, expires))
 
+    def sole(self, chunk: bytes) -> SentRun | None:
+        """The run that is all of the first batch, if the chunk is its answers, all OK, and no more. Taken then."""
+        queue = self._queue
+        if queue and not self._offset:
+            acks, runs, _ = queue[0]
+            if chunk == acks and len(runs) == 1:
+                queue.popleft()
+                return runs[0]
+        return None
+
     def take(self, buffer: bytes, offset: int, events: list[AckEvent]) -> int:
         """Consume whole ADD answers from `offset` on and append what they say to `events`.
 

@@ -25,6 +25,7 @@ FRAME_OVERHEAD = 28
 """Bytes of an ADD frame before the stored entry: length, header, master key."""
 ACK_BYTES = 28
 MAX_RUN_BYTES = 64 * 1024
+_FEW = 4
 _MIN_PACKET = 24 + 24  # header, key, then ledger, entry and LAC of the stored entry
 _ADD = struct.Struct(">II20sqqq")
 _PREFIX = struct.Struct(">II20s")
@@ -69,14 +70,18 @@ class AddRun:
     def last(self) -> EntryId:
         return self.first + self.count - 1
 
-    def proof(self) -> bytes | None:
-        """The last entry as it is stored, if its header has `lac` (an entry that was sent again may have an older)."""
-        at = self.end - self.stride
-        if not self.stride:
-            at = self.start
-            while (next_at := at + 4 + int.from_bytes(self.chunk[at : at + 4], "big")) < self.end:
-                at = next_at
-        return self.chunk[at + FRAME_OVERHEAD : self.end] if _ADD.unpack_from(self.chunk, at)[5] == self.lac else None
+    def proof(self, above: EntryId) -> bytes | None:
+        """An entry as it is stored whose header proves a LAC over `above`: the first such of a few, so that a tail
+        that keeps up gets them in a row, else the last (None if that has an older LAC: it was sent again)."""
+        at, step = self.start, self.stride
+        if self.count > _FEW and step:
+            at = self.end - step
+        while True:
+            stop = at + (step or 4 + int.from_bytes(self.chunk[at : at + 4], "big"))
+            if stop >= self.end or (self.count <= _FEW and _ADD.unpack_from(self.chunk, at)[5] > above):
+                break
+            at = stop
+        return self.chunk[at + FRAME_OVERHEAD : stop] if _ADD.unpack_from(self.chunk, at)[5] > above else None
 
     def detached(self) -> AddRun:
         """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from buckram.core import wire_v2, wire_v3
@@ -49,21 +49,22 @@ class _LaneAdd(NamedTuple):
     entry_id: EntryId
 
 
-@dataclass(slots=True)
 class _Pending:
-    token: object
-    request: Request | None
-    expires: float
-    kind: object
+    __slots__ = ("expires", "kind", "request", "token")
+
+    def __init__(self, token: object, request: Request | None, expires: float, kind: object) -> None:
+        self.token, self.request, self.expires, self.kind = token, request, expires, kind
 
 
-@dataclass(slots=True)
 class Received:
     """`answers`: (token, reply). `error`: the bytes were no protocol; the connection must be closed after the rest."""
 
-    acks: list[AckEvent] = field(default_factory=list)
-    answers: list[tuple[object, Reply]] = field(default_factory=list)
-    error: str | None = None
+    __slots__ = ("acks", "answers", "error")
+
+    def __init__(self) -> None:
+        self.acks: list[AckEvent] = []
+        self.answers: list[tuple[object, Reply]] = []
+        self.error: str | None = None
 
 
 @dataclass(slots=True)
@@ -162,6 +163,11 @@ class ClientProtocol:
         if self.version == 2 and pending.kind is not None:
             self._abandoned.setdefault(key, []).append(pending.kind)
             self._abandoned_count += 1
+
+    def sole_ack(self, chunk: bytes) -> SentRun | None:
+        """The short way for what comes most when entries are few: the chunk acknowledges one run and nothing else. It
+        is taken then; None: feed it."""
+        return None if self._chunks.pending_bytes else self._adds.sole(chunk)
 
     def feed(self, chunk: bytes) -> Received:
         """What the chunk completes. Never raises for bad bytes."""

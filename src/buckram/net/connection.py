@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 from buckram.config import NetConfig
 from buckram.core.acks import AckEvent, SentRun
 from buckram.core.answers import bookie_error
-from buckram.core.client_protocol import ClientProtocol, Conflict, Received
+from buckram.core.client_protocol import ClientProtocol, Conflict, Key, Received
 from buckram.core.messages import Reply, Request
 from buckram.errors import (
     BookieError,
@@ -33,6 +33,29 @@ MAX_REQUESTS = 50_000
 """Calls outstanding on one connection before more are refused here; adds are bounded by their writers."""
 MAX_UNSENT_BYTES = 256 * 1024 * 1024
 """Bytes that the peer has not taken before more are refused here; writers slow down long before."""
+Heard: TypeAlias = "Callable[[Reply | BuckramError], None]"
+
+
+class Asked:
+    """A request whose answer goes to a function: `heard(reply or error)` is called once, unless `cancel` came first."""
+
+    __slots__ = ("_connection", "heard", "key")
+
+    def __init__(self, connection: Connection, heard: Heard) -> None:
+        self._connection: Connection | None = connection
+        self.heard = heard
+        self.key: Key = (0, 0, 0)
+
+    def tell(self, answer: Reply | BuckramError) -> None:
+        if self._connection is not None:
+            self._connection = None
+            self.heard(answer)
+
+    def cancel(self) -> None:
+        """Abandon the answer, not the request."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.forget(self)
 
 
 class Connection(asyncio.Protocol):
@@ -49,7 +72,7 @@ class Connection(asyncio.Protocol):
         self.bookie_id = bookie_id
         self.address = address
         self.version = version
-        self._config = config
+        self._config, self._timeout_s = config, config.request_timeout_s
         self._on_lost = on_lost
         self._protocol = ClientProtocol(version, config.max_frame_bytes)
         self._loop = asyncio.get_running_loop()
@@ -74,7 +97,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.error is not None:
             return
-        self._received(self._protocol.feed(data))
+        if not self._retired and (run := self._protocol.sole_ack(data)) is not None:
+            self._last_received = self._loop.time()
+            run[0].acked(run[1], self.bookie_id, run[2], run[3])
+        else:
+            self._received(self._protocol.feed(data))
 
     def room(self) -> memoryview | None:
         """net.tcp.Receiver: where the next bytes should be received; None: anywhere, for data_received."""
@@ -89,11 +116,10 @@ class Connection(asyncio.Protocol):
         self._last_received = self._loop.time()
         try:
             if received.acks:
-                self._deliver(received.acks, _no_answer(self.bookie_id, self._config.request_timeout_s))
+                self._deliver(received.acks, self._no_answer)
         finally:
             for token, reply in received.answers:
-                if isinstance(token, asyncio.Future) and not token.done():
-                    token.set_result(reply)
+                self._answer(token, reply)
             if received.error is not None:
                 _log.warning("bookie %s at %s: %s; connection closed", self.bookie_id, self.address, received.error)
                 self.fail(ProtocolError(self.bookie_id, received.error))
@@ -130,15 +156,8 @@ class Connection(asyncio.Protocol):
 
     async def call(self, request: Request, timeout_s: float) -> Reply:
         """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""
-        self._check_room()
-        if self._protocol.requests >= MAX_REQUESTS:
-            raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")
         future: asyncio.Future[Reply] = self._loop.create_future()
-        try:
-            key, data = self._protocol.request(request, future, self._loop.time() + timeout_s)
-        except Conflict as conflict:
-            raise BookieTooBusy(self.bookie_id, f"{conflict}; use protocol 3 or try again") from None
-        self._write(data)
+        key = self._request(request, timeout_s, future)
         try:
             return await future
         finally:
@@ -147,11 +166,28 @@ class Connection(asyncio.Protocol):
             elif future.done():
                 future.exception()  # Seen, even if the caller was cancelled in the same turn.
 
-    def send_adds(self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool) -> None:
-        """The runs of a lane; their sinks hear of every entry. Raises, with nothing taken, when there is no room."""
-        self._check_room()
-        expires = self._loop.time() + self._config.request_timeout_s
-        self._write(self._protocol.adds(frames, acks, runs, expires, deferred_sync))
+    def ask(self, request: Request, timeout_s: float, heard: Heard) -> Asked:
+        """As call, for who needs no task to wait: `heard` gets the reply as soon as its bytes are there, or the error.
+        Never from inside this call; raises as call where nothing was sent."""
+        asked = Asked(self, heard)
+        asked.key = self._request(request, timeout_s, asked)
+        return asked
+
+    def forget(self, asked: Asked) -> None:
+        self._protocol.forget(asked.key, asked)
+
+    def send_adds(
+        self, frames: bytes, acks: bytes, runs: Sequence[SentRun], deferred_sync: bool, at_once: bool = False
+    ) -> int:
+        """The runs of a lane; their sinks hear of every entry. Raises, with nothing taken, when there is no room.
+
+        `at_once`: they leave now, with what was written before, not at the end of the turn. Returns the bytes that the
+        peer has not taken, with these.
+        """
+        pending = self._check_room()
+        data = self._protocol.adds(frames, acks, runs, self._loop.time() + self._timeout_s, deferred_sync)
+        self._write(data, at_once)
+        return pending + len(data)
 
     def retire(self) -> None:
         """Take nothing new; close when nothing is outstanding."""
@@ -188,20 +224,47 @@ class Connection(asyncio.Protocol):
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _check_room(self) -> None:
+    def _request(self, request: Request, timeout_s: float, token: object) -> Key:
+        self._check_room()
+        if self._protocol.requests >= MAX_REQUESTS:
+            raise BookieTooBusy(self.bookie_id, f"{MAX_REQUESTS} requests are unanswered already; wait for some")
+        try:
+            key, data = self._protocol.request(request, token, self._loop.time() + timeout_s)
+        except Conflict as conflict:
+            raise BookieTooBusy(self.bookie_id, f"{conflict}; use protocol 3 or try again") from None
+        self._write(data)
+        return key
+
+    def _answer(self, token: object, reply: Reply) -> None:
+        if isinstance(token, asyncio.Future):
+            if not token.done():
+                token.set_result(reply)
+        elif isinstance(token, Asked):
+            try:
+                token.tell(reply)
+            except Exception as bug:  # one listener's bug must not keep the answers from the others
+                self._loop.call_exception_handler({"message": "handling an answer failed", "exception": bug})
+
+    def _check_room(self) -> int:
+        """How many bytes the peer has not taken."""
         if self.error is not None:
             raise BookieUnavailable(self.bookie_id, f"the connection to {self.address} has ended")
-        if self.pending_bytes > MAX_UNSENT_BYTES:
-            raise BookieTooBusy(self.bookie_id, f"it has not taken {self.pending_bytes} bytes; write more slowly")
+        transport = self._transport
+        pending = self._out_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
+        if pending > MAX_UNSENT_BYTES:
+            raise BookieTooBusy(self.bookie_id, f"it has not taken {pending} bytes; write more slowly")
+        return pending
 
-    def _write(self, data: bytes) -> None:
-        if not self._out:
+    def _write(self, data: bytes, at_once: bool = False) -> None:
+        if self._sweep is None:
+            self._busy_since = self._loop.time()
+            self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
+        if not self._out and not at_once:
             self._loop.call_soon(self._flush)
-            if self._sweep is None:
-                self._busy_since = self._loop.time()
-                self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
         self._out.append(data)
         self._out_bytes += len(data)
+        if at_once:
+            self._flush()
 
     def _flush(self) -> None:
         out = self._out
@@ -220,7 +283,7 @@ class Connection(asyncio.Protocol):
             self._sweep = self._loop.call_later(self._config.sweep_interval_s, self._on_sweep)
         self._fail_tokens(overdue.tokens, self._timeout)
         try:
-            self._deliver(overdue.acks, _no_answer(self.bookie_id, self._config.request_timeout_s))
+            self._deliver(overdue.acks, self._no_answer)
         finally:
             silent = now - max(self._last_received, self._busy_since)
             if late and silent >= self._config.request_timeout_s:
@@ -231,14 +294,20 @@ class Connection(asyncio.Protocol):
             elif self._retired and self._protocol.idle:
                 self.fail(BookieUnavailable(self.bookie_id, f"no longer at {self.address}"))
 
+    def _no_answer(self, ledger: LedgerId) -> BuckramError:
+        why = f"no answer to adds of ledger {ledger} for {self._config.request_timeout_s:g} s"
+        return RequestTimeout(self.bookie_id, f"{why}; they may or may not be stored")
+
     def _timeout(self) -> BuckramError:
         return RequestTimeout(self.bookie_id, "no answer in time; the request may or may not have taken effect")
 
-    @staticmethod
-    def _fail_tokens(tokens: list[object], error: Callable[[], BuckramError]) -> None:
+    def _fail_tokens(self, tokens: list[object], error: Callable[[], BuckramError]) -> None:
         for token in tokens:
-            if isinstance(token, asyncio.Future) and not token.done():
-                token.set_exception(error())  # Its own for each waiter: raising one adds to its traceback.
+            if isinstance(token, asyncio.Future):
+                if not token.done():
+                    token.set_exception(error())  # Its own for each waiter: raising one adds to its traceback.
+            elif isinstance(token, Asked):
+                self._loop.call_soon(token.tell, error())
 
     def _deliver(self, events: list[AckEvent], no_answer: Callable[[LedgerId], BuckramError]) -> None:
         bookie = self.bookie_id
@@ -254,12 +323,6 @@ class Connection(asyncio.Protocol):
                 # A broken sink must not cost the others their answers; its own error goes on to the loop.
                 self._deliver(events[i + 1:], no_answer)
                 raise
-
-
-def _no_answer(bookie_id: BookieId, timeout_s: float) -> Callable[[LedgerId], BuckramError]:
-    return lambda ledger: RequestTimeout(
-        bookie_id, f"no answer to adds of ledger {ledger} for {timeout_s:g} s; they may or may not be stored"
-    )
 
 
 def again(error: BuckramError) -> BuckramError:

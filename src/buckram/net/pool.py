@@ -15,7 +15,7 @@ from buckram.core.acks import AckSink, SentRun
 from buckram.core.adds import RECOVERY_ADD
 from buckram.core.messages import BatchRead, Read, Reply, Request
 from buckram.errors import BookieError, BookieTooBusy, BookieUnavailable, BuckramError, HandleClosed, InvalidArgument
-from buckram.net.connection import MAX_UNSENT_BYTES, Connection, again
+from buckram.net.connection import MAX_UNSENT_BYTES, Asked, Connection, Heard, again
 from buckram.net.tasks import TaskScope
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId
@@ -48,18 +48,21 @@ class _Slot:
         connection = self.connection
         if connection is not None:
             address = self._pool.resolve(self.bookie_id)
-            if address is not None and address != connection.address:
-                self.connection = None
-                self.losses += 1
-                connection.retire()
-                return None
+            if address is not None and address is not connection.address:
+                if address != connection.address:
+                    self.connection = None
+                    self.losses += 1
+                    connection.retire()
+                    return None
+                connection.address = address  # the same in a list that was read anew
         return connection
 
-    def send(self, send: _Send) -> None:
+    def send(self, send: _Send, at_once: bool) -> int:
+        """Returns the bytes not yet taken by the operating system."""
         connection = self.current()
         if connection is not None:
             try:
-                connection.send_adds(*send)
+                return connection.send_adds(*send, at_once)
             except BookieError as error:
                 self._pool.fail_soon(self.bookie_id, send[2], error)
         elif self._waiting_bytes + len(send[0]) > MAX_UNSENT_BYTES:
@@ -69,6 +72,7 @@ class _Slot:
             self._waiting.append(send)
             self._waiting_bytes += len(send[0])
             self.connect()
+        return self.pending_bytes
 
     def connect(self) -> asyncio.Future[Outcome]:
         """The result of the attempt that is under way, or of a new one."""
@@ -109,22 +113,24 @@ class AddLane:
         self._v3 = pool.slot(bookie_id, 3)
 
     def send(
-        self, frames: bytes, acks: bytes, runs: Sequence[SentRun], *, deferred_sync: bool = False
-    ) -> None:
+        self, frames: bytes, acks: bytes, runs: Sequence[SentRun], *, deferred_sync: bool = False,
+        at_once: bool = False,
+    ) -> int:  # fmt: skip
         """Queue v2 ADD frames; `acks`: the OK answers expected, 28 bytes each (core.adds.ack_frames), in their order.
 
-        All that is sent in one loop turn leaves in one write. The sinks hear of every entry of `runs` exactly once,
-        never from inside this call. Frames with the recovery flag, and those with deferred sync, travel on the v3 wire;
-        all frames of one call have the same flags.
+        All that is sent in one loop turn leaves in one write, or now with `at_once`. The sinks hear of every entry of
+        `runs` exactly once, never from inside this call. Frames with the recovery flag, and those with deferred sync,
+        travel on the v3 wire; all frames of one call have the same flags. Returns the bytes that the operating system
+        has not taken.
         """
         if not runs:
-            return
+            return 0
         if self._pool.closed:
             self._pool.fail_soon(self.bookie_id, runs, _closed())
-        elif deferred_sync or frames[7] & RECOVERY_ADD:
-            self._v3.send((frames, acks, runs, deferred_sync))
-        else:
-            self._main.send((frames, acks, runs, False))
+            return 0
+        if deferred_sync or frames[7] & RECOVERY_ADD:
+            return self._v3.send((frames, acks, runs, deferred_sync), at_once)
+        return self._main.send((frames, acks, runs, False), at_once)
 
     @property
     def pending_bytes(self) -> int:
@@ -205,11 +211,21 @@ class BookiePool:
             if not isinstance(outcome, Connection):
                 raise again(outcome)
             connection = outcome
-        if timeout_s is None:
-            timeout_s = self._config.request_timeout_s
-            if isinstance(request, Read) and request.previous_lac is not None:
-                timeout_s += (request.timeout_ms or 0) / 1000
-        return await connection.call(request, timeout_s)
+        return await connection.call(request, self._patience_s(request) if timeout_s is None else timeout_s)
+
+    def ask(self, bookie_id: BookieId, request: Request, heard: Heard) -> Asked | None:
+        """As call, without a task: `heard` gets the reply or the error. None where no connection is open: then `call`.
+
+        BookieTooBusy and the like, with nothing sent, are raised here.
+        """
+        connection = None if self.closed else self.slot(bookie_id, self._version(request, None)).current()
+        return None if connection is None else connection.ask(request, self._patience_s(request), heard)
+
+    def _patience_s(self, request: Request) -> float:
+        timeout_s = self._config.request_timeout_s
+        if isinstance(request, Read) and request.previous_lac is not None:
+            timeout_s += (request.timeout_ms or 0) / 1000
+        return timeout_s
 
     def _version(self, request: Request, protocol: int | None) -> int:
         if protocol is not None:

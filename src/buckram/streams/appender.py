@@ -237,8 +237,11 @@ class Appender:
         if batch.size >= self._batch_bytes or len(batch.values) >= MAX_ENTRY_RECORDS:
             self.send_batch()
         elif not self._turn_asked and not self._lingering:
-            self._turn_asked = True
-            self._loop.call_soon(self._turn)
+            if self._linger_s and self.segment is not None and self.segment.in_flight:
+                self._linger()  # an acknowledgement will send it, if not the timer
+            else:
+                self._turn_asked = True
+                self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._turn_asked = False
@@ -246,7 +249,10 @@ class Appender:
             return
         if not self._linger_s or not self.segment.in_flight:
             self.send_batch()
-            return
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
         self._lingering, self._linger_until = True, self._loop.time() + self._linger_s
         if self._timer is None:
             self._timer = self._loop.call_at(self._linger_until, self._lingered)

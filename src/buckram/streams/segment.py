@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
+from buckram.client.completions import Told
 from buckram.client.writer import Writer
 from buckram.core.record_format import (
     IDLE,
@@ -74,6 +74,7 @@ class SegmentWriter:
         self._spread = metadata.ensemble_size - metadata.write_quorum + 1
         """So many entries in a row reach every member of the ensemble."""
         self._loop = asyncio.get_running_loop()
+        self._told = Told(self._acknowledged, self._lost)
         self._idle_s = idle_s
         self._rested_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -191,7 +192,7 @@ class SegmentWriter:
             self._queue.append((payload, next_offset))
             return
         try:
-            self._watch(self.ledger.append_nowait(payload), next_offset)
+            self.ledger.append_told(payload, self._told, next_offset)
         except BufferFull:
             # A bookie is slow to take bytes: append() waits for room, and those behind it wait with it.
             self._queue.append((payload, next_offset))
@@ -217,14 +218,6 @@ class SegmentWriter:
         self.broken = self.broken or error
         self._failed(self, error)
 
-    def _watch(self, future: asyncio.Future[int], next_offset: int) -> None:
-        future.add_done_callback(partial(self._done, next_offset))
-
-    def _done(self, next_offset: int, future: asyncio.Future[int]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            self._acknowledged(next_offset)
-        elif isinstance(error, BuckramError):
+    def _lost(self, error: BaseException) -> None:
+        if isinstance(error, BuckramError):
             self._break(error)

@@ -8,11 +8,9 @@ from buckram.client import client, lac, reader, replicas, tail
 from buckram.client.polls import LacPolls
 from buckram.client.reader import Reader
 from buckram.client.recover import recover_ledger
-from buckram.client.replicas import ask
 from buckram.core import answers
 from buckram.core.answers import FailureFold, Negative, Positive
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
-from buckram.core.messages import Read
 from buckram.errors import BookieError, Code, DigestMismatch
 from buckram.sim.mutants.base import Mutant, plant
 from buckram.sim.plan import Plan
@@ -59,15 +57,12 @@ def _any_negative(self: FailureFold, failure: Any) -> None:
         self.result = failure
 
 
-async def _believe(self: LacPolls, bookie: str, above: int) -> Any:
-    wait_ms = int(self._services.config.long_poll_s * 1000)
-    request = Read(self._reads.ledger_id, -1, previous_lac=above, timeout_ms=wait_ms)
-    reply = await ask(self._services.pool, bookie, request)
+def _believe(self: LacPolls, poll: Any, reply: Any) -> Any:
     claimed = getattr(reply, "max_lac", None)
-    return Positive(claimed) if claimed is not None else await _poll(self, bookie, above)
+    return Positive(claimed) if claimed is not None else _judge(self, poll, reply)
 
 
-_poll = LacPolls._poll
+_judge = LacPolls._judge
 
 
 def _not_the_end(metadata: Any, last_confirmed: int) -> int:
@@ -103,7 +98,7 @@ MUTANTS = [
            plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)), ("D1",),
            lambda plan: plan.entries > 0, 200),
     Mutant("claimed-lac", "S16, S17", "a tail believes the LAC that a bookie names without proof",
-           plant((LacPolls, "_poll", _believe)), (),
+           plant((LacPolls, "_judge", _believe)), (),
            lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0, 200),
     Mutant("first-negative-wins", "S18", "one denial is reported although other replicas did not answer",
            plant((FailureFold, "add", _any_negative)), ("one-denial",), _reading, 800),
