@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from buckram.core.stream_errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
 from buckram.sim.metadata import HOST
@@ -13,6 +14,7 @@ from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
 from buckram.sim.streams.breaking import BREAKS
 from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.facts import Reading
+from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor
 from buckram.sim.streams.tending import JanitorActor
 
@@ -274,6 +276,28 @@ async def table_outlives(b: Bench) -> None:
                    b.line.head)
 
 
+async def overtaking(b: Bench) -> None:
+    """One append waits for room; a smaller one that would fit and does not wait must not come before it."""
+    pen = await b.writer("w1")
+    for bookie in ("b1", "b2", "b3"):
+        b.world.fabric.slow(bookie, "w1", 0.05)
+    waiting = [pen.spawn_append(*pen.fresh(1500)) for _ in range(2)]
+    await asyncio.sleep(0.001)
+
+    async def hasten() -> None:
+        pen.append_nowait(*pen.fresh(20))
+
+    await pen.actor.inside(hasten(), "append")
+    await b.until(lambda: all(task.done() for task in waiting), "both appends")
+    b.expect(sum(sent.result == "ok" for sent in pen.session.order) >= 2, "an append that could wait failed")
+
+
+def _small_buffer() -> StreamPlan:
+    plan = bench_plan()
+    plan.cluster.configs.client = replace(plan.cluster.configs.client, max_pending_bytes=2000)
+    return plan
+
+
 async def shared_cursor(b: Bench) -> None:
     """Two readers share a cursor: the slower one's commit is refused, and the next reader goes on where it stands."""
     pen = await b.writer("w1")
@@ -310,7 +334,8 @@ SCENARIOS: dict[str, Scenario] = {
     "no-ensemble": Scenario(no_ensemble), "metadata-away": Scenario(metadata_away),
     "truncated-under-readers": Scenario(truncated_under_readers), "ended": Scenario(ended),
     "expectations": Scenario(expectations), "retries": Scenario(retries),
-    "table-outlives": Scenario(table_outlives), "shared-cursor": Scenario(shared_cursor), **BREAKS,
+    "table-outlives": Scenario(table_outlives),
+    "overtaking": Scenario(overtaking, _small_buffer), "shared-cursor": Scenario(shared_cursor), **BREAKS,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from buckram.core.stream_errors import (
     OffsetMismatch,
@@ -69,9 +70,11 @@ class Pen:
 
     def append_nowait(self, ident: str, content: Content) -> None:
         sent = self._submit([ident], [content])
+        more: dict[str, Any] = {"key": content.key, "headers": content.headers, "timestamp": content.timestamp,
+                                "txid": content.txid}
         try:
-            future = self.writer.append_nowait(
-                content.value, key=content.key, headers=content.headers, timestamp=content.timestamp, txid=content.txid)
+            # Values alone have a way of their own.
+            future = self.writer.append_nowait(content.value, **{name: it for name, it in more.items() if it})
         except BuckramError as error:
             self._failed(sent, error)
             return

@@ -97,7 +97,7 @@ MUTANTS = (
            plant((locate, "known_end", _fencing_end), (reader, "known_end", _fencing_end),
                  (truncate, "known_end", _fencing_end))),
     Mutant("skips-silently", "17", "a reader whose position was truncated goes on without a word",
-           plant((Source, "_check_truncation", _always_skip)), drills=("truncate",),
+           plant((Source, "_check_truncation", _always_skip)), scenarios=("truncated-under-readers",),
            lives=lambda plan: plan.truncator),
     Mutant("next-entry", "10", "a start in the middle of an entry begins with the next entry",
            plant((source, "entry_of_offset", _next_entry))),

@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant("atomic-cut", "atomic", "an atomic batch is cut into entries", plant((Cut, "next_part", _cut_anywhere)),
            drills=("roll",), lives=_crashes, seeds=200),
     Mutant("overtaking", "order", "append_nowait does not wait behind those who wait for room",
-           plant((Appender, "full", _overtaking)), seeds=300),
+           plant((Appender, "full", _overtaking)), scenarios=("overtaking",), seeds=300),
     Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamWriter, "flush", _flush_at_once))),
     Mutant("broken-is-whole", "20", "a ledger that broke is taken to hold all that was sent to it",
            plant((roll, "settle", _all_of_it)), scenarios=("breaks-before-a-roll-for-all",)),
