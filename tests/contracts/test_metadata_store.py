@@ -216,18 +216,22 @@ async def test_a_bookie_is_always_in_one_of_the_lists(cluster: Cluster) -> None:
     store, client = await cluster.store(), await cluster.store(2)
     await store.register(bookie("b1"), readonly=False)
     missing = 0
+    looked = asyncio.Event()
 
     async def look() -> None:
         nonlocal missing
         while not done.is_set():
             found = await client.bookies()
             missing += found.find("b1") is None
+            looked.set()
             await asyncio.sleep(0)
 
     done = asyncio.Event()
     looking = asyncio.create_task(look())
     for number in range(21):
         await store.register(bookie("b1"), readonly=number % 2 == 0)
+        looked.clear()
+        await looked.wait()  # who changes sides twice while the lists are read is in none of them
     done.set()
     await looking
     assert missing == 0

@@ -42,6 +42,8 @@ class MetadataFaults(ABC):
         self.observers: list[MetadataObserver] = []
         self.lose_before = self.lose_after = 0.0
         self.down = False
+        self.given_up = False
+        """Whether who sent the request that is carried out now has stopped waiting for it."""
         self.spurious_watches = 0.02
         self.late_watch_s = 0.05
         self.timeout_s = 4.0
@@ -219,6 +221,7 @@ class SimKeys:
                 reply(None, MetadataUnavailable("connection to the metadata store lost"))
                 return
             result, error = None, None
+            server.given_up = answer.done()
             try:
                 result = apply()
             except Exception as caught:

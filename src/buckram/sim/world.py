@@ -102,6 +102,7 @@ class World:
             self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.metadata.observers.append(self.judge)
+        self.judge.facts.given_up = lambda: self.metadata.given_up
         self.machines: dict[BookieId, Machine] = {}
         self.processes: dict[str, Process] = {}
         self.sessions: dict[str, Session] = {}

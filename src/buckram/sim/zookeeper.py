@@ -354,6 +354,7 @@ class SimZkSession:
             self._answer(partial(self._lose_connection, epoch))
             return
         result, error = None, None
+        server.given_up = request.future.done()
         try:
             result = request.apply()
         except BuckramError as caught:

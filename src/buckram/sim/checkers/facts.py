@@ -6,6 +6,7 @@ wire, what metadata says and what clients got, never on what client or bookie be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from buckram.core.entry import Digest
@@ -150,6 +151,8 @@ class Facts:
     recovering: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     repairing: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
+    given_up: Callable[[], bool] = lambda: False
+    """Whether the change of metadata that is told of now is one that its writer no longer waited for."""
 
     def ledger(self, ledger_id: LedgerId) -> LedgerFacts:
         facts = self.ledgers.get(ledger_id)
