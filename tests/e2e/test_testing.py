@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.unit.bookie_kit import until
 
 import buckram.sync
-from buckram.client.writer import Writer
 from buckram.errors import InvalidArgument, NotEnoughBookies
 from buckram.testing import ThreadedCluster, cluster
 
@@ -37,20 +37,13 @@ async def test_nothing_is_left_at_the_end() -> None:
     assert not [thread for thread in left if thread.name.startswith(("buckram", "sqlite"))]
 
 
-async def until_degraded(writer: Writer) -> None:
-    """Two of three may have acknowledged before it hears of the third."""
-    async with asyncio.timeout(10):
-        while not writer.degraded:  # noqa: ASYNC110  # it has no event
-            await asyncio.sleep(0.002)
-
-
 async def test_kill_and_restart() -> None:
     async with cluster(bookies=3) as c, c.client() as client:
         async with client.create() as writer:
             await writer.append(b"before")
             await c.kill(0)
             await writer.append(b"while one is gone")
-            await until_degraded(writer)
+            await until(lambda: writer.degraded)  # two may have acknowledged before it hears of the third
         await c.restart(0)
         await c.kill(1)
         async with client.recover(writer.ledger_id) as reader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.bookie_kit import until
 
 from buckram.client.reader import Reader
 from buckram.config import ClientConfig
@@ -95,9 +96,7 @@ async def test_what_a_degraded_writer_left_out_is_repaired() -> None:
             await writer.append_many(payloads(100))
             await c.kill(2)
             await writer.append_many(payloads(100))
-            async with asyncio.timeout(10):  # two of three may have acknowledged before it hears of the third
-                while not writer.degraded:  # noqa: ASYNC110  # it has no event
-                    await asyncio.sleep(0.002)
+            await until(lambda: writer.degraded)  # two may have acknowledged before it hears of the third
         await c.restart(2)
         report = await client.repair(writer.ledger_id)
         assert report.healthy

@@ -54,6 +54,7 @@ class BatchSource:
         self, request: BatchRead, first: EntryId, count: int, size: int, done: Callable[[Batch], None]
     ) -> None:
         """Without a step for each entry; in the usual form where that does not go."""
+        files = request.from_files
 
         def came(frames: FrameParts | None) -> None:
             if frames is None:
@@ -61,7 +62,6 @@ class BatchSource:
             else:
                 done(frames)
 
-        files = request.from_files
         self._store.read_frames(request.ledger_id, first, count, size, came, from_files=files)
 
     def parts(self, context: ReplyContext, found: FrameParts | Located) -> Sequence[Buffer]:

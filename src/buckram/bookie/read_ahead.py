@@ -37,26 +37,27 @@ class Chunks:
 
     def __init__(self, disk: Disk, files: OpenFiles) -> None:
         self._disk, self._files = disk, files
-        self._ready: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        # With the time at which each was read.
+        self._ready: OrderedDict[tuple[int, int], tuple[bytes, float]] = OrderedDict()
         self._coming: dict[tuple[int, int], list[Loaded]] = {}
-        self._arrived: dict[tuple[int, int], float] = {}
 
     def forget_older(self, segment: Segment, offset: int, length: int, age_s: float) -> None:
         """Drop what is here of file[offset:offset+length] and was read longer ago than this."""
         since = asyncio.get_running_loop().time() - age_s
         for number in range(offset // CHUNK_BYTES, -(-(offset + length) // CHUNK_BYTES)):
-            key = (segment.seq, number)
-            if self._arrived.get(key, since) < since:
-                del self._ready[key], self._arrived[key]
+            found = self._ready.get((segment.seq, number))
+            if found is not None and found[1] < since:
+                del self._ready[segment.seq, number]
 
     def cut(self, segment: Segment, offset: int, length: int) -> tuple[bytes, int] | None:
         """Bytes that hold file[offset:offset+length], and where they begin in them; None if not all is here."""
         number, at = divmod(offset, CHUNK_BYTES)
         key = (segment.seq, number)
-        data = self._ready.get(key)
-        if data is None:
+        found = self._ready.get(key)
+        if found is None:
             return None
         self._ready.move_to_end(key)
+        data = found[0]
         if at + length <= len(data):
             return data, at
         parts = [data[at:]]
@@ -66,7 +67,7 @@ class Chunks:
             following = self._ready.get((segment.seq, number))
             if following is None:
                 return None
-            parts.append(following[: length - have])
+            parts.append(following[0][: length - have])
             have += len(parts[-1])
             if not parts[-1]:
                 return None
@@ -115,11 +116,9 @@ class Chunks:
             key = (segment.seq, number)
             waiters.extend(self._coming.pop(key))
             if not isinstance(outcome, OSError):
-                self._ready[key] = outcome[index]
-                self._arrived[key] = asyncio.get_running_loop().time()
+                self._ready[key] = outcome[index], asyncio.get_running_loop().time()
         error = outcome if isinstance(outcome, OSError) else None
         for waiter in waiters:
             waiter(error)
         while len(self._ready) > CHUNKS_KEPT:
-            key, _ = self._ready.popitem(last=False)
-            del self._arrived[key]
+            self._ready.popitem(last=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from buckram.client.replicas import ask
+from buckram.client.replicas import as_single, ask, one_from_files
 from buckram.config import NetConfig
 from buckram.core.answers import Answer, Negative, Positive, classify
 from buckram.core.audit import NAMED, BlockSums, Piece, PieceReport
@@ -89,10 +89,10 @@ class ReplicaAuditor:
     async def stored(self, piece: Piece, entry: EntryId, key: bytes) -> Reply | BookieError:
         """The answer to a read of one entry, from the bookie's files where it knows batch reads."""
         if self.takes_batches(piece.bookie):
-            request = BatchRead(piece.ledger, entry, 1, self._batch_bytes, master_key=key, framed=True, from_files=True)
+            request = one_from_files(piece.ledger, entry, self._batch_bytes, key)
             reply = await self.ask(piece.bookie, request)
             if isinstance(reply, BatchReadReply):
-                return ReadReply(reply.code, piece.ledger, entry, bytes(reply.bodies[0]) if reply.bodies else None)
+                return as_single(request, reply)
             if not isinstance(reply, BookieUnavailable | ProtocolError):
                 return reply
         return await self.ask(piece.bookie, Read(piece.ledger, entry))

@@ -120,6 +120,17 @@ def reply_is(reply: Reply | BookieError, *codes: Code) -> bool:
     return not isinstance(reply, BookieError) and reply.code in codes
 
 
+def one_from_files(ledger: LedgerId, entry: EntryId, max_bytes: int, key: bytes) -> BatchRead:
+    """A read of one entry as the bookie's files have it, whatever it keeps in memory."""
+    return BatchRead(ledger, entry, 1, max_bytes, master_key=key, framed=True, from_files=True)
+
+
+def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
+    """What a plain read of the first entry would have been answered."""
+    body = bytes(reply.bodies[0]) if reply.bodies else None
+    return ReadReply(reply.code, request.ledger_id, request.entry_id, body)
+
+
 class LedgerReads:
     """The reads of one ledger that a single bookie can answer, verified."""
 
@@ -143,14 +154,10 @@ class LedgerReads:
         """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
         config = self._services.config
         if config.wire_protocol == 2 and self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
-            request = BatchRead(
-                self.ledger_id, entry, 1, config.read_batch_bytes, master_key=self.digest.key, framed=True,
-                from_files=True,
-            )  # fmt: skip
+            request = one_from_files(self.ledger_id, entry, config.read_batch_bytes, self.digest.key)
             reply = await ask(self._pool, bookie, request)
             if isinstance(reply, BatchReadReply):
-                body = bytes(reply.bodies[0]) if reply.bodies else None
-                return self.opened(bookie, entry, ReadReply(reply.code, self.ledger_id, entry, body))
+                return self.opened(bookie, entry, as_single(request, reply))
         return await self.entry(bookie, entry)
 
     async def fencing(self, bookie: BookieId, entry: EntryId | None, master_key: bytes) -> Answer[Entry]:

@@ -213,17 +213,19 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
 
 def framed_reply(context: ReplyContext, frames: FrameParts) -> list[Buffer]:
     """The answer to a framed batch read, in the pieces that `frames` are in."""
-    header = header_of(context.version, BATCH_READ_ENTRY, FRAMED)
-    head = _REPLY.pack(32 + frames.size, header, Code.OK.v2, context.ledger_id, context.entry_id)
-    return [head + _I64.pack(context.txn), *frames.parts]
+    return [_batch_head(context, FRAMED, frames.size), *frames.parts]
 
 
 def located_reply(context: ReplyContext, located: Located) -> bytes:
     """The answer that says where the entries are."""
     body = located.pack()
-    header = header_of(context.version, BATCH_READ_ENTRY, LOCATED)
-    head = _REPLY.pack(32 + len(body), header, Code.OK.v2, context.ledger_id, context.entry_id)
-    return head + _I64.pack(context.txn) + body
+    return _batch_head(context, LOCATED, len(body)) + body
+
+
+def _batch_head(context: ReplyContext, flag: int, size: int) -> bytes:
+    """What comes before `size` bytes that answer a batch read in one of our own forms."""
+    header = header_of(context.version, BATCH_READ_ENTRY, flag)
+    return _REPLY.pack(32 + size, header, Code.OK.v2, context.ledger_id, context.entry_id) + _I64.pack(context.txn)
 
 
 def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:

@@ -12,13 +12,23 @@ import stat
 import struct
 from collections.abc import Iterator, Sequence
 
-from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.core.entry import Digest
 from buckram.core.located import Extent, Located
 from buckram.core.messages import BatchRead
 from buckram.core.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire_v2 import LOCATED, encode_request
 from buckram.disk.local import identity_of
-from buckram.spark.stream_scan import ANSWER, LARGE_BYTES, MAX_FRAME_BYTES, OK, ScanFailed, give_back, receive, take
+from buckram.spark.stream_scan import (
+    ANSWER,
+    LARGE_BYTES,
+    MAX_FRAME_BYTES,
+    OK,
+    ScanFailed,
+    give_back,
+    is_good,
+    receive,
+    take,
+)
 from buckram.types import BookieAddress, EntryId, LedgerId
 
 _SIZE = struct.Struct(">i")
@@ -142,16 +152,11 @@ class LocalScan:
                 raise _Ended
             if left <= extent.entries:
                 payload = os.pread(file, stored - overhead, at + FRAME_HEAD + overhead)
-                self._check(head[FRAME_HEAD:], payload)
+                if not is_good(self._digest, self._ledger, self._next, head[FRAME_HEAD:], payload):
+                    raise _Ended
                 self._next += 1
                 yield self._next - 1, [payload]
             at += FRAME_HEAD + stored
-
-    def _check(self, head: bytes, payload: bytes) -> None:
-        ledger, entry, _, _ = ENTRY_HEADER.unpack_from(head)
-        header, digest = head[:ENTRY_HEADER_BYTES], head[ENTRY_HEADER_BYTES:]
-        if (ledger, entry) != (self._ledger, self._next) or self._digest.compute(header, payload) != digest:
-            raise _Ended
 
     def _at_once(self, file: int, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
         if extent.length > _MAX_EXTENT:

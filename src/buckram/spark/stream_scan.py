@@ -111,9 +111,7 @@ class Scan:
     def _one(self, stored: int) -> bytes:
         head = self._receive(self._digest.overhead)
         payload = self._receive(stored - self._digest.overhead)
-        ledger, entry, _, _ = ENTRY_HEADER.unpack_from(head)
-        header, digest = head[:ENTRY_HEADER_BYTES], head[ENTRY_HEADER_BYTES:]
-        if (ledger, entry) != (self._ledger, self._next) or self._digest.compute(header, payload) != digest:
+        if not is_good(self._digest, self._ledger, self._next, head, payload):
             raise ScanFailed(f"bookie at {self._address}: a bad copy of entry {self._next} of ledger {self._ledger}")
         return payload
 
@@ -138,6 +136,13 @@ class Scan:
     def _receive(self, count: int) -> bytes:
         assert self._link is not None
         return receive(self._link, self._address, count)
+
+
+def is_good(digest: Digest, ledger: LedgerId, entry: EntryId, head: bytes, payload: bytes) -> bool:
+    """Whether `head` (header and digest) and `payload` are this entry, verified without putting them together."""
+    found, number, _, _ = ENTRY_HEADER.unpack_from(head)
+    header, expected = head[:ENTRY_HEADER_BYTES], head[ENTRY_HEADER_BYTES:]
+    return (found, number) == (ledger, entry) and digest.compute(header, payload) == expected
 
 
 def receive(link: socket.socket, address: BookieAddress, count: int) -> bytes:
