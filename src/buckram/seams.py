@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from buckram.types import (
     BookieId,
@@ -141,6 +141,39 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
+class Place(NamedTuple):
+    """Bytes of a file."""
+
+    name: str
+    offset: int
+    length: int
+
+
+class Piece(NamedTuple):
+    """What was read from a place: data[at:at + length], and maybe less where the file ends."""
+
+    data: bytes | bytearray
+    at: int
+
+
+class LocalDirectory(Protocol):
+    """Files of a bookie on this machine, for reading only. Anybody may remove or rewrite them at any time."""
+
+    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+        """Begins now. OSError; a place that the file does not have gives any bytes."""
+        ...
+
+    def give_back(self, pieces: Sequence[Piece]) -> None:
+        """Nobody looks at these any more: their memory may be used again."""
+        ...
+
+
+class LocalFiles(Protocol):
+    def open(self, directory: str, identity: str) -> LocalDirectory | None:
+        """What Disk.directory() and Disk.identity() name, if that is on this machine and not another's."""
+        ...
+
+
 class Clock(Protocol):
     def wall_us(self) -> int:
         """Microseconds since the epoch, UTC. May jump; never used for correctness."""
@@ -175,6 +208,8 @@ class Runtime:
     clock: Clock
     rng: random.Random
     stats: Stats
+    files: LocalFiles | None = None
+    """None: nobody else's files can be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tests.spark.test_read_scan import KIB, ledger_of, sizes
 
 from buckram.core.entry import Digest
 from buckram.core.located import Located
+from buckram.disk import neighbours
 from buckram.spark import local_scan, stream_scan
 from buckram.spark.local_scan import LocalScan
 from buckram.spark.stream_scan import Scan
@@ -30,10 +31,7 @@ def nothing_remembered() -> Iterator[None]:
 
 
 def found(scan: LocalScan) -> list[tuple[int, bytes]]:
-    try:
-        return [pair for first, payloads in scan.entries() for pair in enumerate(payloads, first)]
-    finally:
-        scan.close()
+    return [pair for first, payloads in scan.entries() for pair in enumerate(payloads, first)]
 
 
 def settled(cluster: ThreadedCluster) -> None:
@@ -127,7 +125,7 @@ def test_files_that_are_gone_or_elsewhere(
     assert changed({"name": "gone"}) == []
     assert changed({}) == list(enumerate(payloads))
     monkeypatch.setattr(LocalScan, "_ask", ask)
-    monkeypatch.setattr(local_scan, "identity_of", lambda directory: "another machine")
+    monkeypatch.setattr(neighbours, "identity_of", lambda directory: "another machine")
     assert found(LocalScan(address, ledger, CRC32C, 0, 3)) == []
     monkeypatch.undo()
     assert (os.getpid(), address) in local_scan._elsewhere

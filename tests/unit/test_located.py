@@ -18,7 +18,8 @@ from buckram.bookie.store import Store
 from buckram.core import wire_v2
 from buckram.core.located import Extent, Located, extended
 from buckram.core.packed import PackedBodies
-from buckram.disk.local import LocalDisk, identity_of
+from buckram.disk.local import LocalDisk
+from buckram.disk.neighbours import identity_of
 from buckram.disk.withholding import WithholdingDisk
 from buckram.errors import Code
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ from buckram.client.writer import Writer
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.metadata import created
 from buckram.core.quorum import Quorum
+from buckram.disk.neighbours import Neighbours
 from buckram.errors import ForkedClient, HandleClosed, InvalidArgument, LedgerExists, MetadataUnavailable
 from buckram.metadata.uri import default_uri, open_store
 from buckram.net.pool import BookiePool
@@ -53,7 +55,7 @@ def connect(
     """
 
     async def start() -> Client:
-        world = runtime or production_runtime()
+        world = runtime or replace(production_runtime(), files=Neighbours())
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         if isinstance(store, str):

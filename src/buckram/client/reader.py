@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from buckram.client.follow import LedgerFollower
 from buckram.client.lac import read_last_confirmed
+from buckram.client.local import LocalReads
 from buckram.client.replicas import LedgerReads, play
 from buckram.client.services import Services
 from buckram.client.tail import Tail
@@ -62,6 +63,7 @@ class Reader:
         self._follower = LedgerFollower(services.store, ledger_id, versioned, self._scope)
         self._quorum = quorum_of(versioned.metadata)
         self._batches = self._quorum.mirrored and services.config.wire_protocol == 2
+        self._local = LocalReads(services, ledger_id, digest, self._scope)
         self._known_lac = last_confirmed
         self._chunk = _FIRST_CHUNK
         self._sized = False
@@ -230,7 +232,45 @@ class Reader:
         return found
 
     async def _stream(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
-        """Chunks of first..last in order; a few are read at the same time. What a chunk came short of is read next."""
+        """Chunks of first..last in order: from files of this machine, and where that does not go from bookies."""
+        cursor = first
+        try:
+            if self._worth_files(first, last):
+                async with aclosing(self._from_files(first, last, opener)) as files:
+                    async for chunk in files:
+                        yield chunk
+                        cursor += len(chunk)
+            if cursor <= last:
+                async with aclosing(self._from_bookies(cursor, last, opener)) as bookies:
+                    async for chunk in bookies:
+                        yield chunk
+        except asyncio.CancelledError:
+            # The scope was closed under us: say so, unless it is the caller who is cancelled.
+            if self._closed and not _being_cancelled():
+                self._check_open()
+            raise
+
+    def _worth_files(self, first: EntryId, last: EntryId) -> bool:
+        config = self._services.config
+        if not (self._batches and self._sized and config.local_read_bytes and self._local.may()):
+            return False
+        return (last - first + 1) * config.read_batch_bytes > self._chunk * config.local_read_bytes
+
+    async def _from_files(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+        """A part from `first` on, maybe none of it."""
+        while first <= last:
+            self._check_open()
+            span = span_of(self.metadata, first, last)
+            async with aclosing(self._local.chunks(span, self._write_set(span.ensemble, first), opener)) as chunks:
+                async for chunk in chunks:
+                    first += len(chunk)
+                    yield chunk
+                    self._check_open()
+            if first <= span.last:
+                return
+
+    async def _from_bookies(self, first: EntryId, last: EntryId, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+        """A few chunks are read at the same time. What a chunk came short of is read next."""
         ahead: deque[tuple[Span, asyncio.Task[_Part[T]]]] = deque()
         cursor = first
 
@@ -255,11 +295,6 @@ class Reader:
                 if rest <= span.last:
                     ahead.appendleft(begin(span_of(self.metadata, rest, span.last)))
                 yield chunk
-        except asyncio.CancelledError:
-            # The scope was closed under us: say so, unless it is the caller who is cancelled.
-            if self._closed and not _being_cancelled():
-                self._check_open()
-            raise
         finally:
             for _, task in ahead:
                 task.cancel()

@@ -32,6 +32,8 @@ class Services:
     """Complete ledgers with copies that are still on their way."""
     no_batch: dict[BookieId, int] = field(default_factory=dict)
     """How often in a row a bookie hung up on a batch read: peers that do not know it."""
+    elsewhere: dict[BookieId, None] = field(default_factory=dict)
+    """Bookies whose files this process cannot read, so that they are asked for places once."""
 
     def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:
         """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from buckram.core.packed import PackedBodies
 from buckram.types import EntryId
 
 
@@ -64,3 +65,11 @@ def extended(before: Extent, after: Extent, limit: int) -> Extent | None:
     if before.length + after.length > limit:
         return None
     return before._replace(length=before.length + after.length, entries=before.entries + after.entries)
+
+
+def bodies_of(extent: Extent, data: bytes | bytearray, at: int) -> PackedBodies | None:
+    """The stored entries that the extent names, where data[at:] are its bytes; None where they are no such frames."""
+    if len(data) < at + extent.length:
+        return None
+    bodies = PackedBodies.parse_frames(data, at, at + extent.length)
+    return None if bodies is None else bodies[extent.skip : extent.skip + extent.entries]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from buckram.core.located import Located
 from buckram.errors import Code
 from buckram.types import EntryId, LedgerId
 
@@ -148,6 +149,16 @@ class BatchReadReply:
 
 
 @dataclass(frozen=True, slots=True)
+class LocatedReply:
+    """Where the entries of a batch read are, from `entry_id` on."""
+
+    code: Code
+    ledger_id: LedgerId
+    entry_id: EntryId
+    located: Located
+
+
+@dataclass(frozen=True, slots=True)
 class AuthReply:
     code: Code
     plugin: str = ""
@@ -208,6 +219,6 @@ Request: TypeAlias = (
     Add | Read | BatchRead | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
 )
 Reply: TypeAlias = (
-    AddReply | ReadReply | BatchReadReply | AuthReply | StartTlsReply | WriteLacReply | ReadLacReply | ForceReply
-    | BookieInfoReply | ListEntriesReply | ErrorReply
+    AddReply | ReadReply | BatchReadReply | LocatedReply | AuthReply | StartTlsReply | WriteLacReply | ReadLacReply
+    | ForceReply | BookieInfoReply | ListEntriesReply | ErrorReply
 )

@@ -23,6 +23,7 @@ from buckram.core.messages import (
     AuthReply,
     BatchRead,
     BatchReadReply,
+    LocatedReply,
     Read,
     ReadReply,
     Reply,
@@ -254,6 +255,11 @@ def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None
         raise BadPacket(f"a v2 batch answer of {size} bytes, 32 are needed")
     request_id = _I64.unpack_from(data, start + 24)[0]
     bodies: Sequence[bytes] | None = []
+    if code is Code.OK and flags & LOCATED:
+        located = Located.parse(bytes(data[start + 32:stop]))
+        if located is None:
+            raise BadPacket("a v2 batch answer says that it names places, and names none")
+        return LocatedReply(code, ledger, entry, located), OP_BATCH_READ, request_id
     if code is Code.OK:
         parse = PackedBodies.parse_frames if flags & FRAMED else PackedBodies.parse
         bodies = parse(data, start + 32, stop)

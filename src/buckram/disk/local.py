@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from buckram.disk.neighbours import identity_of
+from buckram.disk.speed import Speed
 from buckram.errors import ConfigError
 from buckram.seams import Read, Space, Write
 from buckram.types import Buffer
@@ -25,9 +27,6 @@ from buckram.types import Buffer
 T = TypeVar("T")
 LOCK_NAME = "lock"
 MODES = ("adaptive", "inline", "thread")
-SLOW_S, FAST_S = 0.0015, 0.001
-"""Adaptive mode leaves the caller's thread above SLOW_S per write (moving average) and returns below FAST_S."""
-_WEIGHT = 1 / 16
 _STAGING = (1 << 20) + (64 << 10)
 _LARGE_READ = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
@@ -73,7 +72,7 @@ class LocalDisk:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self._mode = mode
-        self._average_s = 0.0
+        self._speed = Speed()
         self._inline = mode != "thread"
         self._in_thread = 0
         self._staging: list[mmap.mmap] = []
@@ -247,9 +246,9 @@ class LocalDisk:
         except OSError as error:
             return error
         finally:
-            self._average_s += (time.perf_counter() - began - self._average_s) * _WEIGHT
+            self._speed.took(time.perf_counter() - began)
             if self._mode == "adaptive":
-                self._inline = self._average_s < (SLOW_S if self._inline else FAST_S)
+                self._inline = self._speed.fast
         return None
 
     # -- reads and jobs
@@ -361,13 +360,3 @@ def _read_cached(reads: Sequence[Read]) -> list[bytes] | None:
             return None
         found.append(bytes(buffer))
     return found
-
-
-def identity_of(directory: str | Path) -> str:
-    """Disk.identity() of a LocalDisk there; OSError where there is none."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-    facts = os.stat(directory)
-    return f"{boot} {facts.st_dev} {facts.st_ino}"

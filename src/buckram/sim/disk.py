@@ -220,7 +220,7 @@ class SimDisk:
         return self.device.name
 
     def directory(self) -> str:
-        return ""
+        return self.device.name
 
     def lock(self) -> None:
         holder = self.device.holder

@@ -157,7 +157,7 @@ def _configs(rng: random.Random) -> Configs:
             max_pending_entries=rng.choice((2, 20_000, 20_000)), idle_lac_ms=10.0,
             speculative_read_ms=rng.choice((20.0, 200.0)), read_ahead_entries=rng.choice((4, 100)),
             read_batch_bytes=rng.choice((256, 4096, 1 << 20)), quarantine_s=rng.choice((0.5, 5.0)),
-            long_poll_s=rng.choice((0.3, 2.0)), wire_protocol=rng.choice((2, 2, 3)),
+            long_poll_s=rng.choice((0.3, 2.0)), wire_protocol=rng.choice((2, 2, 3)), local_read_bytes=1,
         ),
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from buckram.sim.checkers.judge import Judge, Senses
 from buckram.sim.checkers.report import Report, Violation
 from buckram.sim.disk import Device, SimDisk
 from buckram.sim.loop import PROCESS, Process, SimLoop, make_loop
+from buckram.sim.neighbours import SimNeighbours
 from buckram.sim.network import Fabric
 from buckram.sim.stores import Session, stores_of
 from buckram.sim.trace import Trace
@@ -106,6 +107,8 @@ class World:
         self.machines: dict[BookieId, Machine] = {}
         self.processes: dict[str, Process] = {}
         self.sessions: dict[str, Session] = {}
+        files = random.Random(f"files {seed}")
+        self._files = SimNeighbours(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
         self._disturbed_now: dict[str, int] = {}
@@ -128,6 +131,12 @@ class World:
         for frame in where:
             self.trace.note(process.name, f"  at {frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}")
         self.report.violate("uncaught", f"in {process.name}: {message}: {error!r}")
+
+    def _devices(self) -> dict[str, Device]:
+        return {machine.device.name: machine.device for machine in self.machines.values()}
+
+    def _read_from_files(self) -> None:
+        self.report.situation("entries read from the files of a bookie")
 
     # time and disturbance
 
@@ -160,7 +169,7 @@ class World:
     def runtime(self, process: Process) -> Runtime:
         rng = random.Random(f"{self.seed} {process.name} {process.index}")
         clock = SimClock(self.loop, rng.randrange(-5_000_000, 5_000_000))
-        return Runtime(self.fabric.face(process), clock, rng, NullStats())
+        return Runtime(self.fabric.face(process), clock, rng, NullStats(), self._files)
 
     def process(self, host: str) -> Process:
         process = self.loop.process(host)

@@ -1,6 +1,6 @@
 """The fastest way of executors to read many entries: where a bookie of the same machine and user says that they are.
 
-The bookie is asked for places only, and the log's files are read through the page cache: no entry goes through the
+The bookie is asked for places only, and the log's files are read (disk/neighbours): no entry goes through the
 bookie and a socket. The files may be compacted away, even written anew meanwhile, so what fails its digest says nothing
 of what the bookie holds. Whenever something is not as it should be, the scan ends early; stream_scan.py goes on there.
 """
@@ -8,34 +8,27 @@ of what the bookie holds. Whenever something is not as it should be, the scan en
 from __future__ import annotations
 
 import os
-import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from buckram.core.entry import Digest
-from buckram.core.located import Extent, Located
+from buckram.core.located import Extent, Located, bodies_of
 from buckram.core.messages import BatchRead
-from buckram.core.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire_v2 import LOCATED, encode_request
-from buckram.disk.local import identity_of
+from buckram.disk.neighbours import NeighbourDirectory, Neighbours
+from buckram.seams import Place
 from buckram.spark.stream_scan import (
     ANSWER,
-    LARGE_BYTES,
     MAX_FRAME_BYTES,
     OK,
     ScanFailed,
     give_back,
-    is_good,
     receive,
     take,
 )
 from buckram.types import BookieAddress, EntryId, LedgerId
 
-_SIZE = struct.Struct(">i")
-_AHEAD = 4
-"""Extents that the kernel is told of before they are read."""
 _MAX_EXTENT = 16 * 1024 * 1024
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _elsewhere: set[tuple[int, BookieAddress]] = set()
 """Bookies whose files this process does not find, so that they are asked once."""
@@ -46,14 +39,14 @@ class _Ended(Exception):
 
 
 class LocalScan:
-    """Entries first..last of a ledger from one bookie; iterate once, then close()."""
+    """Entries first..last of a ledger from one bookie; iterate once."""
 
     def __init__(
         self, address: BookieAddress, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId
     ) -> None:
         self._address, self._ledger, self._digest = address, ledger, digest
         self._next, self._last = first, last
-        self._files: dict[str, int] = {}
+        self._directory: NeighbourDirectory | None = None
 
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         """(first entry, payloads) in order, each verified; ends before `last` where that is all there is to have."""
@@ -62,19 +55,15 @@ class LocalScan:
             before = self._next
             try:
                 located = self._ask()
-                for at, extent in enumerate(located.extents):
-                    self._announce(located, at)
-                    yield from self._extent(located.directory, extent)
+                for extent in located.extents:
+                    yield from self._extent(self._files(located), extent)
+            except PermissionError:
+                _elsewhere.add((os.getpid(), self._address))
+                return
             except (OSError, struct.error, ScanFailed, _Ended):
                 return
             if self._next == before:
                 return
-
-    def close(self) -> None:
-        """Nothing stays open."""
-        for descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
 
     # -- where they are
 
@@ -99,73 +88,27 @@ class LocalScan:
         located = Located.parse(body) if header & LOCATED else None
         if located is None:
             raise _Ended
-        if not self._is_here(located):
-            _elsewhere.add((os.getpid(), self._address))
-            raise _Ended
         return located
 
-    def _is_here(self, located: Located) -> bool:
-        try:
-            return located.identity != "" and identity_of(located.directory) == located.identity
-        except OSError:
-            return False
-
-    def _announce(self, located: Located, at: int) -> None:
-        begin = at + _AHEAD - 1 if at else 0
-        for extent in located.extents[begin : at + _AHEAD]:
-            os.posix_fadvise(
-                self._file(located.directory, extent.name), extent.offset, extent.length, os.POSIX_FADV_WILLNEED
-            )
-
-    def _file(self, directory: str, name: str) -> int:
-        found = self._files.get(name)
-        if found is None:
-            if os.sep in name:
-                raise _Ended
-            try:
-                found = os.open(os.path.join(directory, name), _FLAGS)
-            except PermissionError:
+    def _files(self, located: Located) -> NeighbourDirectory:
+        if self._directory is None:
+            self._directory = Neighbours().open(located.directory, located.identity)
+            if self._directory is None:
                 _elsewhere.add((os.getpid(), self._address))
-                raise
-            self._files[name] = found
-            if not stat.S_ISREG(os.fstat(found).st_mode):
                 raise _Ended
-        return found
+        return self._directory
 
     # -- reading
 
-    def _extent(self, directory: str, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
+    def _extent(self, files: NeighbourDirectory, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
         if extent.first != self._next or not 0 < extent.entries <= self._last - self._next + 1:
             raise _Ended
-        file = self._file(directory, extent.name)
-        if extent.length >= LARGE_BYTES * (extent.entries + extent.skip):
-            return self._one_by_one(file, extent)
-        return self._at_once(file, extent)
-
-    def _one_by_one(self, file: int, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
-        """Each payload is received in its place."""
-        overhead, at, end = self._digest.overhead, extent.offset, extent.offset + extent.length
-        for left in range(extent.skip + extent.entries, 0, -1):
-            head = os.pread(file, FRAME_HEAD + overhead, at)
-            stored = _SIZE.unpack_from(head)[0] + 4 - FRAME_HEAD
-            if len(head) < FRAME_HEAD + overhead or stored < overhead or at + FRAME_HEAD + stored > end:
-                raise _Ended
-            if left <= extent.entries:
-                payload = os.pread(file, stored - overhead, at + FRAME_HEAD + overhead)
-                if not is_good(self._digest, self._ledger, self._next, head[FRAME_HEAD:], payload):
-                    raise _Ended
-                self._next += 1
-                yield self._next - 1, [payload]
-            at += FRAME_HEAD + stored
-
-    def _at_once(self, file: int, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
         if extent.length > _MAX_EXTENT:
             raise _Ended
-        bodies = PackedBodies.parse_frames(os.pread(file, extent.length, extent.offset), 0)
-        if bodies is None:
-            raise _Ended
-        wanted: Sequence[bytes] = bodies[extent.skip : extent.skip + extent.entries]
-        payloads = self._digest.open_payloads(self._ledger, self._next, wanted)
+        pieces = files.read_now([Place(*extent[:3])])
+        bodies = bodies_of(extent, *pieces[0])
+        payloads = [] if bodies is None else self._digest.open_payloads(self._ledger, self._next, bodies)
+        files.give_back(pieces)
         self._next += len(payloads)
         if payloads:
             yield self._next - len(payloads), payloads

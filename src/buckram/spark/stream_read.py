@@ -170,10 +170,9 @@ def _scanned(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterat
             raise ScanFailed(f"ledger {piece.ledger}: no address of {span.ensemble}")
         position = span.first
         if local:
-            with closing(LocalScan(address, piece.ledger, digest, position, span.last)) as files:
-                for first, payloads in files.entries():
-                    yield from enumerate(payloads, first)
-                    position = first + len(payloads)
+            for first, payloads in LocalScan(address, piece.ledger, digest, position, span.last).entries():
+                yield from enumerate(payloads, first)
+                position = first + len(payloads)
         if position <= span.last:
             with closing(Scan(address, piece.ledger, digest, position, span.last, entry_bytes)) as scan:
                 for first, payloads in scan.entries():

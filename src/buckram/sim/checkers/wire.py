@@ -16,6 +16,7 @@ from buckram.sim.transport import Connection
 from buckram.types import BookieId, EntryId, LedgerId
 
 _HEAD = struct.Struct(">IBBH")
+_FRAMED, _LOCATED, _FRAME_HEAD = 0x4000, 0x2000, 28
 _IDS = struct.Struct(">qq")
 _ADD = struct.Struct(">20sqqqq")
 _ANSWER = struct.Struct(">iqq")
@@ -149,7 +150,7 @@ def _take(line: _Line, key: tuple[str, LedgerId, EntryId] | int) -> Request | No
 
 
 def _v2_answer(line: _Line, frame: bytes) -> Answer | None:
-    _, _, opcode, _ = _HEAD.unpack_from(frame)
+    _, _, opcode, flags = _HEAD.unpack_from(frame)
     if opcode not in (1, 2, 7) or len(frame) < 28:
         return None
     number, ledger, entry = _ANSWER.unpack_from(frame, 8)
@@ -162,10 +163,10 @@ def _v2_answer(line: _Line, frame: bytes) -> Answer | None:
             answer.bodies.append(frame[28:])
         return answer
     answer = Answer(_take(line, int.from_bytes(frame[28:36], "big", signed=True)), code, first=entry)
-    at = 36
-    while code is Code.OK and at + 4 <= len(frame):
+    at, gap = 36, _FRAME_HEAD if flags & _FRAMED else 4
+    while code is Code.OK and not flags & _LOCATED and at + 4 <= len(frame):
         size = int.from_bytes(frame[at:at + 4], "big")
-        answer.bodies.append(frame[at + 4:at + 4 + size])
+        answer.bodies.append(frame[at + gap:at + 4 + size])
         at += 4 + size
     return answer
 

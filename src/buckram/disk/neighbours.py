@@ -1,0 +1,137 @@
+"""Log files of bookies that run on this machine as the same user, for reading beside them: seams.LocalFiles.
+
+Nothing here knows what is in them. A file may be removed or written anew while it is read, so what comes from here
+counts only after its digest was checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from buckram.disk.speed import Speed
+from buckram.seams import Piece, Place
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_DIRECT = getattr(os, "O_DIRECT", 0)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_UNIT = 4096
+"""Of direct reads: memory, offset and length are multiples of it."""
+_LARGE = 128 * 1024
+"""From here on what is not in the page cache is read past it: filling it costs four times as much as the read."""
+_KEPT = 8
+
+
+def identity_of(directory: str | Path) -> str:
+    """Disk.identity() of a LocalDisk there; OSError where there is none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    facts = os.stat(directory)
+    return f"{boot} {facts.st_dev} {facts.st_ino}"
+
+
+class NeighbourDirectory:
+    """seams.LocalDirectory, and `read_now` for those who may block."""
+
+    def __init__(self, path: str, speed: Speed) -> None:
+        self._path, self._speed = path, speed
+        self._spare: list[bytearray] = []
+
+    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+        loop = asyncio.get_running_loop()
+        if not self._speed.fast:
+            return loop.run_in_executor(None, self._timed, places)
+        done: asyncio.Future[list[Piece]] = loop.create_future()
+        try:
+            done.set_result(self._timed(places))
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+    def _timed(self, places: Sequence[Place]) -> list[Piece]:
+        began = time.perf_counter()
+        try:
+            return self.read_now(places)
+        finally:
+            self._speed.took(time.perf_counter() - began)
+
+    def read_now(self, places: Sequence[Place]) -> list[Piece]:
+        """Blocking. OSError."""
+        files: dict[str, int] = {}
+        try:
+            return [self._piece(place, files) for place in places]
+        finally:
+            for file in files.values():
+                os.close(file)
+
+    def give_back(self, pieces: Sequence[Piece]) -> None:
+        if len(self._spare) < _KEPT:
+            self._spare.extend(data for data, _ in pieces if isinstance(data, bytearray))
+
+    def _piece(self, place: Place, files: dict[str, int]) -> Piece:
+        name, offset, length = place
+        if name not in files:
+            files[name] = self._open(name, 0)
+        if length < _LARGE:
+            return Piece(os.pread(files[name], length, offset), 0)
+        data = self._spare.pop() if self._spare else bytearray()
+        if len(data) < length + 3 * _UNIT:
+            data = bytearray(length + 3 * _UNIT)
+        at = -ctypes.addressof(ctypes.c_char.from_buffer(data)) % _UNIT
+        before = offset % _UNIT
+        size = -(-(before + length) // _UNIT) * _UNIT
+        with memoryview(data)[at : at + size] as room:
+            if not self._cached(files[name], room[before : before + length], offset):
+                self._past_cache(name, files, room, offset - before)
+        return Piece(data, at + before)
+
+    def _past_cache(self, name: str, files: dict[str, int], room: memoryview, offset: int) -> None:
+        direct = name + "/direct"
+        if direct not in files:
+            try:
+                files[direct] = self._open(name, _DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                files[direct] = self._open(name, 0)  # a file system that knows no other way
+        os.preadv(files[direct], [room], offset)
+
+    def _cached(self, file: int, room: memoryview, offset: int) -> bool:
+        """Read it if it is in the page cache."""
+        try:
+            return bool(_NOWAIT) and os.preadv(file, [room], offset, _NOWAIT) == len(room)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return False
+            raise
+
+    def _open(self, name: str, flags: int) -> int:
+        if os.sep in name:
+            raise FileNotFoundError(f"{name!r} is no name of a file in {self._path}")
+        file = os.open(os.path.join(self._path, name), _FLAGS | flags)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise FileNotFoundError(f"{name!r} in {self._path} is not a regular file")
+        return file
+
+
+class Neighbours:
+    """seams.LocalFiles of this machine."""
+
+    def __init__(self) -> None:
+        self._speed = Speed()
+
+    def open(self, directory: str, identity: str) -> NeighbourDirectory | None:
+        try:
+            here = identity != "" and identity_of(directory) == identity and os.access(directory, os.R_OK | os.X_OK)
+        except OSError:
+            return None
+        return NeighbourDirectory(directory, self._speed) if here else None

@@ -1,0 +1,20 @@
+"""Whether a device is fast enough to be waited for in the loop's thread."""
+
+from __future__ import annotations
+
+SLOW_S, FAST_S = 0.0015, 0.001
+"""Above SLOW_S (moving average of what an operation took) it is not any more, below FAST_S it is again."""
+_WEIGHT = 1 / 16
+
+
+class Speed:
+    """Tell it what each operation took. A thread costs about 0.1 ms of CPU and two turns of the loop."""
+
+    __slots__ = ("_average_s", "fast")
+
+    def __init__(self) -> None:
+        self._average_s, self.fast = 0.0, True
+
+    def took(self, seconds: float) -> None:
+        self._average_s += (seconds - self._average_s) * _WEIGHT
+        self.fast = self._average_s < (SLOW_S if self.fast else FAST_S)
