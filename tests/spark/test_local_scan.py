@@ -117,12 +117,15 @@ def test_files_that_are_gone_or_elsewhere(
             extents = [extent._replace(name=change.get("name", extent.name)) for extent in there.extents]
             return Located(change.get("directory", there.directory), there.identity, extents)
 
+        local_scan._elsewhere.clear()
         monkeypatch.setattr(LocalScan, "_ask", other)
         return found(LocalScan(address, ledger, CRC32C, 0, len(payloads) - 1))
 
     assert changed({"directory": "/nowhere"}) == []
+    assert (os.getpid(), address) in local_scan._elsewhere
     assert changed({"name": "../bookie/log-1"}) == []
     assert changed({"name": "gone"}) == []
+    assert (os.getpid(), address) not in local_scan._elsewhere
     assert changed({}) == list(enumerate(payloads))
     monkeypatch.setattr(LocalScan, "_ask", ask)
     monkeypatch.setattr(neighbours, "identity_of", lambda directory: "another machine")

@@ -49,13 +49,15 @@ class LocalReads:
     async def chunks(self, span: Span, bookies: Sequence[BookieId], opener: Opener[T]) -> AsyncGenerator[list[T], None]:
         """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
         elsewhere, first, last = self._services.elsewhere, span.first, span.last
-        bookie = next((one for one in bookies if one not in elsewhere), None)
+        # Who hung up on a batch read would do so again, and other requests would go with the connection.
+        hung_up = self._services.no_batch
+        bookie = next((one for one in bookies if one not in elsewhere and one not in hung_up), None)
         if bookie is None:
             return
         directory: LocalDirectory | None = None
         asked = self._scope.spawn(self._ask(bookie, first, last), f"places {first}")
         try:
-            while (located := await asked) is not None:
+            while (located := await self._soon(asked)) is not None:
                 if directory is None:
                     directory = self._open(bookie, located)
                 after = located.extents[-1].first + located.extents[-1].entries
@@ -70,10 +72,19 @@ class LocalReads:
                     return
         except PermissionError:
             elsewhere[bookie] = None
+        except TimeoutError:
+            self._services.bookies.report_slow(bookie)
         except (OSError, _Ended):
             return
         finally:
             asked.cancel()
+
+    async def _soon(self, coming: asyncio.Future[T]) -> T:
+        """Waited for no longer than any read waits before it goes to another replica, too: TimeoutError."""
+        if coming.done():
+            return coming.result()
+        async with asyncio.timeout(self._services.hedge_s):
+            return await coming
 
     async def _ask(self, bookie: BookieId, first: EntryId, last: EntryId) -> Located | None:
         if first > last:
@@ -109,15 +120,18 @@ class LocalReads:
                 if not ahead:
                     return
                 group, coming = ahead.popleft()
-                pieces = await coming
+                pieces = await self._soon(coming)
                 found: list[T] = []
                 whole = True
                 for extent, piece in zip(group, pieces, strict=True):
-                    if not whole or extent.first != first or extent.entries > last - first + 1:
+                    if not whole or extent.first != first or not 0 < extent.entries <= last - first + 1:
                         return
                     bodies = bodies_of(extent, *piece)
                     opened = [] if bodies is None else opener(self._ledger, first, bodies)
-                    found = found + opened if found else opened
+                    if found:
+                        found += opened
+                    else:
+                        found = opened
                     first += len(opened)
                     whole = len(opened) == extent.entries
                 directory.give_back(pieces)
@@ -127,7 +141,8 @@ class LocalReads:
                     return
         finally:
             for _, coming in ahead:
-                coming.cancel()
+                if not coming.cancel() and not coming.cancelled():
+                    coming.exception()  # nobody else looks at it
 
 
 def _groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:

@@ -45,12 +45,12 @@ class Located:
             document = json.loads(data)
             directory, identity, extents = document["directory"], document["identity"], document["extents"]
             found = [Extent(*extent) for extent in extents]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
         texts = (directory, identity, *(extent.name for extent in found))
         if not found or not all(isinstance(text, str) for text in texts):
             return None
-        if not all(type(number) is int and number >= 0 for extent in found for number in extent[1:]):
+        if not all(type(number) is int and 0 <= number < 2**63 for extent in found for number in extent[1:]):
             return None
         return cls(directory, identity, found)
 

@@ -82,7 +82,10 @@ class NeighbourDirectory:
             files[name] = self._open(name, 0)
         if length < _LARGE:
             return Piece(os.pread(files[name], length, offset), 0)
-        data = self._spare.pop() if self._spare else bytearray()
+        try:
+            data = self._spare.pop()
+        except IndexError:  # threads take them at the same time
+            data = bytearray()
         if len(data) < length + 3 * _UNIT:
             data = bytearray(length + 3 * _UNIT)
         at = -ctypes.addressof(ctypes.c_char.from_buffer(data)) % _UNIT
@@ -114,9 +117,12 @@ class NeighbourDirectory:
             raise
 
     def _open(self, name: str, flags: int) -> int:
-        if os.sep in name:
-            raise FileNotFoundError(f"{name!r} is no name of a file in {self._path}")
-        file = os.open(os.path.join(self._path, name), _FLAGS | flags)
+        try:
+            if os.sep in name:
+                raise ValueError
+            file = os.open(os.path.join(self._path, name), _FLAGS | flags)
+        except ValueError:
+            raise FileNotFoundError(f"{name!r} is no name of a file in {self._path}") from None
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise FileNotFoundError(f"{name!r} in {self._path} is not a regular file")
@@ -132,6 +138,6 @@ class Neighbours:
     def open(self, directory: str, identity: str) -> NeighbourDirectory | None:
         try:
             here = identity != "" and identity_of(directory) == identity and os.access(directory, os.R_OK | os.X_OK)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: no path at all
             return None
         return NeighbourDirectory(directory, self._speed) if here else None

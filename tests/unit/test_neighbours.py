@@ -1,0 +1,287 @@
+"""Files of bookies beside us: whatever is asked for is what plain reading gives, or an error, and never a wait."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buckram.disk import neighbours
+from buckram.disk.neighbours import NeighbourDirectory, Neighbours, identity_of
+from buckram.disk.speed import FAST_S, SLOW_S, Speed
+from buckram.seams import Piece, Place
+
+KIB = 1024
+LARGE = 128 * KIB
+SIZE = 3 * 1024 * KIB + 777
+
+
+def taken(pieces: list[Piece], places: list[Place]) -> list[bytes]:
+    return [bytes(data[at : at + place.length]) for (data, at), place in zip(pieces, places, strict=True)]
+
+
+def uncache(*paths: Path) -> None:
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.fixture
+def contents(tmp_path: Path) -> dict[str, bytes]:
+    rng = random.Random(5)
+    found = {f"log-{n}": rng.randbytes(SIZE + n) for n in range(3)}
+    for name, data in found.items():
+        (tmp_path / name).write_bytes(data)
+    return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path, contents: dict[str, bytes]) -> NeighbourDirectory:
+    return NeighbourDirectory(str(tmp_path), Speed())
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_read_is_what_is_there(
+    tmp_path: Path, contents: dict[str, bytes], directory: NeighbourDirectory, cached: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(12):
+        if not cached:
+            uncache(*(tmp_path / name for name in contents))
+        places = []
+        for _ in range(rng.randrange(1, 6)):
+            offset = rng.choice((0, 4096, rng.randrange(SIZE), rng.randrange(SIZE)))
+            length = rng.choice((1, 100, 4096, LARGE - 1, LARGE, LARGE + 1, rng.randrange(1, 1024 * KIB)))
+            places.append(Place(rng.choice(list(contents)), offset, min(length, SIZE - offset)))
+        pieces = directory.read_now(places)
+        assert taken(pieces, places) == [contents[name][at : at + length] for name, at, length in places]
+        directory.give_back(pieces)
+
+
+def test_memory_given_back_is_used_again_and_no_other(
+    directory: NeighbourDirectory, contents: dict[str, bytes]
+) -> None:
+    place = Place("log-0", 5, 300 * KIB)
+    (first,) = directory.read_now([place])
+    (second,) = directory.read_now([place])
+    assert first.data is not second.data
+    directory.give_back([first])
+    large, small = Place("log-1", 4097, LARGE), Place("log-1", 9, 10)
+    third, fourth, fifth = directory.read_now([large, small, large])
+    assert third.data is first.data  # large enough for less
+    assert fifth.data is not third.data
+    assert taken([third, fourth, fifth], [large, small, large]) == [
+        contents["log-1"][at : at + length] for _, at, length in (large, small, large)
+    ]
+    directory.give_back([third])
+    whole = Place("log-2", 0, SIZE)  # for which it is too small
+    assert taken(directory.read_now([whole]), [whole]) == [contents["log-2"][:SIZE]]
+    assert taken([second], [place]) == [contents["log-0"][5 : 5 + 300 * KIB]]
+    directory.give_back([Piece(bytearray(1), 0)] * 8)
+    kept = len(directory._spare)
+    directory.give_back([Piece(bytearray(1), 0)] * 100)
+    assert len(directory._spare) == kept
+
+
+@pytest.mark.parametrize("length", [100, LARGE, LARGE + 4097])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_file_that_ends_before_gives_what_it_has(
+    directory: NeighbourDirectory, contents: dict[str, bytes], tmp_path: Path, length: int, cached: bool
+) -> None:
+    if not cached:
+        uncache(tmp_path / "log-0")
+    for have in (0, 1, 50):
+        place = Place("log-0", SIZE - have, length)
+        ((data, at),) = directory.read_now([place])
+        assert bytes(data[at : at + have]) == contents["log-0"][SIZE - have :]
+    directory.read_now([Place("log-0", 10 * SIZE, length)])
+
+
+@pytest.mark.parametrize("length", [10, LARGE])
+def test_what_is_no_log_file_is_refused_and_nobody_waits(
+    directory: NeighbourDirectory, tmp_path: Path, length: int
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "log-0")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "log-9").write_bytes(bytes(LARGE))
+    (tmp_path / "hard\udcff").write_bytes(bytes(LARGE))
+    for name in ("fifo", "link", "inner", "inner/log-9", "../" + tmp_path.name + "/log-0", str(tmp_path / "log-0"), "",
+                 ".", "..", "gone", "log-0\0", "\ud800", "x" * 300):  # fmt: skip
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError):  # noqa: PT011 - each has its own
+            directory.read_now([Place("log-1", 0, 1), Place(name, 0, length)])
+        assert len(os.listdir("/proc/self/fd")) == before, name
+    assert directory.read_now([Place("hard\udcff", 0, 1)]) == [Piece(b"\0", 0)]
+    for offset in (2**63 - 1, 2**63 - 4096):
+        with suppress(OSError):  # this or nothing, as the kernel likes
+            directory.read_now([Place("log-0", offset, length)])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_what_may_not_be_read_is_a_permission_error(directory: NeighbourDirectory, tmp_path: Path) -> None:
+    (tmp_path / "log-0").chmod(0)
+    with pytest.raises(PermissionError):
+        directory.read_now([Place("log-0", 0, 1)])
+
+
+def test_file_systems_without_direct_or_instant_reads(
+    directory: NeighbourDirectory, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, read = os.open, os.preadv
+
+    def no_direct(path: str, flags: int, *rest: Any) -> int:
+        if flags & neighbours._DIRECT:
+            raise OSError(errno.EINVAL, "no direct reads")
+        return opened(path, flags, *rest)
+
+    def no_instant(file: int, rooms: Any, offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "no instant reads")
+        return read(file, rooms, offset)
+
+    monkeypatch.setattr(os, "open", no_direct)
+    monkeypatch.setattr(os, "preadv", no_instant)
+    places = [Place("log-0", 7, LARGE), Place("log-0", 9, LARGE + 5)]
+    assert taken(directory.read_now(places), places) == [contents["log-0"][at : at + size] for _, at, size in places]
+    monkeypatch.setattr(neighbours, "_NOWAIT", 0)
+    assert taken(directory.read_now(places), places) == [contents["log-0"][at : at + size] for _, at, size in places]
+
+    def broken(file: int, rooms: Any, offset: int, flags: int = 0) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(OSError, match="broken"):
+        directory.read_now(places)
+
+
+# -- on a loop
+
+
+def slow() -> Speed:
+    speed = Speed()
+    for _ in range(100):
+        speed.took(1.0)
+    assert not speed.fast
+    return speed
+
+
+async def test_a_fast_device_is_read_at_once(directory: NeighbourDirectory, contents: dict[str, bytes]) -> None:
+    places = [Place("log-0", 3, 10), Place("log-1", 3, LARGE)]
+    coming = directory.read(places)
+    assert coming.done()
+    assert taken(await coming, places) == [contents[name][at : at + size] for name, at, size in places]
+    failed = directory.read([Place("gone", 0, 1)])
+    with pytest.raises(FileNotFoundError):
+        await failed
+
+
+async def test_a_slow_device_is_read_in_a_thread(
+    tmp_path: Path, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = NeighbourDirectory(str(tmp_path), slow())
+    gate = threading.Event()
+    read_now = directory.read_now
+
+    def late(places: list[Place]) -> list[Piece]:
+        assert gate.wait(30)
+        return read_now(places)
+
+    monkeypatch.setattr(directory, "read_now", late)
+    place = Place("log-0", 3, LARGE)
+    coming, failed = directory.read([place]), directory.read([Place("gone", 0, 1)])
+    cancelled = directory.read([place])
+    for _ in range(10):
+        await asyncio.sleep(0)  # the loop goes on meanwhile
+    assert not coming.done()
+    cancelled.cancel()
+    gate.set()
+    assert taken(await coming, [place]) == [contents["log-0"][3 : 3 + LARGE]]
+    with pytest.raises(FileNotFoundError):
+        await failed
+    assert cancelled.cancelled()
+
+
+async def test_threads_share_what_was_given_back(tmp_path: Path, contents: dict[str, bytes]) -> None:
+    directory = NeighbourDirectory(str(tmp_path), slow())
+    place = Place("log-1", 11, LARGE)
+    pieces: list[Piece] = []
+    for _ in range(30):
+        for _ in range(100):
+            directory._speed.took(1.0)
+        directory.give_back(pieces[:1])  # one for three
+        coming = [directory.read([place]) for _ in range(3)]
+        pieces = [piece for one in coming for piece in await one]
+        assert len({id(data) for data, _ in pieces}) == 3
+        assert taken(pieces, [place] * 3) == [contents["log-1"][11 : 11 + LARGE]] * 3
+
+
+def test_taking_memory_that_another_thread_just_took(directory: NeighbourDirectory) -> None:
+    class Contested(list[bytearray]):
+        """Seems to have one left when it is looked at."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    directory._spare = Contested()
+    assert len(directory.read_now([Place("log-0", 0, LARGE)])) == 1
+
+
+# -- whose they are
+
+
+def test_only_the_directory_that_was_meant_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, here = Neighbours(), identity_of(tmp_path)
+    assert files.open(str(tmp_path), here) is not None
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    wrong: list[tuple[str, str]] = [
+        (str(other), here), (str(tmp_path), here + "0"), (str(tmp_path), ""), (str(tmp_path / "gone"), here),
+        ("", here), ("/data\0", here), ("\ud800", here),
+    ]  # fmt: skip
+    for path, identity in wrong:
+        assert files.open(path, identity) is None
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert files.open(str(tmp_path), here) is None
+    monkeypatch.undo()
+    read_text: Callable[..., str] = Path.read_text
+
+    def no_boot_id(self: Path, *args: Any) -> str:
+        if "boot_id" in str(self):
+            raise OSError(errno.ENOENT, "no such file")
+        return read_text(self, *args)
+
+    monkeypatch.setattr(Path, "read_text", no_boot_id)
+    assert identity_of(tmp_path) == ""
+    assert files.open(str(tmp_path), "") is None  # two machines that do not know who they are would be the same
+
+
+def test_speed_changes_its_mind_late() -> None:
+    speed = Speed()
+    assert speed.fast
+    speed.took(10 * SLOW_S)  # one slow operation says nothing
+    assert speed.fast
+    count = 0
+    while speed.fast:
+        speed.took(1.2 * SLOW_S)
+        count += 1
+        assert count < 100
+    for _ in range(200):
+        speed.took((SLOW_S + FAST_S) / 2)  # between both it stays what it is
+    assert not speed.fast
+    while not speed.fast:
+        speed.took(0.0)
+    for _ in range(200):
+        speed.took((SLOW_S + FAST_S) / 2)
+    assert speed.fast
