@@ -61,7 +61,7 @@ class LocalReads:
                 if directory is None:
                     directory = self._open(bookie, located)
                 after = located.extents[-1].first + located.extents[-1].entries
-                if self._scope.closed:
+                if after <= first or self._scope.closed:
                     return
                 asked = self._scope.spawn(self._ask(bookie, after, last), f"places {after}")
                 async with aclosing(self._read(directory, located.extents, first, last, opener)) as chunks:
