@@ -6,6 +6,7 @@ A fixed number of frames by default; BUCKRAM_SOAK=1 runs more than a million.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 
@@ -19,6 +20,7 @@ from buckram.core.client_protocol import ClientProtocol
 from buckram.core.context import OP_BATCH_READ, BadPacket, ReplyContext
 from buckram.core.entry import Digest, entry_ids, master_key
 from buckram.core.frames import frame
+from buckram.core.located import Extent, Located
 from buckram.core.messages import (
     Add,
     AddReply,
@@ -32,6 +34,7 @@ from buckram.core.messages import (
     GetBookieInfo,
     ListEntries,
     ListEntriesReply,
+    LocatedReply,
     Read,
     ReadLac,
     ReadLacReply,
@@ -129,6 +132,34 @@ def test_v2_batch_replies_come_back(ledger: int, entry: int, bodies: list[bytes]
     assert wire_v2.decode_reply(wire_v2.encode_reply(context, reply)[4:]) == (reply, OP_BATCH_READ, 3)
 
 
+@given(I64, I64, st.lists(st.tuples(st.text(max_size=9), I64, I64, I64, I64, I64), min_size=1, max_size=5), st.text())
+def test_v2_places_come_back(
+    ledger: int, entry: int, extents: list[tuple[str, int, int, int, int, int]], to: str
+) -> None:
+    context = ReplyContext(2, 2, OP_BATCH_READ, ledger, entry, 3)
+    located = Located(to, to[::-1], [Extent(*extent) for extent in extents])
+    reply = LocatedReply(Code.OK, ledger, entry, located)
+    packet = wire_v2.located_reply(context, located)
+    assert wire_v2.decode_reply(packet[4:]) == (reply, OP_BATCH_READ, 3)
+
+
+@given(st.one_of(
+    st.binary(max_size=200), st.just(b"[" * 100_000), st.just(b'{"directory":"","identity":"","extents":[]}'),
+    st.just(b'{"directory":"d","identity":"i","extents":[["log",9223372036854775808,1,0,0,1]]}'),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner)
+                 | st.dictionaries(st.sampled_from(("directory", "identity", "extents")), inner)).map(
+                     lambda value: json.dumps(value).encode()),
+))  # fmt: skip
+def test_an_answer_that_names_no_places_is_malformed(document: bytes) -> None:
+    context = ReplyContext(2, 2, OP_BATCH_READ, 1, 5, 3)
+    located = Located("d", "i", [Extent("log", 0, 1, 0, 5, 1)])
+    packet = wire_v2.located_reply(context, located)[4:]
+    whole = located.pack()
+    assert packet.endswith(whole)
+    with pytest.raises(BadPacket):
+        wire_v2.decode_reply(packet[: -len(whole)] + document)
+
+
 @given(st.binary(max_size=200))
 @settings(max_examples=300)
 def test_no_v2_packet_parses_as_v3(rest: bytes) -> None:
@@ -213,6 +244,7 @@ def test_a_client_survives_any_bytes() -> None:
         wire_v2.encode_reply(ReplyContext(2, 2, 1, 1, 0), ReadReply(Code.OK, 1, 0, b"x" * 50)),
         wire_v2.encode_reply(ReplyContext(2, 2, 2, 1, 0), AddReply(Code.FENCED, 1, 0)),
         wire_v2.encode_reply(ReplyContext(2, 2, 12, 1, 0, 2), BatchReadReply(Code.OK, 1, 0, [b"a" * 9] * 2)),
+        wire_v2.located_reply(ReplyContext(2, 2, 12, 1, 0, 2), Located("d", "i", [Extent("log", 0, 99, 0, 0, 2)])),
         wire_v3.encode_reply(ReplyContext(3, 3, 1, 1, 0, 1), ReadReply(Code.OK, 1, 0, b"x" * 50, 3, 4)),
         wire_v3.encode_reply(ReplyContext(3, 3, 7, 1, -1, 2), ReadLacReply(Code.OK, 1, b"y" * 20, b"x" * 50)),
     ]

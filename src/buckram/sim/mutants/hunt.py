@@ -21,7 +21,8 @@ MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for mutant in (*writer.MUTANTS, *recovery.MUTANTS, *reading.MUTANTS, *bookie.MUTANTS)
 }
 RARE = ("ack-during-change", "change-back", "loser-keeps-its-own", "reads-beyond-the-lac", "first-negative-wins",
-        "closed-end-ignored", "lac-falls", "fence-and-add-race", "empty-disk-serves", "claimed-lac")  # fmt: skip
+        "closed-end-ignored", "lac-falls", "fence-and-add-race", "empty-disk-serves", "claimed-lac",
+        "files-not-checked")  # fmt: skip
 """Those that took more than five random lives when this was written."""
 MAX_SEED = 50_000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from buckram.client import client, lac, reader, replicas, tail
+from buckram.client.local import LocalReads
 from buckram.client.polls import LacPolls
 from buckram.client.reader import Reader
 from buckram.client.recover import recover_ledger
@@ -39,6 +40,15 @@ def _mix_up(self: Digest, ledger_id: int, first: int, bodies: Any) -> list[Entry
 
 
 _open_prefix = Digest.open_prefix
+_chunks_of_files = LocalReads.chunks
+
+
+def _from_files_unchecked(self: LocalReads, span: Any, bookies: Any, opener: Any) -> Any:
+    def unchecked(ledger_id: int, first: int, bodies: Any) -> list[Any]:
+        entries = _open_prefix_unchecked(self._digest, ledger_id, first, bodies)
+        return entries if opener == self._digest.open_prefix else [entry.payload for entry in entries]
+
+    return _chunks_of_files(self, span, bookies, unchecked)
 
 
 async def _no_limit(self: Reader, first: int, last: int) -> None:
@@ -92,6 +102,10 @@ MUTANTS = [
     Mutant("batch-mixed-up", "S15, S6", "the first two entries of a long batch change places",
            plant((Digest, "open_prefix", _mix_up)), (),
            lambda plan: plan.entries >= 8 and plan.readers > 0 and plan.shape[0] == plan.shape[1], 200),
+    Mutant("files-not-checked", "S6, S17", "what comes from a bookie's files is taken without looking at its digest",
+           plant((LocalReads, "chunks", _from_files_unchecked)), (),
+           lambda plan: "flip" in plan.faults and plan.readers > 0 and plan.entries > 0
+           and plan.shape[0] == plan.shape[1], 400),
     Mutant("reads-beyond-the-lac", "17, S16", "a read returns what is there, confirmed or not",
            plant((Reader, "_check_range", _no_limit)), (), _reading, 200),
     Mutant("silence-is-absence", "10, 22, S18, F13, S1", "no answer or an error counts as an explicit negative",
