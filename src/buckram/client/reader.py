@@ -108,7 +108,10 @@ class Reader:
         return await self._gather(first, last, self._digest.open_prefix)
 
     async def read_payloads(self, first: EntryId, last: EntryId) -> list[bytes]:
-        """As `read`, but the payloads alone: the fastest way to read in bulk."""
+        """As `read`, but the payloads alone: the fastest way to read in bulk.
+
+        Any read of more than `local_read_bytes` uses the files of bookies on this machine, where it may (0: never).
+        """
         await self._check_range(first, last)
         return await self._gather(first, last, self._digest.open_payloads)
 

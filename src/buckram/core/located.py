@@ -1,5 +1,6 @@
 """Where entries lie in log files: the answer to a located batch read (section 5 of docs/protocol.md). Values and their
-form on the wire; finding them is bookie/lookup.py, reading what they name spark/local_scan.py.
+form on the wire; finding them is bookie/lookup.py, reading what they name client/local.py and
+spark/local_scan.py.
 """
 
 from __future__ import annotations
