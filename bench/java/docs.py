@@ -23,7 +23,7 @@ def write_docs(rows: Sequence[tuple[Figure, Outcome | None]], state: State, page
 
     plots = draw(state.rounds, _scale_results(), page.parent)
     when = time.strftime("%Y-%m-%d")
-    about = f"Buckram {state.version}, {when}, {platform.machine()}, Python {platform.python_version()}."
+    about = f"Buckram, sources {state.version}, {when}, {platform.machine()}, Python {platform.python_version()}."
     page.write_text(replaced(page.read_text(), section(rows, about, plots)))
 
 

@@ -20,7 +20,9 @@ def number(value: float | None, unit: str) -> str:
     return f"{shown} {unit}".strip() if unit != "/s" else f"{shown}/s"
 
 
-def limit(figure: Figure, value: float) -> str:
+def limit(figure: Figure, value: float | None) -> str:
+    if value is None:
+        return "-"
     sign = "<=" if figure.less else ">="
     return f"{sign} {value:g} x" if figure.theirs else f"{sign} {value:g} {figure.unit}".strip()
 
@@ -39,17 +41,21 @@ def row(figure: Figure, found: Outcome | None) -> list[str]:
         number(found.ours, figure.unit),
         number(found.theirs, figure.unit),
         ratio,
-        f"{limit(figure, figure.must)} {'met' if found.must_met else 'MISSED'}",
-        f"{limit(figure, figure.aim)} {'met' if found.aim_met else 'missed'}",
+        _verdict(limit(figure, figure.must), "met" if found.must_met else "MISSED"),
+        _verdict(limit(figure, figure.aim), "met" if found.aim_met else "missed"),
         f"strangers {found.loud:.0%}" if found.loud > LOUD else "",
     ]
+
+
+def _verdict(limit: str, verdict: str) -> str:
+    return limit if limit == "-" else f"{limit} {verdict}"
 
 
 HEAD = ("figure", "ours", "Apache", "ratio (range)", "must", "aim", "")
 
 
 def show(rows: Sequence[tuple[Figure, Outcome | None]], version: str) -> None:
-    table = Table(title=f"Buckram {version} and Apache BookKeeper", title_justify="left")
+    table = Table(title=f"Buckram (sources {version}) and Apache BookKeeper", title_justify="left")
     for name in HEAD:
         table.add_column(name, justify="left" if name in ("figure", "") else "right")
     for figure, found in rows:

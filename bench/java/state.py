@@ -13,11 +13,13 @@ SOURCES = ("src", "bench", "javakit")
 
 
 def version() -> str:
-    """The commit, and a mark of what is changed since."""
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    """Of what is measured and what measures, at the commit, and a mark of what is changed since. Pages do not count."""
+    names = [f"HEAD:{folder}" for folder in SOURCES]
+    trees = subprocess.run(["git", "rev-parse", *names], capture_output=True, text=True, check=False)
     changed = subprocess.run(["git", "diff", "HEAD", "--", *SOURCES], capture_output=True, check=False).stdout
     mark = f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed.strip() else ""
-    return (commit.stdout.strip() or "unknown") + mark
+    known = hashlib.sha256(trees.stdout.encode()).hexdigest()[:12] if trees.returncode == 0 else "unknown"
+    return known + mark
 
 
 class State:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from bench.java.figures import FIGURES, Figure, outcome
 from bench.java.plan import PLOTTED, chosen, measurements, order
@@ -74,7 +76,10 @@ def test_numbers_keep_the_digits_that_matter(value: float, unit: str, shown: str
 def test_every_figure_has_a_name_of_its_own_and_an_aim_beyond_its_must() -> None:
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
     for figure in FIGURES:
-        assert figure.aim < figure.must if figure.less else figure.aim > figure.must, figure.name
+        if figure.must is None or figure.aim is None:
+            assert (figure.name, figure.must, figure.aim) == ("sockets", None, None)
+        else:
+            assert figure.aim < figure.must if figure.less else figure.aim > figure.must, figure.name
 
 
 def test_rows_are_chosen_by_figure_or_case() -> None:
@@ -104,3 +109,12 @@ def test_v3_comes_after_v2_and_fills_go_by_side() -> None:
 def test_keys_read_back() -> None:
     run = Run("one", "apache-3", "ours")
     assert Run.parse(run.key) == run
+
+
+def test_a_figure_without_limits_misses_none() -> None:
+    slow = {"one:ours>ours": {"per_s": 1}, "one:apache-2>apache": {"per_s": 9}}
+    found = outcome(replace(MORE, must=None, aim=None), [slow])
+    assert found is not None
+    assert found.must_met
+    assert found.aim_met
+    assert row(found.figure, found)[4:6] == ["-", "-"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench.java.docs import BEGIN, END, replaced, section
 from bench.java.figures import FIGURES
-from bench.java.state import State
+from bench.java.state import State, version
 from bench.machine import Snapshot, between, snapshot
 
 
@@ -58,3 +58,10 @@ def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
     assert after.processes >= before.processes
     assert after.kernel >= before.kernel
     assert after.client >= before.client
+
+
+def test_the_version_is_that_of_the_sources() -> None:
+    """So pages may change between two parts of a comparison."""
+    found = version()
+    assert found == version()
+    assert len(found.partition("+")[0]) in (7, 12)  # "unknown" where this is no clone
