@@ -117,7 +117,7 @@ class ClientConfig:
     read_batch_bytes: int = _key(1 * MIB, "largest batch read on the wire", least=4 * KIB)
     local_read_bytes: int = _key(
         2 * MIB,
-        "reads of more than this use the files of bookies that run on this machine as the same user; 0 is never",
+        "reads of more than about this use the files of bookies that run on this machine as the same user; 0 is never",
     )
     quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
     min_racks_per_write_quorum: int = _key(2, "racks each write quorum should span (bookie property buckram.rack)")

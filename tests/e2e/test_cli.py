@@ -93,6 +93,9 @@ def test_delete(up: Up) -> None:
     assert len(gone.err.strip().splitlines()) == 1
 
 
+MEMORY = ["write buffer", "tail cache", "read cache", "index", "footers", "ledger records", "connections"]
+
+
 def test_bookies_are_listed_and_asked(up: Up) -> None:
     ledger = write(up, [b"abc", b"def"], "--close")
     listed = buckram("bookie", "list", "--json", uri=up.uri).json["bookies"]
@@ -104,6 +107,12 @@ def test_bookies_are_listed_and_asked(up: Up) -> None:
     assert base64.b64decode(entry["payload_base64"]) == b"def"
     shown = buckram("bookie", "show", bookie, "--json", uri=up.uri).json
     assert shown["total_bytes"] >= shown["free_bytes"] > 0
+    memory = shown["memory"]
+    assert list(memory) == MEMORY
+    assert memory["tail cache"]["bytes"] > 0
+    assert all(use["bytes"] <= use["limit_bytes"] for use in memory.values() if use["limit_bytes"] is not None)
+    for name in MEMORY:
+        assert f"\n{name} " in buckram("bookie", "show", bookie, uri=up.uri).out
     assert buckram("bookie", "show", "nobody", uri=up.uri).code == 3
     assert buckram("bookie", "read", bookie, "--ledger", ledger, "--entry", 7, uri=up.uri).code == 3
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from buckram.bookie.index import FooterBuilder, SegmentIndex, Slot, find_run
-from buckram.bookie.segments import Footer, PageCache, Segment
+from buckram.bookie.page_cache import PageCache
+from buckram.bookie.segments import Footer, Segment
 from buckram.core.segment_format import PAGE, RUN_RECORD, LedgerState, open_trailer
 
 Adds = list[tuple[int, int]]

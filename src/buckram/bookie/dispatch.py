@@ -22,6 +22,7 @@ from buckram.core import availability
 from buckram.core.context import ReplyContext
 from buckram.core.messages import (
     FREE_DISK_SPACE,
+    MEMORY_USE,
     TOTAL_DISK_CAPACITY,
     BatchRead,
     BookieInfoReply,
@@ -31,6 +32,7 @@ from buckram.core.messages import (
     GetBookieInfo,
     ListEntries,
     ListEntriesReply,
+    MemoryUse,
     Read,
     ReadLac,
     ReadLacReply,
@@ -174,7 +176,12 @@ class Dispatcher:
             return
         total = space.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None
         free = space.free_bytes if request.requested & FREE_DISK_SPACE else None
-        session.reply(context, BookieInfoReply(Code.OK, total, free))
+        memory = self._memory() if request.requested & MEMORY_USE else ()
+        session.reply(context, BookieInfoReply(Code.OK, total, free, memory))
+
+    def _memory(self) -> list[MemoryUse]:
+        budget = self._budget
+        return [*self._store.memory(), MemoryUse("connections", budget.total, budget.limit)]
 
     def _list(self, session: Session, context: ReplyContext, request: ListEntries) -> None:
         record = self._store.ledger(request.ledger_id)

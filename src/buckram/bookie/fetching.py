@@ -109,6 +109,11 @@ class Fetcher:
         # Where the last fetch of a ledger ended: segment number, next entry, file offset.
         self._followed: OrderedDict[LedgerId, tuple[int, EntryId, int]] = OrderedDict()
 
+    @property
+    def cached_bytes(self) -> int:
+        """Of log files, for readers that go through them in order."""
+        return self._chunks.held_bytes
+
     def fetch(
         self, fetches: Sequence[Fetch], results: list[Outcome], finished: Callable[[], None], *,
         from_files: bool = False,

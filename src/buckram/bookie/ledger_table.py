@@ -28,6 +28,8 @@ from buckram.types import LedgerId
 
 _STATES_A_PAGE = PAGE_DATA // STATE_SIZE
 _CHUNK = 1 << 20
+RECORD_COST = 500
+"""Rough bytes of memory for a record and its place in a table."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,11 @@ class LedgerTable:
         record.limbo = self._losses.marks(record)
         self._remember(record)
         return record
+
+    @property
+    def cached(self) -> int:
+        """Records kept beside those that are pinned."""
+        return len(self._cached)
 
     def _remember(self, record: LedgerRecord) -> None:
         self._cached[record.ledger_id] = record

@@ -70,6 +70,11 @@ class Budget:
         self._sweep: asyncio.TimerHandle | None = None
         self._crowded = False
 
+    @property
+    def limit(self) -> int:
+        """No more than this is ever held, but for one frame of each connection."""
+        return self._adds_limit
+
     def join(self, member: Member) -> None:
         self._members[member] = None
 

@@ -41,6 +41,11 @@ class Lookup:
         # Which sealed segments hold a ledger, newest first: built on demand, dropped when the list changes.
         self._spans: OrderedDict[tuple[LedgerId, int], list[tuple[Segment, DirEntry | None]]] = OrderedDict()
 
+    @property
+    def cached_bytes(self) -> int:
+        """What is kept of log files for readers."""
+        return self._fetcher.cached_bytes
+
     def segments_changed(self) -> None:
         self._spans.clear()
 

@@ -41,6 +41,10 @@ class Chunks:
         self._ready: OrderedDict[tuple[int, int], tuple[bytes, float]] = OrderedDict()
         self._coming: dict[tuple[int, int], list[Loaded]] = {}
 
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(data) for data, _ in self._ready.values())
+
     def forget_older(self, segment: Segment, offset: int, length: int, age_s: float) -> None:
         """Drop what is here of file[offset:offset+length] and was read longer ago than this."""
         since = asyncio.get_running_loop().time() - age_s

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from buckram.bookie.index import Place, SegmentIndex
+from buckram.bookie.page_cache import PageCache
 from buckram.core.segment_format import (
     DIR_RECORD,
     KEY_RECORD,
@@ -48,28 +49,6 @@ class DirEntry:
             self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch
         ) = DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
         self.hint: int = self.run_index
-
-
-class PageCache:
-    """The most recently used footer pages, at most `limit` of 4 KiB."""
-
-    def __init__(self, limit: int = 1024) -> None:
-        self._limit = limit
-        self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-
-    def get(self, owner: int, number: int, load: Callable[[int], bytes]) -> bytes:
-        key = (owner, number)
-        page = self._pages.get(key)
-        if page is None:
-            page = self._pages[key] = load(number)
-            if len(self._pages) > self._limit:
-                self._pages.popitem(last=False)
-        else:
-            self._pages.move_to_end(key)
-        return page
-
-    def clear(self) -> None:
-        self._pages.clear()
 
 
 class Footer:
@@ -397,4 +376,4 @@ def check_footer(footer: Footer) -> None:
         footer._load(number)
 
 
-__all__ = ["CorruptBytes", "DirEntry", "Footer", "OpenFiles", "PageCache", "Segment", "check_footer", "load_footer"]
+__all__ = ["CorruptBytes", "DirEntry", "Footer", "OpenFiles", "Segment", "check_footer", "load_footer"]

@@ -25,6 +25,7 @@ from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_reads import ReadableStore
 from buckram.bookie.store_state import StoreState
 from buckram.config import StoreConfig
+from buckram.core.messages import MemoryUse
 from buckram.core.segment_format import MAX_LAC_PACKET, RUN_RECORD, STATE_FRAME_SIZE
 from buckram.errors import InvalidArgument, invariant_failed
 from buckram.seams import Disk, Stats
@@ -140,6 +141,10 @@ class Store(ReadableStore):
         return {
             **self._state.counts(), "ledgers_in_memory": len(self._pinned), "checkpoints": self._maintenance.checkpoints
         }
+
+    def memory(self) -> list[MemoryUse]:
+        """Who holds how much of the process's memory."""
+        return self._state.memory()
 
     # -- inserting
 

@@ -6,18 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from buckram.bookie.commit import GroupCommit
+from buckram.bookie.commit import INDEX_LIMIT, PENDING_LIMIT, GroupCommit
 from buckram.bookie.index import SegmentIndex
-from buckram.bookie.ledger_table import LedgerTable, Losses
+from buckram.bookie.ledger_table import RECORD_COST, LedgerTable, Losses
 from buckram.bookie.lookup import Lookup
-from buckram.bookie.segments import OpenFiles, PageCache, Segment, load_footer
+from buckram.bookie.page_cache import PageCache
+from buckram.bookie.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
+from buckram.bookie.segments import OpenFiles, Segment, load_footer
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.superblock import SegmentEntry, Superblock
 from buckram.config import StoreConfig
+from buckram.core.messages import MemoryUse
 from buckram.core.segment_format import PAGE
 from buckram.seams import Disk
 
 MIN_SEGMENT, MAX_SEGMENT = 64 << 10, 1 << 30
+MOST_INDEX = 9 * INDEX_LIMIT
+"""When the log goes on in the next file, those that wait hold up to one limit and the last one up to four; then the new
+one up to four. Usually it is two."""
 
 
 @dataclass(slots=True)
@@ -62,6 +68,19 @@ class StoreState:
             "dead_bytes": sum(one.dead_bytes for one in self.segments),
             "uncovered_segments": sum(1 for _ in self.uncovered()), "free_bytes": self.space.free_bytes,
         }
+
+    def memory(self) -> list[MemoryUse]:
+        """Bytes in memory by who holds them; those of the index and of records are estimates."""
+        log, table = self.log, self.table
+        index = sum(one.index.cost(one.runs) for one in self.segments if one.index is not None)
+        return [
+            MemoryUse("write buffer", log.pending_bytes, PENDING_LIMIT + self.config.commit_max_bytes),
+            MemoryUse("tail cache", min(log.ring.head, log.ring.size), log.ring.size),
+            MemoryUse("read cache", self.lookup.cached_bytes, CHUNKS_KEPT * CHUNK_BYTES),
+            MemoryUse("index", index, MOST_INDEX),
+            MemoryUse("footers", self.cache.held_bytes, self.cache.limit_bytes),
+            MemoryUse("ledger records", (len(table.pinned) + table.cached) * RECORD_COST),
+        ]
 
     def take_number(self) -> int:
         self.next_number += 1

@@ -13,7 +13,17 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, table
 from buckram.core.availability import EntryList
 from buckram.core.entry import Digest
-from buckram.core.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply, Read, ReadReply
+from buckram.core.messages import (
+    FREE_DISK_SPACE,
+    MEMORY_USE,
+    TOTAL_DISK_CAPACITY,
+    BookieInfoReply,
+    GetBookieInfo,
+    ListEntries,
+    ListEntriesReply,
+    Read,
+    ReadReply,
+)
 from buckram.errors import (
     BookieError,
     BookieIOError,
@@ -88,7 +98,7 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str) -> dict[str, 
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
-    """One bookie: address, state, space on its disk.
+    """One bookie: address, state, space on its disk, and who in it holds how much memory.
 
     \b
     Example:
@@ -98,8 +108,17 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     if as_json:
         emit(found)
         return
+    memory = found.pop("memory")
     for key, value in found.items():
         print(f"{key:>12}  {'' if value is None else value}")
+    if memory:
+        print()
+        rows = [[name, _megabytes(use["bytes"]), _megabytes(use["limit_bytes"])] for name, use in memory.items()]
+        table(("memory of", "MB", "at most"), rows)
+
+
+def _megabytes(size: int | None) -> float | str:
+    return "" if size is None else round(size / 1e6, 1)
 
 
 async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
@@ -107,14 +126,16 @@ async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     if row is None:
         raise NoSuchBookie(bookie_id)
     if row["state"] == "down":
-        return {**row, "total_bytes": None, "free_bytes": None}
+        return {**row, "total_bytes": None, "free_bytes": None, "memory": {}}
     async with connected(uri) as client:
-        reply = await client.services.pool.call(bookie_id, GetBookieInfo())
+        everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE)
+        reply = await client.services.pool.call(bookie_id, everything)
     space = reply if isinstance(reply, BookieInfoReply) and reply.code is Code.OK else None
     return {
         **row,
         "total_bytes": space.total_bytes if space is not None else None,
         "free_bytes": space.free_bytes if space is not None else None,
+        "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from buckram.core.located import Located
 from buckram.errors import Code
@@ -18,6 +18,16 @@ LAST_ENTRY: EntryId = -1
 """As the entry id of a Read: the entry with the highest id that this bookie stores for the ledger."""
 TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2
+MEMORY_USE = 0x100
+"""Ours; Apache's bookies do not know it and leave it out of the answer."""
+
+
+class MemoryUse(NamedTuple):
+    """Bytes that a part of a bookie holds, and how many it holds at most (None: that follows from other limits)."""
+
+    name: str
+    bytes: int
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +207,7 @@ class BookieInfoReply:
     code: Code
     total_bytes: int | None = None
     free_bytes: int | None = None
+    memory: Sequence[MemoryUse] = ()
 
 
 @dataclass(frozen=True, slots=True)

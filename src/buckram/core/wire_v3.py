@@ -41,6 +41,7 @@ from buckram.core.messages import (
     GetBookieInfo,
     ListEntries,
     ListEntriesReply,
+    MemoryUse,
     Read,
     ReadLac,
     ReadLacReply,
@@ -240,6 +241,8 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             body.totalDiskCapacity = reply.total_bytes
         if reply.free_bytes is not None:
             body.freeDiskSpace = reply.free_bytes
+        for name, size, limit in reply.memory:
+            body.memory.add(name=name, bytes=size, limit=limit)
     elif isinstance(reply, ListEntriesReply) and reply.code is Code.OK:
         body.availabilityOfEntriesOfLedger = reply.availability
     return frame(message.SerializeToString())
@@ -288,7 +291,9 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         return ForceReply(code, body.ledgerId)
     if operation == OP_BOOKIE_INFO:
         total = body.totalDiskCapacity if body.HasField("totalDiskCapacity") else None
-        return BookieInfoReply(code, total, body.freeDiskSpace if body.HasField("freeDiskSpace") else None)
+        free = body.freeDiskSpace if body.HasField("freeDiskSpace") else None
+        memory = tuple(MemoryUse(u.name, u.bytes, u.limit if u.HasField("limit") else None) for u in body.memory)
+        return BookieInfoReply(code, total, free, memory)
     if operation == OP_LIST_ENTRIES:
         return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger)
     if operation == OP_START_TLS:

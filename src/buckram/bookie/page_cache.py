@@ -1,0 +1,35 @@
+"""Pages of footers in memory. What they mean is segments.py."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from buckram.core.segment_format import PAGE
+
+
+class PageCache:
+    """The most recently used footer pages, at most `limit` of 4 KiB."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = limit
+        self.limit_bytes = limit * PAGE
+        self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def get(self, owner: int, number: int, load: Callable[[int], bytes]) -> bytes:
+        key = (owner, number)
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = load(number)
+            if len(self._pages) > self._limit:
+                self._pages.popitem(last=False)
+        else:
+            self._pages.move_to_end(key)
+        return page
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._pages) * PAGE
+
+    def clear(self) -> None:
+        self._pages.clear()
