@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import random
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,23 @@ def sequential_read() -> Figures:
         figures["random"] = bench.run("bench", "read", "--ledger", ledger, "--random")
         flat = {f"{kind}_{name}": value for kind, values in figures.items() for name, value in values.items()}
         return {"entries_per_s": flat["sequential_entries_per_s"], **flat}
+
+
+@case
+def catch_up() -> Figures:
+    """A writer alone, at full speed and paced, and beside a reader of old entries that come through sockets."""
+    with cluster() as bench:
+        old = bench.write(ledgers=1, seconds=6)["ledgers"][0]
+        loads: dict[str, Figures] = {"full": {"seconds": SECONDS}, "paced": {"seconds": SECONDS, "rate": 5000}}
+        figures: Figures = {}
+        for name, load in loads.items():
+            alone = bench.write(ledgers=1, **load)
+            with reading(bench, old) as speeds:
+                beside = bench.write(ledgers=1, **load)
+            figures[f"{name}_share"] = round(beside["adds_per_s"] / alone["adds_per_s"], 3)
+            figures[f"{name}_p99_ms_alone"], figures[f"{name}_p99_ms"] = alone["p99_ms"], beside["p99_ms"]
+            figures[f"{name}_read_per_s"] = round(statistics.median(speeds))
+        return figures
 
 
 @case
@@ -306,6 +325,25 @@ def _streams(load: str) -> Figures:
 
     figures: Figures = streams.measure(getattr(streams, load))
     return figures
+
+
+@contextlib.contextmanager
+def reading(bench: Bench, ledger: int) -> Iterator[list[float]]:
+    """A client of its own reads the ledger again and again; entries a second of each pass."""
+    speeds, over = list[float](), threading.Event()
+    sockets = {**os.environ, "BUCKRAM_CLIENT_LOCAL_READ_BYTES": "0"}
+
+    def passes() -> None:
+        while not over.is_set():
+            speeds.append(bench.run("bench", "read", "--ledger", ledger, environment=sockets)["entries_per_s"])
+
+    reader = threading.Thread(target=passes)
+    reader.start()
+    try:
+        yield speeds
+    finally:
+        over.set()
+        reader.join()
 
 
 @contextlib.contextmanager

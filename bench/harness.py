@@ -31,9 +31,10 @@ class Bench:
     def pids(self) -> list[int]:
         return [bookie.pid for bookie in self.bookies if bookie.alive]
 
-    def run(self, *arguments: object) -> dict[str, Any]:
+    def run(self, *arguments: object, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         """A `buckram` command to its end; the JSON of its last line."""
-        return last_json([sys.executable, "-m", "buckram", *map(str, arguments), "--metadata", self.uri, "--json"])
+        command = [sys.executable, "-m", "buckram", *map(str, arguments), "--metadata", self.uri, "--json"]
+        return last_json(command, environment)
 
     def write(self, **options: object) -> dict[str, Any]:
         """`buckram bench write` with these options, 1 KB and 3/3/2 where not said."""
@@ -41,8 +42,8 @@ class Bench:
         return self.run("bench", "write", *(x for key, value in given.items() for x in (f"--{key}", value)))
 
 
-def last_json(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+def last_json(command: list[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
     value = json.loads(done.stdout.decode().strip().splitlines()[-1])
