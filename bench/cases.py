@@ -90,7 +90,7 @@ def sequential_read() -> Figures:
 
 @case
 def catch_up() -> Figures:
-    """A writer alone, at full speed and paced, and beside a reader of old entries that come through sockets."""
+    """A writer alone, at full speed and paced, and beside a reader of old entries that reads no files itself."""
     with cluster() as bench:
         old = bench.write(ledgers=1, seconds=6)["ledgers"][0]
         loads: dict[str, Figures] = {"full": {"seconds": SECONDS}, "paced": {"seconds": SECONDS, "rate": 5000}}

@@ -17,12 +17,15 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from buckram import Client, connect
 from buckram.cli.load import Tally, WriteLoad, write
 from buckram.config import ClientConfig
 from buckram.net.loop import loop_factory
+from buckram.net.runtime import production_runtime
+from buckram.net.tcp import TcpNetwork
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
 """Percentiles of the latency plot; the same as in Load.java."""
@@ -40,8 +43,11 @@ def counting() -> Iterator[None]:
 
 
 async def run(request: dict[str, Any]) -> dict[str, Any]:
-    config = ClientConfig() if request.get("files", True) else ClientConfig(local_read_bytes=0)
-    async with connect(request["uri"], config=config) as client:
+    config, runtime = None, None
+    if request.get("remote"):
+        config = ClientConfig(local_read_bytes=0)
+        runtime = replace(production_runtime(), network=TcpNetwork(local=False))
+    async with connect(request["uri"], config=config, runtime=runtime) as client:
         match request["load"]:
             case "write" | "paced":
                 return await _write(client, request)

@@ -53,7 +53,7 @@ LOADS: dict[str, dict[str, Any]] = {
     "paced": {"load": "paced", "rate": 5000},
     "tail": {"load": "paced", "rate": 5000, "seconds": 300},
     "sequential": {"load": "sequential"},
-    "sockets": {"load": "sequential", "files": False},
+    "remote": {"load": "sequential", "remote": True},
     **{f"rate-{rate}": {"load": "paced", "rate": rate, "seconds": 8} for rate in RATES},
 }
 ALONE = ("start", "idle", "million", "restart")

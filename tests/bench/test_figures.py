@@ -77,7 +77,7 @@ def test_every_figure_has_a_name_of_its_own_and_an_aim_beyond_its_must() -> None
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
     for figure in FIGURES:
         if figure.must is None or figure.aim is None:
-            assert (figure.name, figure.must, figure.aim) == ("sockets", None, None)
+            assert (figure.name, figure.must, figure.aim) == ("remote", None, None)
         else:
             assert figure.aim < figure.must if figure.less else figure.aim > figure.must, figure.name
 

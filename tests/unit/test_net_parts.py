@@ -254,12 +254,12 @@ class Echo(asyncio.Protocol):
 
 async def _options() -> list[int]:
     accepted = Echo()
-    listener = await TcpNetwork().listen("127.0.0.1", 0, lambda: accepted)
+    listener = await TcpNetwork(local=False).listen("127.0.0.1", 0, lambda: accepted)
     with pytest.raises(OSError, match=f"127.0.0.1:{listener.port}: the address is in use; .* choose another port"):
-        await TcpNetwork().listen("127.0.0.1", listener.port, Echo)
+        await TcpNetwork(local=False).listen("127.0.0.1", listener.port, Echo)
     with pytest.raises(OSError, match=r"192\.0\.2\.1:0: not an address of this machine"):
-        await TcpNetwork().listen("192.0.2.1", 0, Echo)  # reserved for documentation
-    transport, _ = await TcpNetwork().connect("127.0.0.1", listener.port, Echo)
+        await TcpNetwork(local=False).listen("192.0.2.1", 0, Echo)  # reserved for documentation
+    transport, _ = await TcpNetwork(local=False).connect("127.0.0.1", listener.port, Echo)
     await asyncio.wait_for(accepted.changed.wait(), 5)
     await listener.close()
     transport.write(b"still open")
@@ -267,7 +267,7 @@ async def _options() -> list[int]:
         accepted.changed.clear()
         await asyncio.wait_for(accepted.changed.wait(), 5)
     with pytest.raises(OSError):  # noqa: PT011 - the text is the platform's
-        await TcpNetwork().connect("127.0.0.1", listener.port, Echo)
+        await TcpNetwork(local=False).connect("127.0.0.1", listener.port, Echo)
     assert accepted.transport is not None
     values = []
     for end in (transport, accepted.transport):

@@ -220,4 +220,4 @@ class Session(asyncio.Protocol):
     @property
     def peer(self) -> str:
         name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client"
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client of this machine"

@@ -1,0 +1,170 @@
+"""The local door of a TCP address: taken where it is there and ours, and nothing changes where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from buckram.net import local_sockets
+from buckram.net.loop import loop_factory
+from buckram.net.tcp import TcpListener, TcpNetwork
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract Unix sockets are Linux's")
+HOST = "127.0.0.1"
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Taker(asyncio.Protocol):
+    """Hears until it has `wanted` bytes, or the end."""
+
+    def __init__(self, wanted: int = 0) -> None:
+        self.heard, self.wanted = bytearray(), wanted
+        self.enough, self.over = asyncio.Event(), asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += data
+        if len(self.heard) >= self.wanted:
+            self.enough.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set()
+
+
+@asynccontextmanager
+async def echoing(network: TcpNetwork) -> AsyncIterator[TcpListener]:
+    listener = await network.listen(HOST, 0, Echo)
+    try:
+        yield listener
+    finally:
+        await listener.close()
+
+
+async def family(network: TcpNetwork, port: int) -> int:
+    """Of the socket of a connection that works."""
+    transport, protocol = await network.connect(HOST, port, lambda: Taker(5))
+    transport.write(b"hello")
+    async with asyncio.timeout(5):
+        await cast("Taker", protocol).enough.wait()
+    found: int = transport.get_extra_info("socket").family
+    transport.abort()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_megabytes_come_back_through_it(kind: str) -> None:
+    async def run() -> None:
+        network, data = TcpNetwork(), os.urandom(6_000_000)
+        async with echoing(network) as listener:
+            transport, protocol = await network.connect(HOST, listener.port, lambda: Taker(len(data)))
+            taker = cast("Taker", protocol)
+            assert transport.get_extra_info("socket").family == socket.AF_UNIX
+            transport.write(data)
+            async with asyncio.timeout(20):
+                await taker.enough.wait()
+            assert taker.heard == data
+            transport.close()
+            async with asyncio.timeout(5):
+                await taker.over.wait()
+
+    with asyncio.Runner(loop_factory=loop_factory({"BUCKRAM_LOOP": kind})) as runner:
+        runner.run(run())
+
+
+async def test_tcp_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with echoing(TcpNetwork()) as listener:
+        assert await family(TcpNetwork(), listener.port) == socket.AF_UNIX
+        assert await family(TcpNetwork(local=False), listener.port) == socket.AF_INET
+        monkeypatch.setenv(local_sockets.VARIABLE, "tcp")
+        assert await family(TcpNetwork(), listener.port) == socket.AF_INET
+    async with echoing(TcpNetwork()) as listener:
+        monkeypatch.delenv(local_sockets.VARIABLE)
+        assert await family(TcpNetwork(), listener.port) == socket.AF_INET  # it has no local door
+
+
+async def test_who_else_listens_there_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with echoing(TcpNetwork()) as listener:
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        root = os.geteuid() == 0  # whose door everybody believes
+        assert await family(TcpNetwork(), listener.port) == (socket.AF_UNIX if root else socket.AF_INET)
+        monkeypatch.setattr(local_sockets, "_CREDENTIALS", _Others())
+        assert await family(TcpNetwork(), listener.port) == socket.AF_INET
+
+
+class _Others:
+    """Credentials that always say another user."""
+
+    size = local_sockets._CREDENTIALS.size
+
+    def unpack(self, data: bytes) -> tuple[int, int, int]:
+        pid, _, group = struct.unpack("3i", data)
+        return pid, 4712, group
+
+
+async def test_both_doors_close_and_what_is_open_stays() -> None:
+    network = TcpNetwork()
+    async with echoing(network) as listener:
+        port = listener.port
+        transport, protocol = await network.connect(HOST, port, lambda: Taker(5))
+        taker = cast("Taker", protocol)
+        transport.write(b"first")
+        async with asyncio.timeout(5):
+            await taker.enough.wait()  # it is accepted
+        taker.wanted, taker.enough = 10, asyncio.Event()
+    assert local_sockets.connected(HOST, port) is None
+    with pytest.raises(OSError, match="onnect"):
+        await network.connect(HOST, port, Taker)
+    transport.write(b"still")
+    async with asyncio.timeout(5):
+        await taker.enough.wait()
+    transport.abort()
+
+
+async def test_a_taken_name_leaves_tcp() -> None:
+    async with echoing(TcpNetwork(local=False)) as listener:
+        port = listener.port
+    door = local_sockets.listening(HOST, port, 1)
+    assert door is not None
+    with door:
+        assert local_sockets.listening(HOST, port, 1) is None
+        listener = await TcpNetwork().listen(HOST, port, Echo)
+        try:
+            assert await family(TcpNetwork(local=False), port) == socket.AF_INET
+        finally:
+            await listener.close()
+
+
+def test_names_that_are_none_and_failures_leave_no_descriptor_behind() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for host in ("nobody-listens-here", "h" * 300, "null\0inside"):
+        assert local_sockets.connected(host, 1) is None
+    assert local_sockets.listening("h" * 300, 1, 1) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_full_door_is_passed_by() -> None:
+    """More wait before it than it admits: TCP, which waits by itself."""
+    door = local_sockets.listening(HOST, 1, 0)
+    assert door is not None
+    held = []
+    with door:
+        while (one := local_sockets.connected(HOST, 1)) is not None:
+            held.append(one)
+            assert len(held) < 100
+    for one in held:
+        one.close()
