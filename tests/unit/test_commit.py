@@ -23,9 +23,10 @@ class Watched(MemoryDisk):
         super().write(writes, done, sync=sync)
 
 
-async def spans(sizes: Sequence[int], segment_bytes: int) -> list[tuple[int, int]]:
+async def spans(sizes: Sequence[int], segment_bytes: int, phase: int = 0) -> list[tuple[int, int]]:
     disk = Watched()
     store = open_store(disk, small_config(segment_bytes=segment_bytes, commit_max_bytes=1 << 20))
+    store._log._phase = phase  # by default the store's salt decides
     for entry, size in enumerate(sizes):
         add(store, 1, entry, [bytes(size)])
         assert await durable(store) is None
@@ -42,6 +43,16 @@ async def test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_nex
 async def test_the_next_small_block_that_leaves_the_laid_space_lays_more() -> None:
     found = await spans([LAY_BELOW - 1000] * 9, 4 << 20)
     assert [end for _, end in found if not end % LAY_AHEAD] == [LAY_AHEAD, 2 * LAY_AHEAD]
+
+
+async def test_stores_lay_at_places_of_their_own() -> None:
+    """Replicas of one ledger have the same blocks; zeros for the same entry at all of them would hold it up."""
+    phase = 40 * 4096
+    found = await spans([LAY_BELOW - 1000] * 9, 4 << 20, phase)
+    assert [end for _, end in found if not (end + phase) % LAY_AHEAD] == [LAY_AHEAD - phase, 2 * LAY_AHEAD - phase]
+    phases = {open_store(seed=seed)._log._phase for seed in range(20)}
+    assert len(phases) > 1
+    assert all(not phase % 4096 and 0 <= phase < LAY_AHEAD for phase in phases)
 
 
 async def test_a_large_block_lays_nothing_ahead() -> None:

@@ -29,9 +29,9 @@ OVERSHOOT = 64 << 20
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
 LAY_BELOW, LAY_AHEAD = 32 * 1024, 256 * 1024
-"""A block smaller than LAY_BELOW that enters untouched space of its file is followed by zeros up to a multiple of
-LAY_AHEAD. Syncing the first write to a place makes the file system commit its journal, three times the cost of a small
-block; large blocks do not notice, and zeros before them would double what is written."""
+"""A block smaller than LAY_BELOW that enters untouched space of its file is followed by zeros up to the next of places
+LAY_AHEAD apart. Syncing the first write to a place makes the file system commit its journal, three times the cost of a
+small block; large blocks do not notice, and zeros before them would double what is written."""
 _SMALL = 4096
 _ZEROS = bytes(4096)
 _LAID: Buffer = memoryview(mmap.mmap(-1, LAY_AHEAD))
@@ -104,6 +104,8 @@ class GroupCommit:
         next_segment: Callable[[Segment], Segment | None], on_failed: Callable[[OSError], None], stats: CommitStats,
     ) -> None:
         self._disk, self.ring, self._salt = disk, ring, salt
+        # Replicas have the same bytes at the same places: they should not all lay zeros for the same entry.
+        self._phase = salt % (LAY_AHEAD // 4096) * 4096
         self._max, self.soft_limit = commit_max_bytes, soft_limit
         self.hard_limit = min(soft_limit + max(soft_limit, OVERSHOOT), 2**31)
         self._next_segment, self._on_failed, self._stats = next_segment, on_failed, stats
@@ -295,7 +297,7 @@ class GroupCommit:
         if end <= segment.laid_to:
             return []
         segment.laid_to = end
-        stop = min(end // LAY_AHEAD * LAY_AHEAD + LAY_AHEAD, self.soft_limit // 4096 * 4096)
+        stop = min(end + LAY_AHEAD - (end + self._phase) % LAY_AHEAD, self.soft_limit // 4096 * 4096)
         if span > LAY_BELOW or stop <= end:
             return []
         segment.laid_to = stop
