@@ -13,7 +13,6 @@ class PageCache:
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit
-        self.limit_bytes = limit * PAGE
         self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def get(self, owner: int, number: int, load: Callable[[int], bytes]) -> bytes:
@@ -26,6 +25,10 @@ class PageCache:
         else:
             self._pages.move_to_end(key)
         return page
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit * PAGE
 
     @property
     def held_bytes(self) -> int:

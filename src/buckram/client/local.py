@@ -15,8 +15,8 @@ from typing import TypeVar
 from buckram.client.replicas import ask
 from buckram.client.services import Services
 from buckram.core.entry import Digest
-from buckram.core.located import Extent, Located, bodies_of
-from buckram.core.messages import BatchRead, LocatedReply
+from buckram.core.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
+from buckram.core.messages import LocatedReply, ask_for_places
 from buckram.core.reading import Span
 from buckram.errors import Code, HandleClosed
 from buckram.net.tasks import TaskScope
@@ -25,7 +25,6 @@ from buckram.types import BookieId, EntryId, LedgerId
 
 T = TypeVar("T")
 Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
-MAX_EXTENT = 16 * 1024 * 1024
 _AHEAD = 3
 _GROUP_BYTES = 1024 * 1024
 """Read together, and checked in one turn of the loop."""
@@ -89,9 +88,8 @@ class LocalReads:
     async def _ask(self, bookie: BookieId, first: EntryId, last: EntryId) -> Located | None:
         if first > last:
             return None
-        count = min(last - first + 1, 2**31 - 1)
-        request = BatchRead(self._ledger, first, count, 1, master_key=self._digest.key, framed=True, located=True)
         try:
+            request = ask_for_places(self._ledger, first, last, self._digest.key)
             reply = await ask(self._services.pool, bookie, request)
         except HandleClosed:
             return None
@@ -149,7 +147,7 @@ def _groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
     """Neighbours that are worth one reading together."""
     begin = size = 0
     for at, extent in enumerate(extents):
-        if extent.length > MAX_EXTENT:
+        if extent.length > MAX_EXTENT_BYTES:
             extents = extents[:at]
             break
         if size and size + extent.length > _GROUP_BYTES:

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from buckram.core.packed import PackedBodies
 from buckram.types import EntryId
 
+MAX_EXTENT_BYTES = 16 * 1024 * 1024
+"""Readers leave an extent that is longer than this to the bookie."""
+
 
 class Extent(NamedTuple):
     """Frames of adds side by side in a file: bytes offset to offset + length. `skip` frames come before those of

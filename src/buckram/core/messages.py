@@ -83,6 +83,12 @@ class BatchRead:
     from_files: bool = False
 
 
+def ask_for_places(ledger: LedgerId, first: EntryId, last: EntryId, key: bytes) -> BatchRead:
+    """Where entries first..last are. Who cannot say so answers with one of them at most."""
+    count = min(last - first + 1, 2**31 - 1)
+    return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Auth:
     plugin: str

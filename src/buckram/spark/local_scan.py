@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 
 from buckram.core.entry import Digest
-from buckram.core.located import Extent, Located, bodies_of
-from buckram.core.messages import BatchRead
+from buckram.core.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
+from buckram.core.messages import ask_for_places
 from buckram.core.wire_v2 import LOCATED, encode_request
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours
 from buckram.seams import Place
@@ -27,8 +27,6 @@ from buckram.spark.stream_scan import (
     take,
 )
 from buckram.types import BookieAddress, EntryId, LedgerId
-
-_MAX_EXTENT = 16 * 1024 * 1024
 
 _elsewhere: set[tuple[int, BookieAddress]] = set()
 """Bookies whose files this process does not find, so that they are asked once."""
@@ -70,10 +68,7 @@ class LocalScan:
     def _ask(self) -> Located:
         link = take(self._address)
         try:
-            count = min(self._last - self._next + 1, 2**31 - 1)
-            request = BatchRead(
-                self._ledger, self._next, count, 1, master_key=self._digest.key, framed=True, located=True
-            )
+            request = ask_for_places(self._ledger, self._next, self._last, self._digest.key)
             link.sendall(encode_request(request, 1))
             size, header, code, *ids = ANSWER.unpack(receive(link, self._address, ANSWER.size))
             rest = size - (ANSWER.size - 4)
@@ -103,7 +98,7 @@ class LocalScan:
     def _extent(self, files: NeighbourDirectory, extent: Extent) -> Iterator[tuple[EntryId, list[bytes]]]:
         if extent.first != self._next or not 0 < extent.entries <= self._last - self._next + 1:
             raise _Ended
-        if extent.length > _MAX_EXTENT:
+        if extent.length > MAX_EXTENT_BYTES:
             raise _Ended
         pieces = files.read_now([Place(*extent[:3])])
         bodies = bodies_of(extent, *pieces[0])
