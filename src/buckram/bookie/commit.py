@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
+from buckram.bookie.tail_ring import TailRing
 from buckram.core.segment_format import BLOCK_HEADER, pack_block_header, padded
 from buckram.seams import Disk, Stats, Write
 from buckram.types import Buffer
@@ -35,40 +36,6 @@ small block; large blocks do not notice, and zeros before them would double what
 _SMALL = 4096
 _ZEROS = bytes(4096)
 _LAID: Buffer = memoryview(mmap.mmap(-1, LAY_AHEAD))
-
-
-class TailRing:
-    """The last `size` bytes of the log by position; positions only grow, whatever files the bytes are in."""
-
-    def __init__(self, size: int) -> None:
-        self.size = padded(max(size, 4096), 4096)
-        self.head = 0
-        self._memory = mmap.mmap(-1, self.size)
-        self._view = memoryview(self._memory)
-
-    def parts(self, position: int, length: int) -> list[memoryview]:
-        start = position % self.size
-        end = start + length
-        if end <= self.size:
-            return [self._view[start:end]]
-        return [self._view[start:], self._view[: end - self.size]]
-
-    def put(self, position: int, data: Buffer) -> None:
-        start, length = position % self.size, len(data)
-        end = start + length
-        if end <= self.size:
-            self._view[start:end] = data
-            return
-        cut = self.size - start
-        with memoryview(data) as whole:
-            self._view[start:] = whole[:cut]
-            self._view[: end - self.size] = whole[cut:]
-
-    def get(self, position: int, length: int) -> bytes | None:
-        if position < max(0, self.head - self.size) or position + length > self.head:
-            return None
-        parts = self.parts(position, length)
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
 class Group:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from buckram.bookie.commit import CommitStats, GroupCommit, TailRing, Waiter
+from buckram.bookie.commit import CommitStats, GroupCommit, Waiter
 from buckram.bookie.compaction import Compaction, Progress
 from buckram.bookie.index import Slot
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable
@@ -24,6 +24,7 @@ from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_reads import ReadableStore
 from buckram.bookie.store_state import StoreState
+from buckram.bookie.tail_ring import TailRing
 from buckram.config import StoreConfig
 from buckram.core.messages import MemoryUse
 from buckram.core.segment_format import MAX_LAC_PACKET, RUN_RECORD, STATE_FRAME_SIZE
