@@ -35,8 +35,8 @@ FIRST_MADE = 1 << 40
 def _load(bench: Bench, figures: Figures, size: float) -> None:
     """RATE adds a second on 100 ledgers, and what they cost at this size, once nothing is left to do from before. At a
     rate, because at full speed the cost follows the size of groups, and that the speed of the moment."""
-    pid = bench.pids[0]
-    figures[f"settled_s_{size:g}"] = round(_settle(pid), 1)
+    pid, at = bench.pids[0], f"at_{size:g}" if size < 1e5 else f"at_{size:.0f}"
+    figures[f"settled_s_{at}"] = round(_settle(pid), 1)
     busy, own, cpu = machine_busy(), os.times(), cpu_seconds(pid)
     began = time.monotonic()
     found = bench.write(ensemble="1/1/1", ledgers=100, rate=RATE, seconds=SECONDS)
@@ -45,7 +45,6 @@ def _load(bench: Bench, figures: Figures, size: float) -> None:
     client = mine.children_user + mine.children_system - own.children_user - own.children_system
     foreign = (machine_busy() - busy - cpu - client) / seconds / (os.cpu_count() or 1)
     figures["foreign_cpu"] = round(max(figures.get("foreign_cpu", 0.0), foreign), 3)
-    at = f"at_{size:g}" if size < 1e5 else f"at_{size:.0f}"
     # The generator's warm-up is a tenth of the measured time and costs the bookie the same.
     figures[f"bookie_cpu_us_{at}"] = round(cpu / (1.1 * max(1, found["acked"])) * 1e6, 3)
     figures[f"adds_per_s_{at}"] = found["adds_per_s"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from buckram.client.reader import Reader
     from buckram.client.writer import Writer
 
-TICK_MIN_S, TICK_MAX_S = 0.0005, 0.001
+TICK_MIN_S, TICK_MAX_S = 0.0008, 0.001
 WARM_UP_SHARE = 0.1
 PAYLOADS = 64
 
