@@ -287,6 +287,7 @@ def test_bench_write_and_read_have_their_keys(up: Up) -> None:
         read = buckram("bench", "read", "--ledger", full["ledgers"][0], *extra, "--json", uri=up.uri).json
         assert {"entries_per_s", "mb_per_s", "p50_ms", "p99_ms"} <= set(read)
         assert read["entries_per_s"] > 0
+        assert read["mb_per_s"] == pytest.approx(read["entries_per_s"] * 1024 / 1e6, rel=0.01, abs=0.06)
 
 
 def test_bench_over_protocol_3(up: Up) -> None:

@@ -27,6 +27,12 @@ async def write(disk: LocalDisk, *writes: Write) -> OSError | None:
     return await future
 
 
+async def fetched(disk: LocalDisk, reads: list[Read]) -> list[bytes] | OSError:
+    future: asyncio.Future[list[bytes] | OSError] = asyncio.get_running_loop().create_future()
+    disk.read(reads, future.set_result)
+    return await future
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("direct", [False, True])
 async def test_what_is_written_is_read(tmp_path: Path, mode: str, direct: bool) -> None:
@@ -140,6 +146,62 @@ async def test_adaptive_leaves_the_loop_while_slow(tmp_path: Path, monkeypatch: 
     for _ in range(100):
         await inline()
     assert await inline()
+    file.close()
+    disk.close()
+
+
+@pytest.mark.parametrize("page_cache", [True, False])
+async def test_reads_give_all_wherever_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_cache: bool
+) -> None:
+    if not page_cache:
+        monkeypatch.setattr("buckram.disk.local_reads._NOWAIT", 0)
+    pages = [bytes([number]) * 4096 for number in range(100)]
+    for mode in ("adaptive", "inline", "thread"):
+        disk = LocalDisk(tmp_path / mode, mode)
+        file = disk.open("a", create=True)
+        assert await write(disk, Write(file, 0, pages)) is None
+        wanted = [Read(file, 4096 * number, 4096) for number in (*range(0, 100, 3), 7)]
+        assert await fetched(disk, wanted) == [pages[read.offset // 4096] for read in wanted]
+        file.close()
+        disk.close()
+
+
+async def test_small_reads_are_waited_for_a_few_at_a_time_while_the_device_is_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("buckram.disk.local_reads._NOWAIT", 0)
+    now, takes = [0.0], [0.0001]
+
+    def tick() -> float:
+        now[0] += takes[0]
+        return now[0]
+
+    monkeypatch.setattr("buckram.disk.local_reads.time.perf_counter", tick)
+    disk = LocalDisk(tmp_path)
+    file = disk.open("a", create=True)
+    assert await write(disk, Write(file, 0, [bytes(4096)])) is None
+
+    async def turns(count: int) -> int:
+        """After how many turns of the loop so many reads were answered."""
+        future: asyncio.Future[list[bytes] | OSError] = asyncio.get_running_loop().create_future()
+        disk.read([Read(file, 64 * number, 64) for number in range(count)], future.set_result)
+        turn = 0
+        while not future.done():
+            turn += 1
+            await asyncio.sleep(0)
+        assert future.result() == [bytes(64)] * count
+        return turn
+
+    assert await turns(4) == 0
+    assert await turns(20) == 4
+    takes[0] = 0.01
+    await turns(8)
+    assert await turns(4), "a thread waits for a slow device"
+    takes[0] = 0.00001
+    for _ in range(100):
+        await turns(4)
+    assert await turns(4) == 0
     file.close()
     disk.close()
 

@@ -215,7 +215,10 @@ class Reader:
 
     async def _single(self, span: Span) -> Answer[Entry]:
         race: Race[Entry] = Race(self._write_set(span.ensemble, span.first))
-        return await play(race, lambda b: self._reads.entry(b, span.first), self._services, self._scope)
+        first, reads = span.first, self._reads
+        return await play(
+            race, lambda b: reads.entry(b, first), self._services, self._scope, lambda b: reads.entry_soon(b, first)
+        )
 
     async def _moved(self, span: Span, failure: Failure) -> Span | Failure:
         """After a total failure: where the entries are now if metadata names other bookies (4.9), or what to report."""

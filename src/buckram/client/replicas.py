@@ -6,8 +6,8 @@ Requests in, verified answers out. Which entries to read and what a failure mean
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from buckram.client.services import Services
 from buckram.core.answers import Answer, Positive, Unknown, classify
@@ -24,6 +24,7 @@ from buckram.errors import (
     HandleClosed,
     ProtocolError,
 )
+from buckram.net.connection import Asked
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId, LedgerId
@@ -47,11 +48,17 @@ async def ask(
         return error
 
 
+Soon = Callable[[BookieId], "tuple[asyncio.Future[Answer[T]], Asked] | None"]
+"""A question that needs no task: where its answer will be. None where it does."""
+
+
 async def play(
-    race: Race[T], question: Callable[[BookieId], Awaitable[Answer[T]]], services: Services, scope: TaskScope
-) -> Answer[T]:
+    race: Race[T], question: Callable[[BookieId], Awaitable[Answer[T]]], services: Services, scope: TaskScope,
+    soon: Soon[T] | None = None,
+) -> Answer[T]:  # fmt: skip
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled."""
-    asked: dict[asyncio.Task[Answer[T]], BookieId] = {}
+    asked: dict[asyncio.Future[Answer[T]], BookieId] = {}
+    held: list[tuple[asyncio.Future[Answer[T]], Asked]] = []
 
     async def put(bookie: BookieId) -> Answer[T]:
         try:
@@ -62,7 +69,13 @@ async def play(
     def send(bookies: Sequence[BookieId]) -> None:
         check_running(scope)
         for bookie in bookies:
-            asked[scope.spawn(put(bookie), f"ask {bookie}")] = bookie
+            quick = soon(bookie) if soon is not None else None
+            if quick is None:
+                asked[scope.spawn(put(bookie), f"ask {bookie}")] = bookie
+            else:
+                asked[quick[0]] = bookie
+                held.append(quick)
+                scope.hold(quick[0])
 
     first = race.start()
     if len(first) == 1 and not (services.hedge_s and race.can_hedge):
@@ -71,22 +84,45 @@ async def play(
         send(first)
     try:
         while (outcome := race.outcome) is None:
-            timer = services.hedge_s if race.can_hedge else None
-            await asyncio.wait(asked, timeout=timer, return_when=asyncio.FIRST_COMPLETED)
-            done = [task for task in asked if task.done()]
-            for task in done:
-                # Taken in the order of asking: asyncio.wait's own result is a set.
-                if task.cancelled():
+            await _any_of(asked, services.hedge_s if race.can_hedge else None)
+            done = [future for future in asked if future.done()]
+            for future in done:
+                # In the order of asking, whatever came first.
+                if future.cancelled():
                     raise _closed()
-                _heard(services, race, asked.pop(task), task.result(), send)
+                _heard(services, race, asked.pop(future), future.result(), send)
             if not done:
                 send(race.hedge())
     finally:
-        for task in asked:
-            task.cancel()
+        for future in asked:
+            future.cancel()
+        for future, request in held:
+            scope.drop(future)
+            request.cancel()
     for bookie in race.beaten():
         services.bookies.report_slow(bookie)
     return outcome
+
+
+async def _any_of(futures: Iterable[asyncio.Future[Any]], timeout_s: float | None) -> None:
+    """Until one is done, or so long: asyncio.wait without its sets, at half the price."""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = loop.call_later(timeout_s, wake) if timeout_s is not None else None
+    for future in futures:
+        future.add_done_callback(wake)
+    try:
+        await woken
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for future in futures:
+            future.remove_done_callback(wake)
 
 
 def check_running(scope: TaskScope) -> None:
@@ -149,6 +185,24 @@ class LedgerReads:
 
     async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         return self.opened(bookie, entry, await ask(self._pool, bookie, Read(self.ledger_id, entry)))
+
+    def entry_soon(self, bookie: BookieId, entry: EntryId) -> tuple[asyncio.Future[Answer[Entry]], Asked] | None:
+        """As `entry`, without a task, over a connection that is open."""
+        future: asyncio.Future[Answer[Entry]] = asyncio.get_running_loop().create_future()
+
+        def heard(reply: Reply | BuckramError) -> None:
+            if future.done():
+                return
+            try:
+                future.set_result(self.opened(bookie, entry, reply))
+            except Exception as bug:
+                future.set_exception(bug)
+
+        try:
+            asked = self._pool.ask(bookie, Read(self.ledger_id, entry), heard)
+        except BookieError:
+            return None  # it is raised again where the question has a task
+        return None if asked is None else (future, asked)
 
     async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""

@@ -3,6 +3,7 @@
 Files opened with direct=True are written past the page cache (O_DIRECT) and read through it: on the machines this was
 made on, buffered writing of large blocks costs four times as much. Everything else is plain pread and pwrite.
 Modes say where writes with a sync run: inline in the caller, in a thread, or adaptive: inline while the device is fast.
+Reads are local_reads.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from buckram.disk.local_reads import LocalFile, LocalReads
 from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
 from buckram.errors import ConfigError
@@ -28,39 +30,8 @@ T = TypeVar("T")
 LOCK_NAME = "lock"
 MODES = ("adaptive", "inline", "thread")
 _STAGING = (1 << 20) + (64 << 10)
-_LARGE_READ = 256 << 10
-"""From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
 _MAX_BUFFERS = 1000
 _DIRECT = getattr(os, "O_DIRECT", 0)
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-
-
-class LocalFile:
-    """A file with one descriptor, or two where writes go past the page cache and reads through it."""
-
-    __slots__ = ("direct", "fd", "name", "read_fd")
-
-    def __init__(self, name: str, fd: int, read_fd: int, direct: bool) -> None:
-        self.name, self.fd, self.read_fd, self.direct = name, fd, read_fd, direct
-
-    def size(self) -> int:
-        return os.fstat(self.fd).st_size
-
-    def read(self, offset: int, length: int) -> bytes:
-        parts = []
-        while length > 0:
-            part = os.pread(self.read_fd, length, offset)
-            if not part:
-                break
-            parts.append(part)
-            offset, length = offset + len(part), length - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def close(self) -> None:
-        for fd in {self.fd, self.read_fd}:
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.read_fd = -1
 
 
 class LocalDisk:
@@ -78,9 +49,9 @@ class LocalDisk:
         self._staging: list[mmap.mmap] = []
         self._lock_fd = -1
         self._writer: ThreadPoolExecutor | None = None
-        self._readers: ThreadPoolExecutor | None = None
         self._jobs: ThreadPoolExecutor | None = None
         self.alignment, self._direct = self._probe()
+        self._reads = LocalReads(mode, self.alignment)
 
     def _probe(self) -> tuple[int, bool]:
         """The device's unit of direct writing. File systems without O_DIRECT (older tmpfs) get buffered writes."""
@@ -254,52 +225,7 @@ class LocalDisk:
     # -- reads and jobs
 
     def read(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
-        if self._mode == "inline":
-            done(self._read_all(reads))
-            return
-        cached = _read_cached(reads)
-        if cached is None:
-            self._read_in_thread(reads, done)
-        else:
-            done(cached)
-
-    def _read_in_thread(self, reads: Sequence[Read], done: Callable[[list[bytes] | OSError], None]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            outcome = self._read_all(reads)
-            try:
-                loop.call_soon_threadsafe(done, outcome)
-            except RuntimeError:
-                return  # the loop was closed meanwhile
-
-        if self._readers is None:
-            self._readers = ThreadPoolExecutor(2, "buckram-read")
-        self._readers.submit(work)
-
-    def _read_all(self, reads: Sequence[Read]) -> list[bytes] | OSError:
-        try:
-            return [
-                self._read_direct(one.file, one.offset, one.length)
-                if one.length >= _LARGE_READ and isinstance(one.file, LocalFile) and one.file.direct
-                else one.file.read(one.offset, one.length)
-                for one in reads
-            ]
-        except OSError as error:
-            return error
-
-    def _read_direct(self, file: LocalFile, offset: int, length: int) -> bytes:
-        if offset % self.alignment or length > _STAGING:
-            return file.read(offset, length)
-        staging = self._staging.pop() if self._staging else mmap.mmap(-1, _STAGING)
-        try:
-            with memoryview(staging) as view, view[: -(-length // self.alignment) * self.alignment] as aligned:
-                got = os.preadv(file.fd, [aligned], offset)
-                if got < length and got % self.alignment:
-                    return file.read(offset, length)  # the end of a file that is no multiple of the unit
-                return bytes(aligned[: min(got, length)])
-        finally:
-            self._staging.append(staging)
+        self._reads.read(reads, done)
 
     async def offload(self, job: Callable[[], T]) -> T:
         if self._jobs is None:
@@ -317,10 +243,11 @@ class LocalDisk:
             raise
 
     def close(self) -> None:
-        for pool in (self._writer, self._readers, self._jobs):
+        for pool in (self._writer, self._jobs):
             if pool is not None:
                 pool.shutdown(wait=True)
-        self._writer = self._readers = self._jobs = None
+        self._writer = self._jobs = None
+        self._reads.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -340,23 +267,3 @@ def _write_all(fd: int, offset: int, buffers: Sequence[Buffer]) -> None:
                     raise OSError(errno.EIO, "the device took no more bytes")
                 written += more
         offset += total
-
-
-def _read_cached(reads: Sequence[Read]) -> list[bytes] | None:
-    """All of it if it is in the page cache, which costs microseconds; None if some must come from the device."""
-    if not _NOWAIT:
-        return None
-    found = []
-    for one in reads:
-        assert isinstance(one.file, LocalFile)
-        if one.file.direct and one.length >= _LARGE_READ:
-            return None
-        buffer = bytearray(one.length)
-        try:
-            got = os.preadv(one.file.read_fd, [buffer], one.offset, _NOWAIT)
-        except OSError:
-            return None
-        if got != one.length:
-            return None
-        found.append(bytes(buffer))
-    return found

@@ -25,6 +25,7 @@ class TaskScope:
         self._on_error = on_error
         # A dict, not a set: cancellation order must be the same in every run of the simulator.
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._held: dict[asyncio.Future[Any], None] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -44,6 +45,13 @@ class TaskScope:
         task.add_done_callback(self._ended)
         return task
 
+    def hold(self, future: asyncio.Future[Any]) -> None:
+        """Cancel this with the tasks, unless `drop` comes first: for who waits without a task."""
+        self._held[future] = None
+
+    def drop(self, future: asyncio.Future[Any]) -> None:
+        self._held.pop(future, None)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
         if task.cancelled():
@@ -57,12 +65,17 @@ class TaskScope:
 
     def cancel(self) -> None:
         """Ask every task to stop, without waiting; new tasks may still be spawned."""
+        for future in self._held:
+            future.cancel()
         for task in list(self._tasks):
             task.cancel()
 
     async def close(self) -> None:
         """Cancel all tasks and wait until they are gone; idempotent; safe from inside one of them (it is left out)."""
         self._closed = True
+        for future in self._held:
+            future.cancel()
+        self._held.clear()
         current = asyncio.current_task()
         while rest := [task for task in self._tasks if task is not current]:
             for task in rest:

@@ -1,0 +1,155 @@
+"""Reads of a LocalDisk: what the page cache has at once, small ones while the device is fast, the rest in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from buckram.disk.speed import Speed
+from buckram.seams import Read
+
+Done = Callable[[list[bytes] | OSError], None]
+LARGE_BYTES = 256 << 10
+"""From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
+_AT_ONCE = 4
+"""Small reads that the loop waits for before others have their turn."""
+_STAGING = (1 << 20) + (64 << 10)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class LocalFile:
+    """A file with one descriptor, or two where writes go past the page cache and reads through it."""
+
+    __slots__ = ("direct", "fd", "name", "read_fd")
+
+    def __init__(self, name: str, fd: int, read_fd: int, direct: bool) -> None:
+        self.name, self.fd, self.read_fd, self.direct = name, fd, read_fd, direct
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        parts = []
+        while length > 0:
+            part = os.pread(self.read_fd, length, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset, length = offset + len(part), length - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        for fd in {self.fd, self.read_fd}:
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.read_fd = -1
+
+
+class LocalReads:
+    """`mode` as LocalDisk's; `alignment`: the device's unit of reading past the page cache."""
+
+    def __init__(self, mode: str, alignment: int) -> None:
+        self._mode, self._alignment = mode, alignment
+        self._speed = Speed()
+        self._staging: list[mmap.mmap] = []
+        self._threads: ThreadPoolExecutor | None = None
+
+    def read(self, reads: Sequence[Read], done: Done) -> None:
+        """seams.Disk.read."""
+        if self._mode == "inline":
+            done(self._all(reads))
+            return
+        found = _cached(reads)
+        if len(found) == len(reads):
+            done(found)
+        elif self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
+            self._at_once(reads, found, done)
+        else:
+            self._in_thread(reads, found, done)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+            self._threads = None
+        self._staging.clear()
+
+    def _at_once(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
+        """A few now, the others when the loop has looked at what else there is: a commit, for example."""
+        part = reads[len(found):len(found) + _AT_ONCE]
+        outcome = self._all(part)
+        if isinstance(outcome, OSError):
+            done(outcome)
+            return
+        found += outcome
+        if len(found) == len(reads):
+            done(found)
+        elif self._speed.fast:
+            asyncio.get_running_loop().call_soon(self._at_once, reads, found, done)
+        else:
+            self._in_thread(reads, found, done)
+
+    def _in_thread(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            outcome = self._all(reads[len(found):])
+            try:
+                loop.call_soon_threadsafe(done, outcome if isinstance(outcome, OSError) else found + outcome)
+            except RuntimeError:
+                return  # the loop was closed meanwhile
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(2, "buckram-read")
+        self._threads.submit(work)
+
+    def _all(self, reads: Sequence[Read]) -> list[bytes] | OSError:
+        found = []
+        try:
+            for one in reads:
+                assert isinstance(one.file, LocalFile)
+                if one.length >= LARGE_BYTES and one.file.direct:
+                    found.append(self._direct(one.file, one.offset, one.length))
+                else:
+                    began = time.perf_counter()
+                    found.append(one.file.read(one.offset, one.length))
+                    self._speed.took(time.perf_counter() - began)
+        except OSError as error:
+            return error
+        return found
+
+    def _direct(self, file: LocalFile, offset: int, length: int) -> bytes:
+        if offset % self._alignment or length > _STAGING:
+            return file.read(offset, length)
+        staging = self._staging.pop() if self._staging else mmap.mmap(-1, _STAGING)
+        try:
+            with memoryview(staging) as view, view[: -(-length // self._alignment) * self._alignment] as aligned:
+                got = os.preadv(file.fd, [aligned], offset)
+                if got < length and got % self._alignment:
+                    return file.read(offset, length)  # the end of a file that is no multiple of the unit
+                return bytes(aligned[: min(got, length)])
+        finally:
+            self._staging.append(staging)
+
+
+def _cached(reads: Sequence[Read]) -> list[bytes]:
+    """The first of them, as far as they are in the page cache, which costs microseconds."""
+    found: list[bytes] = []
+    if not _NOWAIT:
+        return found
+    for one in reads:
+        assert isinstance(one.file, LocalFile)
+        if one.file.direct and one.length >= LARGE_BYTES:
+            break
+        buffer = bytearray(one.length)
+        try:
+            got = os.preadv(one.file.read_fd, [buffer], one.offset, _NOWAIT)
+        except OSError:
+            break
+        if got != one.length:
+            break
+        found.append(bytes(buffer))
+    return found
