@@ -37,8 +37,8 @@ COLD_READS: Mapping[str, object] = {
     "dbStorage_directIOEntryLogger": "false", "dbStorage_readAheadCacheBatchSize": 1, "numReadWorkerThreads": 8,
     "dbStorage_rocksDB_blockCacheSize": 2 << 30,
 }  # fmt: skip
-"""Apache's best settings for random reads: past the page cache its bookie reads 8 MB for an entry, 20 times slower; with
-the index's cache as it is by default, in shards that are smaller than the filter of a file, it reads that each time."""
+"""Apache's best settings for random reads: past the page cache its bookie reads 8 MB for an entry, 20 times slower; and
+where a shard of the index's cache is smaller than a file's filter, as by default, it reads that for each entry."""
 FREE_BYTES = 50 * 10**9
 START_DEADLINE_S = 120.0
 
