@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from buckram.core import adds_v3, protocol, wire_v3
@@ -108,7 +108,23 @@ def said(server: ServerProtocol, data: bytes) -> list[tuple[object, ...]]:
     return found
 
 
+def numbered(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Without LACs, transaction ids as numbers: some are given back as they came, though a byte longer than need be."""
+    return [
+        tuple(adds_v3._number(part) if place == 3 and isinstance(part, bytes) else part for place, part in enumerate(one))
+        for one in (one[:-1] for one in found)
+    ]
+
+
+LONG_TXN = [
+    bytes.fromhex("00000052") + b"\n\x08\x08\x03\x10\x02\x18" + txn + b"\xaa\x06E\x08\x01\x10" + number
+    + b"\x1a\x14" + bytes(20) + b'")' + bytes(7) + b"\x01" + bytes(7) + number + bytes(24) + b"\x07" + bytes(9)
+    for txn, number in ((b"\xe8\xfe\x00", b"\x00"), (b"\xe9\xfe\x7f", b"\x01"))
+]  # fmt: skip
+
+
 @given(rows())
+@example(b"".join(LONG_TXN))
 def test_rows_of_frames_are_taken_as_one_by_one(data: bytes) -> None:
     fast, again = said(ServerProtocol(LIMIT), data), ServerProtocol(LIMIT).feed(data)
     with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +132,7 @@ def test_rows_of_frames_are_taken_as_one_by_one(data: bytes) -> None:
         assert again == ServerProtocol(LIMIT).feed(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "scan_v3_adds", lambda buffer, offset, *_: (offset, []))
-        assert [one[:-1] for one in fast] == [one[:-1] for one in said(ServerProtocol(LIMIT), data)]
+        assert numbered(fast) == numbered(said(ServerProtocol(LIMIT), data))
 
 
 @given(

@@ -193,8 +193,8 @@ async def test_small_reads_are_waited_for_a_few_at_a_time_while_the_device_is_fa
         assert future.result() == [bytes(64)] * count
         return turn
 
-    assert await turns(4) == 0
-    assert await turns(20) == 4
+    assert await turns(8) == 0
+    assert await turns(20) == 2
     takes[0] = 0.01
     await turns(8)
     assert await turns(4), "a thread waits for a slow device"

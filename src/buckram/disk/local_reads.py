@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import time
@@ -15,7 +16,7 @@ from buckram.seams import Read
 Done = Callable[[list[bytes] | OSError], None]
 LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
-_AT_ONCE = 4
+_AT_ONCE = 8
 """Small reads that the loop waits for before others have their turn."""
 _STAGING = (1 << 20) + (64 << 10)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -80,6 +81,8 @@ class LocalReads:
     def _at_once(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
         """A few now, the others when the loop has looked at what else there is: a commit, for example."""
         part = reads[len(found):len(found) + _AT_ONCE]
+        if len(part) > 1:
+            _begin(part)
         outcome = self._all(part)
         if isinstance(outcome, OSError):
             done(outcome)
@@ -133,6 +136,14 @@ class LocalReads:
                 return bytes(aligned[: min(got, length)])
         finally:
             self._staging.append(staging)
+
+
+def _begin(reads: Sequence[Read]) -> None:
+    """The device works at all of them while the first is waited for."""
+    for one in reads:
+        assert isinstance(one.file, LocalFile)
+        with contextlib.suppress(OSError):  # the read itself will say it
+            os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
 
 
 def _cached(reads: Sequence[Read]) -> list[bytes]:
