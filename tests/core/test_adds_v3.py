@@ -110,15 +110,16 @@ def said(server: ServerProtocol, data: bytes) -> list[tuple[object, ...]]:
 
 def numbered(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
     """Without LACs, transaction ids as numbers: some are given back as they came, though a byte longer than need be."""
+    number = adds_v3._number
     return [
-        tuple(adds_v3._number(part) if place == 3 and isinstance(part, bytes) else part for place, part in enumerate(one))
-        for one in (one[:-1] for one in found)
+        tuple(number(part) if place == 3 and isinstance(part, bytes) else part for place, part in enumerate(one[:-1]))
+        for one in found
     ]
 
 
 LONG_TXN = [
     bytes.fromhex("00000052") + b"\n\x08\x08\x03\x10\x02\x18" + txn + b"\xaa\x06E\x08\x01\x10" + number
-    + b"\x1a\x14" + bytes(20) + b'")' + bytes(7) + b"\x01" + bytes(7) + number + bytes(24) + b"\x07" + bytes(9)
+    + b"\x1a\x14" + bytes(20) + b'")' + bytes(7) + b"\x01" + bytes(7) + number + bytes(15) + b"\x07" + bytes(9)
     for txn, number in ((b"\xe8\xfe\x00", b"\x00"), (b"\xe9\xfe\x7f", b"\x01"))
 ]  # fmt: skip
 
