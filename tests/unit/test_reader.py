@@ -154,12 +154,15 @@ async def test_an_open_ledger_is_read_up_to_its_last_confirmed_entry_only() -> N
 
 
 async def test_opening_has_no_side_effects_and_never_falls_below_the_last_fragment() -> None:
-    async with readable(4) as (cluster, client), client.create() as writer:
+    quiet = ClientConfig(idle_lac_ms=0)  # an explicit LAC that comes after they forgot would say 7
+    async with readable(4, config=quiet) as (cluster, client), client.create() as writer:
         await writer.append_many(payloads(4))
         victim = writer.metadata.last_fragment.ensemble[1]
         await cluster[victim].kill()
         await writer.append_many(payloads(4))
         assert len(writer.metadata.fragments) == 2
+        holders = [cluster[name] for name in writer.metadata.last_fragment.ensemble]
+        await eventually(lambda: all(7 in b.entries.get(writer.ledger_id, {}) for b in holders), "every copy")
         for bookie in cluster.all:
             bookie.packets.clear()
             for entries in bookie.entries.values():

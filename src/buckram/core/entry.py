@@ -222,19 +222,19 @@ class Digest:
         if self.kind is not DigestType.CRC32C or not stride or count < 2 or first + count > 2**63:
             return 0
         packet, at = packed.packet, packed.starts[0]
-        gap = stride - (packed.ends[0] - at)
-        if stride < gap + 36:
+        size = packed.ends[0] - at - 36
+        if size < 0:
             return 0
         ledger = ledger_id.to_bytes(8, "big", signed=True)
         if not all_equal(packet, at, stride, count, ledger) or not count_up(packet, at + 8, stride, count, first):
             return 0
         if count >= _COLUMNS_FROM:
             crcs = array("I")
-            for block in _fields(packed, count, 36, f"{stride - gap - 36}s"):
+            for block in _fields(packed, count, 36, f"{size}s"):
                 crcs.extend(map(_crc32c_of, block))
                 if payloads is not None:
                     payloads += block
-            if digests_match(packet, at, stride, stride - gap - 36, crcs, _may_differ(first, first + count - 1)):
+            if digests_match(packet, at, stride, size, crcs, _may_differ(first, first + count - 1)):
                 if digests is not None:
                     for block in _fields(packed, count, ENTRY_HEADER_BYTES, "I"):
                         digests += block
@@ -244,11 +244,10 @@ class Digest:
                 return count
             if payloads:  # somewhere is a bad one: look closer
                 payloads.clear()
-        for done in range(0, count, _BLOCK):
-            fields = _block_of(gap, stride, min(_BLOCK, count - done)).unpack_from(packet, packed.starts[done] - gap)
+        for number, fields in enumerate(_fields(packed, count, 0, f"{ENTRY_HEADER_BYTES}sI{size}s")):
             block = fields[2::3]
             if tuple(map(_crc32c, map(_crc32c_of, fields[::3]), block)) != fields[1::3]:
-                return done
+                return number * _BLOCK
             if payloads is not None:
                 payloads += block
             if digests is not None:
@@ -275,14 +274,8 @@ class Digest:
         return int(lac)
 
 
-@lru_cache(maxsize=16)
-def _block_of(gap: int, stride: int, count: int) -> struct.Struct:
-    """`count` times: a gap, header, CRC-32C, payload."""
-    return struct.Struct(">" + f"{gap}x32sI{stride - gap - 36}s" * count)
-
-
 def _fields(packed: PackedBodies, count: int, skip: int, kind: str) -> Iterator[tuple[Any, ...]]:
-    """One field of each of the first `count` entries, a tuple for a block; it begins `skip` bytes into the entry."""
+    """Fields of each of the first `count` entries, a tuple for a block; they begin `skip` bytes into the entry."""
     packet, stride = packed.packet, packed.stride
     gap = stride - (packed.ends[0] - packed.starts[0])
     for done in range(0, count, _BLOCK):

@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from buckram.disk.local_reads import LocalFile, LocalReads
+from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
+from buckram.disk.local_reads import LocalReads
 from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
 from buckram.errors import ConfigError
@@ -29,7 +30,6 @@ from buckram.types import Buffer
 T = TypeVar("T")
 LOCK_NAME = "lock"
 MODES = ("adaptive", "inline", "thread")
-_STAGING = (1 << 20) + (64 << 10)
 _MAX_BUFFERS = 1000
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -46,12 +46,12 @@ class LocalDisk:
         self._speed = Speed()
         self._inline = mode != "thread"
         self._in_thread = 0
-        self._staging: list[mmap.mmap] = []
+        self._staging = Staging()
         self._lock_fd = -1
         self._writer: ThreadPoolExecutor | None = None
         self._jobs: ThreadPoolExecutor | None = None
         self.alignment, self._direct = self._probe()
-        self._reads = LocalReads(mode, self.alignment)
+        self._reads = LocalReads(mode, self.alignment, self._staging)
 
     def _probe(self) -> tuple[int, bool]:
         """The device's unit of direct writing. File systems without O_DIRECT (older tmpfs) get buffered writes."""
@@ -162,16 +162,12 @@ class LocalDisk:
 
     def _write_staged(self, file: LocalFile, offset: int, data: bytes) -> None:
         """Direct writes need aligned memory: copy through a reused aligned buffer."""
-        staging = self._staging.pop() if self._staging else mmap.mmap(-1, _STAGING)
-        try:
-            with memoryview(staging) as view:
-                for start in range(0, len(data), _STAGING):
-                    part = data[start : start + _STAGING]
-                    view[: len(part)] = part
-                    with view[: len(part)] as aligned:
-                        _write_all(file.fd, offset + start, [aligned])
-        finally:
-            self._staging.append(staging)
+        with self._staging.view() as view:
+            for start in range(0, len(data), STAGING_BYTES):
+                part = data[start : start + STAGING_BYTES]
+                view[: len(part)] = part
+                with view[: len(part)] as aligned:
+                    _write_all(file.fd, offset + start, [aligned])
 
     def _sync(self, writes: Sequence[Write]) -> None:
         synced: list[int] = []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.speed import Speed
 from buckram.seams import Read
 
@@ -18,45 +18,15 @@ LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
 _AT_ONCE = 8
 """Small reads that the loop waits for before others have their turn."""
-_STAGING = (1 << 20) + (64 << 10)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
-class LocalFile:
-    """A file with one descriptor, or two where writes go past the page cache and reads through it."""
-
-    __slots__ = ("direct", "fd", "name", "read_fd")
-
-    def __init__(self, name: str, fd: int, read_fd: int, direct: bool) -> None:
-        self.name, self.fd, self.read_fd, self.direct = name, fd, read_fd, direct
-
-    def size(self) -> int:
-        return os.fstat(self.fd).st_size
-
-    def read(self, offset: int, length: int) -> bytes:
-        parts = []
-        while length > 0:
-            part = os.pread(self.read_fd, length, offset)
-            if not part:
-                break
-            parts.append(part)
-            offset, length = offset + len(part), length - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def close(self) -> None:
-        for fd in {self.fd, self.read_fd}:
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.read_fd = -1
-
-
 class LocalReads:
-    """`mode` as LocalDisk's; `alignment`: the device's unit of reading past the page cache."""
+    """`mode` and `staging` as LocalDisk's; `alignment`: the device's unit of reading past the page cache."""
 
-    def __init__(self, mode: str, alignment: int) -> None:
-        self._mode, self._alignment = mode, alignment
+    def __init__(self, mode: str, alignment: int, staging: Staging) -> None:
+        self._mode, self._alignment, self._staging = mode, alignment, staging
         self._speed = Speed()
-        self._staging: list[mmap.mmap] = []
         self._threads: ThreadPoolExecutor | None = None
 
     def read(self, reads: Sequence[Read], done: Done) -> None:
@@ -76,7 +46,6 @@ class LocalReads:
         if self._threads is not None:
             self._threads.shutdown(wait=True)
             self._threads = None
-        self._staging.clear()
 
     def _at_once(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
         """A few now, the others when the loop has looked at what else there is: a commit, for example."""
@@ -125,17 +94,13 @@ class LocalReads:
         return found
 
     def _direct(self, file: LocalFile, offset: int, length: int) -> bytes:
-        if offset % self._alignment or length > _STAGING:
+        if offset % self._alignment or length > STAGING_BYTES:
             return file.read(offset, length)
-        staging = self._staging.pop() if self._staging else mmap.mmap(-1, _STAGING)
-        try:
-            with memoryview(staging) as view, view[: -(-length // self._alignment) * self._alignment] as aligned:
-                got = os.preadv(file.fd, [aligned], offset)
-                if got < length and got % self._alignment:
-                    return file.read(offset, length)  # the end of a file that is no multiple of the unit
-                return bytes(aligned[: min(got, length)])
-        finally:
-            self._staging.append(staging)
+        with self._staging.view() as view, view[: -(-length // self._alignment) * self._alignment] as aligned:
+            got = os.preadv(file.fd, [aligned], offset)
+            if got < length and got % self._alignment:
+                return file.read(offset, length)  # the end of a file that is no multiple of the unit
+            return bytes(aligned[: min(got, length)])
 
 
 def _begin(reads: Sequence[Read]) -> None:

@@ -75,7 +75,6 @@ class TaskScope:
         self._closed = True
         for future in self._held:
             future.cancel()
-        self._held.clear()
         current = asyncio.current_task()
         while rest := [task for task in self._tasks if task is not current]:
             for task in rest:
