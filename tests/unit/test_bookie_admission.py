@@ -21,10 +21,41 @@ async def test_a_ledger_that_is_not_open_is_fenced_durably(tmp_path: Path, proto
     async with running(tmp_path) as kit:
         await kit.ledger(1, state)
         wire = await kit.wire(protocol)
-        assert (await wire.call(add(1, 0))).code is Code.FENCED
+        assert (await wire.call(add(1, 1))).code is Code.FENCED
         assert kit.store.ledger(1).fenced
         assert kit.store.entries(1) == []
+        assert (await wire.call(add(1, 0))).code is Code.FENCED
         assert (await wire.call(add(1, 0, recovery=True))).code is Code.OK
+
+
+@PROTOCOLS
+async def test_a_copy_that_the_quorum_did_not_wait_for_is_taken(tmp_path: Path, protocol: int) -> None:
+    """The writer sealed the ledger before this bookie had looked at its metadata."""
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata) as kit:
+        await kit.ledger(1, LedgerState.CLOSED, last=2)
+        metadata.gate.clear()
+        wire, intruder = await kit.wire(protocol), await kit.wire(protocol)
+        for entry in range(2):
+            wire.send(add(1, entry))
+        await until(lambda: metadata.reads == 1)
+        intruder.send(add(1, 2, OTHER_KEY))
+        assert await wire.silent()
+        metadata.gate.set()
+        assert [(await wire.reply()).code for _ in range(2)] == [Code.OK] * 2
+        assert (await intruder.reply()).code is Code.UNAUTHORIZED
+        assert (await wire.call(add(1, 2))).code is Code.OK  # it was not yet here when the others were decided
+        assert kit.store.entries(1) == [(0, 3)]
+        assert (await wire.call(add(1, 3))).code is Code.FENCED
+        assert (await wire.call(add(1, 2))).code is Code.FENCED
+
+
+async def test_a_fence_that_came_first_holds_for_a_closed_ledger_too(tmp_path: Path) -> None:
+    async with running(tmp_path) as kit:
+        await kit.ledger(1, LedgerState.CLOSED, last=2)
+        wire = await kit.wire()
+        assert (await wire.call(Read(1, 0, fence=True, master_key=KEY))).code is Code.NO_ENTRY
+        assert (await wire.call(add(1, 0))).code is Code.FENCED
 
 
 @PROTOCOLS

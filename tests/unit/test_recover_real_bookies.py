@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.unit.bookie_kit import until
 
+from buckram.bookie.admission import Admission, Finding
+from buckram.client.audit import ReplicaAuditor
 from buckram.client.reader import Reader
 from buckram.config import ClientConfig
+from buckram.core.audit import plan_pieces
 from buckram.errors import LedgerFenced, RecoveryFailed
+from buckram.net.runtime import production_runtime
 from buckram.testing import cluster
 from buckram.types import LedgerState
 
@@ -43,6 +48,31 @@ async def test_a_writer_that_vanishes_while_a_bookie_dies(shape: str) -> None:
                 assert recovered.length == sum(map(len, payloads(300))) * 2
             await asyncio.wait_for(tail, 10)
         assert got == payloads(300) * 2
+
+
+async def test_a_bookie_that_looks_at_metadata_after_the_end_gets_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three have answered and the writer has sealed before the third has admitted the ledger."""
+    decide, slow, sealed = Admission._decide, [], asyncio.Event()
+
+    async def late(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
+        slow.append(self)
+        if self is slow[0]:
+            await sealed.wait()
+        return await decide(self, ledger_id, deadline)
+
+    monkeypatch.setattr(Admission, "_decide", late)
+    async with cluster(bookies=3) as c, c.client() as client:
+        writer = await client.create()
+        await writer.append_many(payloads(50))
+        await writer.close()
+        assert len(slow) == 3
+        sealed.set()
+        await writer.replicated()
+        registered = (await client.services.store.bookies()).writable.values()
+        addresses = {info.bookie_id: info.address for info in registered}
+        async with ReplicaAuditor(production_runtime(), addresses) as auditor:
+            pieces = plan_pieces(writer.ledger_id, writer.metadata, 1024 * 1024)
+            assert [(await auditor.check(piece)).good for piece in pieces] == [50] * 3
 
 
 async def test_recovery_fences_a_live_writer_and_entries_stay() -> None:

@@ -20,7 +20,7 @@ from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, V2_ADDS, AddRun, ack_
 from buckram.core.protocol import encode_add_replies
 from buckram.errors import Code
 from buckram.seams import Stats
-from buckram.types import LedgerId
+from buckram.types import EntryId, LedgerId
 
 Held = tuple[Session, AddRun]
 REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
@@ -51,23 +51,19 @@ class AddPath:
             record is None or record.fenced or record.tombstone or not record.admitted or record.limbo
             or record.master_key != run.master_key or not self._store.is_writable or self._budget.refuse_adds
         ):
-            try:
-                code = self._decide(session, run, record)
-            except StoreError as error:
-                code = REFUSALS.get(error.kind, Code.IO_ERROR)
-            if code is None:
-                return
-            if code is not Code.OK:
-                self.refuse(session, run, code)
-                return
-        self._insert(session, run)
+            self._add_unusual(session, run, record)
+        else:
+            self._insert(session, run)
 
-    def admitted(self, held: Held, verdict: Verdict) -> None:
-        """The metadata check is over; for an admitted ledger the run takes the usual way from the start."""
+    def admitted(self, held: Held, verdict: Verdict, last: EntryId) -> None:
+        """The metadata check is over; for an admitted ledger the run takes the usual way from the start. `last`: of a
+        ledger that is closed."""
         session, run = held
         session.requests_held -= run.end - run.start
         if verdict is Verdict.ADMITTED:
             self.add(session, run)
+        elif verdict is Verdict.CLOSED:
+            self._add_unusual(session, run, self._ledger(run.ledger_id), last)
         elif verdict is Verdict.FENCED:
             self._refuse_fenced(session, run)
         else:
@@ -78,8 +74,22 @@ class AddPath:
         self._refused.inc(run.count)
         session.send(encode_add_replies(run, code))
 
-    def _decide(self, session: Session, run: AddRun, record: LedgerRecord | None) -> Code | None:
-        """For everything unusual: OK to insert, an error, or None: the run waits and is answered later."""
+    def _add_unusual(
+        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None = None
+    ) -> None:
+        try:
+            code = self._decide(session, run, record, closed_at)
+        except StoreError as error:
+            code = REFUSALS.get(error.kind, Code.IO_ERROR)
+        if code is Code.OK:
+            self._insert(session, run)
+        elif code is not None:
+            self.refuse(session, run, code)
+
+    def _decide(
+        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None
+    ) -> Code | None:
+        """OK to insert, an error, or None: the run waits and is answered later. `closed_at`: what metadata says."""
         store = self._store
         recovery = bool(run.flags & RECOVERY_ADD)
         if store.failed is not None:
@@ -103,6 +113,12 @@ class AddPath:
             return Code.FENCED
         elif record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
             return Code.OK
+        if closed_at is not None:
+            if run.last <= closed_at:
+                return Code.OK  # a copy that the quorum did not wait for
+            store.fence(run.ledger_id)
+            self._refuse_fenced(session, run)
+            return None
         session.requests_held += run.end - run.start
         self._hold(run.ledger_id, run.master_key, (session, run.detached()))
         return None
@@ -165,7 +181,7 @@ class AddPath:
             self._refused.inc(entries)
 
     def _refuse_fenced(self, session: Session, run: AddRun) -> None:
-        """Metadata says that the ledger is closed or recovering; the fence that was just set is durable first."""
+        """Metadata says that the ledger may not grow; the fence that was just set is durable first."""
         held = run.end - run.start
         session.requests_held += held
 

@@ -2,6 +2,10 @@
 
 A store that never saw a ledger cannot know whether it was fenced or deleted while its predecessor was here (F3, M8,
 M10), so metadata decides. Runs wait here in order; what happens to them afterwards is the add path's matter.
+
+A ledger that is closed already is not always a stale writer's: where this bookie looks later than the others of a
+quorum, they may have answered, and the writer sealed, before it has looked. What the ledger was closed with is then
+the copy that nobody waited for, and refusing it would leave it missing here until somebody repairs it.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from buckram.core.entry import master_key
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
-from buckram.types import LedgerId, LedgerState
+from buckram.types import NO_ENTRY, EntryId, LedgerId, LedgerState
 
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
@@ -34,17 +38,24 @@ class Verdict(enum.Enum):
     UNKNOWN = 3
     """The metadata store did not answer in time, or its record is unreadable."""
     WRONG_KEY = 4
+    CLOSED = 5
+    """It may not grow any more; entries up to its last one are for good, wherever they come from."""
+
+
+Finding = tuple[Verdict, bytes | None, EntryId]
+"""The verdict, the master key where metadata knows the password, and the last entry of a ledger that is CLOSED."""
 
 
 class Admission(Generic[R]):
-    """Holds runs of ledgers under check. `release(run, verdict)` gets each of them once, in order, per ledger.
+    """Holds runs of ledgers under check. `release(run, verdict, last)` gets each of them once, in order, per ledger;
+    `last` is the last entry of one that is CLOSED.
 
     Bytes are bounded by the connections: a waiting run counts as a request in memory of its connection.
     """
 
     def __init__(
         self, store: Store, metadata: MetadataStore, timeout_s: float, rng: random.Random,
-        release: Callable[[R, Verdict], None],
+        release: Callable[[R, Verdict, EntryId], None],
     ) -> None:
         self._store, self._metadata, self._timeout_s, self._rng = store, metadata, timeout_s, rng
         self._release = release
@@ -82,12 +93,11 @@ class Admission(Generic[R]):
         try:
             while self._queued:
                 ledger_id, deadline = self._queued.pop(0)
-                verdict, key = await self._decide(ledger_id, deadline)
-                self._conclude(ledger_id, verdict, key)
+                self._conclude(ledger_id, *await self._decide(ledger_id, deadline))
         finally:
             self._running -= 1
 
-    def _conclude(self, ledger_id: LedgerId, verdict: Verdict, key: bytes | None) -> None:
+    def _conclude(self, ledger_id: LedgerId, verdict: Verdict, key: bytes | None, last: EntryId) -> None:
         """Write the verdict down and let the runs go; no await, so a fence that came meanwhile is seen (F4)."""
         runs = self.waiting.pop(ledger_id)
         offered = self._keys.pop(ledger_id)
@@ -97,12 +107,12 @@ class Admission(Generic[R]):
             log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
             verdict = Verdict.UNKNOWN
         if verdict is Verdict.WRONG_KEY:
-            self._release(runs[0], verdict)
+            self._release(runs[0], verdict, last)
             for run in runs[1:]:
-                self._release(run, Verdict.ADMITTED)  # goes through the whole add path again, this check included
+                self._release(run, Verdict.ADMITTED, last)  # goes through the whole add path again, this check included
             return
         for run in runs:
-            self._release(run, verdict)
+            self._release(run, verdict, last)
 
     def _write_down(self, ledger_id: LedgerId, verdict: Verdict, offered: bytes, key: bytes | None) -> Verdict:
         record = self._store.ledger(ledger_id)
@@ -122,10 +132,12 @@ class Admission(Generic[R]):
             if record is None:
                 self._store.put_ledger(ledger_id, offered if key is None else key)
             self._store.fence(ledger_id)
+        elif verdict is Verdict.CLOSED and record is None:
+            # As for a copy by repair: the next add is checked again.
+            self._store.put_ledger(ledger_id, offered if key is None else key, admitted=False)
         return verdict
 
-    async def _decide(self, ledger_id: LedgerId, deadline: float) -> tuple[Verdict, bytes | None]:
-        """The verdict and, where metadata knows the password, the master key."""
+    async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
         pause = FIRST_PAUSE_S
         try:
             async with asyncio.timeout_at(deadline):
@@ -138,12 +150,16 @@ class Admission(Generic[R]):
                         pause = min(pause * 2, LONGEST_PAUSE_S)
         except (NoSuchLedger, NoSuchKey):
             # Tools write to bookies directly. A bookie that lost data may have lost the burial, too: not there.
-            return (Verdict.FENCED if self._store.limbo else Verdict.ADMITTED), None
+            return (Verdict.FENCED if self._store.limbo else Verdict.ADMITTED), None, NO_ENTRY
         except TimeoutError:
             log.warning("ledger %d: no metadata within %.0f s, its adds get an error", ledger_id, self._timeout_s)
-            return Verdict.UNKNOWN, None
+            return Verdict.UNKNOWN, None, NO_ENTRY
         except MetadataError as error:
             log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)
-            return Verdict.UNKNOWN, None
+            return Verdict.UNKNOWN, None, NO_ENTRY
         key = None if metadata.password is None else master_key(metadata.password)
-        return (Verdict.ADMITTED if metadata.state is LedgerState.OPEN else Verdict.FENCED), key
+        if metadata.state is LedgerState.OPEN:
+            return Verdict.ADMITTED, key, NO_ENTRY
+        if metadata.closed and metadata.last_entry is not None and not self._store.limbo:
+            return Verdict.CLOSED, key, metadata.last_entry
+        return Verdict.FENCED, key, NO_ENTRY  # in recovery, or this store may have lost a fence

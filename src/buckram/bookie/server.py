@@ -20,7 +20,7 @@ from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.protocol import Close, Incoming, Item, Ready, ServerProtocol
 from buckram.seams import Listener, MetadataStore, Runtime, Space
-from buckram.types import LedgerId
+from buckram.types import EntryId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 
@@ -62,8 +62,8 @@ class Service:
         store.on_room(budget.release)
         self.dispatch = Dispatcher(store, self.reads, self.polls, budget, net.max_frame_bytes, space)
 
-    def _admitted(self, held: Held, verdict: Verdict) -> None:
-        self.adds.admitted(held, verdict)
+    def _admitted(self, held: Held, verdict: Verdict, last: EntryId) -> None:
+        self.adds.admitted(held, verdict, last)
 
     def buried(self, ledger_id: LedgerId) -> None:
         self.polls.state_changed(ledger_id)

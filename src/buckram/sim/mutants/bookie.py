@@ -9,7 +9,7 @@ from typing import Any
 
 from buckram.bookie import cookie, gc, reads
 from buckram.bookie.adds import AddPath
-from buckram.bookie.admission import Admission, Verdict
+from buckram.bookie.admission import Admission, Finding, Verdict
 from buckram.bookie.ledger_table import Losses
 from buckram.bookie.reads import ReadPath
 from buckram.bookie.store import Store
@@ -18,7 +18,7 @@ from buckram.client.ensemble_change import EnsembleChange
 from buckram.errors import Code, WrongCookie
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.plan import Plan
-from buckram.types import LedgerState
+from buckram.types import NO_ENTRY, LedgerState
 
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence
 _absent, _add, _decide = ReadPath._absent, AddPath.add, AddPath._decide
@@ -57,8 +57,8 @@ def _absence_is_certain(store: Any, record: Any) -> Code:
     return Code.NO_LEDGER if record is None else Code.NO_ENTRY
 
 
-async def _admit_all(self: Admission[Any], ledger_id: int, deadline: float) -> tuple[Verdict, bytes | None]:
-    return Verdict.ADMITTED, None
+async def _admit_all(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
+    return Verdict.ADMITTED, None, NO_ENTRY
 
 
 def _any_key(self: AddPath, session: Any, run: Any) -> None:
