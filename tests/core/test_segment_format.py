@@ -88,8 +88,9 @@ def test_frames_become_runs_and_states() -> None:
     payload = b"".join(frames)
     starts = [1000 + sum(map(len, frames[:n])) for n in range(6)]
     assert parse_frames(payload, 1000) == [
-        (7, 0, 2, starts[0], starts[2] - starts[0], 0, KEY), state,
-        (7, 2, 1, starts[3], starts[4] - starts[3], 1, KEY), (8, 3, 1, starts[4], starts[5] - starts[4], -1, KEY),
+        (7, 0, 2, starts[0], starts[2] - starts[0], False, 0, KEY), state,
+        (7, 2, 1, starts[3], starts[4] - starts[3], True, 1, KEY),
+        (8, 3, 1, starts[4], starts[5] - starts[4], True, -1, KEY),
     ]
 
 

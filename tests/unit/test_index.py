@@ -11,30 +11,28 @@ from hypothesis import strategies as st
 from buckram.bookie.index import FooterBuilder, SegmentIndex, Slot, find_run
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.segments import Footer, Segment
-from buckram.core.segment_format import PAGE, RUN_RECORD, LedgerState, open_trailer
+from buckram.core.segment_format import EVEN, PAGE, RUN_RECORD, LedgerState, open_trailer
 
-Adds = list[tuple[int, int]]
-adds = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=30)
+Adds = list[tuple[int, int, bool]]
+"""First entry, count, whether its frames are said to have one size (all have)."""
+adds = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8), st.booleans()), max_size=30)
+FRAME = 100
 
 
 def filled(ledger: int, runs: Adds) -> tuple[Slot, dict[int, int]]:
-    """A slot and, per entry, a number for its newest copy: the offset of its run times 100 plus its place in it."""
+    """A slot and, per entry, where the frame of its newest copy begins."""
     slot = Slot(1, LedgerState(ledger, b"k" * 20))
     newest: dict[int, int] = {}
-    for number, (first, count) in enumerate(runs):
-        if first > slot.last:
-            slot.runs += RUN_RECORD.pack(first, count, 0, number, 1)
-            slot.last = first + count - 1
-        else:
-            slot.insert_again(first, count, number, 1)
-        slot.bytes += 1
-        newest.update({first + skip: number * 100 + skip for skip in range(count)})
+    for number, (first, count, even) in enumerate(runs):
+        slot.insert(first, count, number * 10_000, count * FRAME, even=even)
+        slot.bytes += count * FRAME
+        newest.update({first + skip: number * 10_000 + skip * FRAME for skip in range(count)})
     return slot, newest
 
 
 def copy_of(place: tuple[int, int, int, int, int], entry: int) -> int:
     first, _, skip, offset, _ = place
-    return offset * 100 + skip + entry - first
+    return offset + ((0 if skip == EVEN else skip) + entry - first) * FRAME
 
 
 @given(adds)
@@ -60,6 +58,7 @@ def test_its_runs_are_ascending_and_disjoint(runs: Adds) -> None:
     assert all(one[0] + one[1] <= other[0] for one, other in itertools.pairwise(places))
     flat = {entry: copy_of(place, entry) for place in places for entry in range(place[0], place[0] + place[1])}
     assert flat == newest
+    assert all(place[4] == place[1] * FRAME for place in places if place[2] == EVEN)
     merged = slot.merged()
     for entry in newest:
         place = find_run(merged, len(merged) // RUN_RECORD.size, entry)
@@ -91,7 +90,7 @@ def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int)
     builder = FooterBuilder(5, 6)
     content = {ledger: filled(ledger, runs) for ledger, runs in ledgers.items()}
     for other in range(others):
-        content[3 + 7 * other] = filled(3 + 7 * other, [(other % 9, 2)])
+        content[3 + 7 * other] = filled(3 + 7 * other, [(other % 9, 2, True)])
     for ledger in sorted(content):
         slot, _ = content[ledger]
         builder.add(ledger, slot.merged(), slot.bytes, slot.epoch)
@@ -122,6 +121,10 @@ def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int)
                     continue
                 places, end = found
                 assert entry < end
+                assert EVEN not in [place[2] for place in places]
+                if all(even for _, _, even in ledgers.get(ledger, ())) and not slot.overlay:
+                    assert places[0][0] == entry
+                    assert sum(place[4] for place in places) == FRAME * (end - entry) <= FRAME * (last + 1 - entry)
                 for wanted in range(entry, end):
                     place = next(run for run in places if run[0] <= wanted < run[0] + run[1])
                     assert copy_of(place, wanted) == newest[wanted]

@@ -130,7 +130,9 @@ class AddPath:
             # Before add_run, so that this runs before the store starts the commit that it schedules itself.
             self._loop.call_soon(self._close_turn)
         try:
-            self._store.add_run(ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end)
+            self._store.add_run(
+                ledger_id, run.first, run.count, run.lac, run.chunk, run.start, run.end, even=run.stride > 0
+            )
         except StoreError as error:
             self.refuse(session, run, REFUSALS.get(error.kind, Code.IO_ERROR))
             return

@@ -16,8 +16,8 @@ from buckram.bookie.store_state import StoreState
 from buckram.bookie.superblock import LOG_PREFIX
 from buckram.core.segment_format import (
     BLOCK_HEADER,
+    EVEN,
     MAX_RUN_BYTES,
-    RUN_RECORD,
     LedgerState,
     open_trailer,
     pack_block_header,
@@ -46,7 +46,8 @@ class Output:
         self._parts: list[bytes] = []
         self._size = self._block_at = 0
         # The run that still grows: first entry, count, offset, length; it must not leave its block.
-        self._run: tuple[int, int, int, int] | None = None
+        # First entry, count, file offset, length, size of each frame or 0 where they differ.
+        self._run: tuple[int, int, int, int, int] | None = None
 
     def discard(self) -> None:
         """Remove the file; what a crash leaves of it is a stray that the next start removes."""
@@ -131,12 +132,14 @@ class Output:
             state.files.release(segment.name)
         moved = 0
         for (first, count, skip, _, _), frames in zip(batch, data, strict=True):
-            start, end = run_extent(frames, 0, len(frames), skip, slot.record.ledger_id, first, count)
-            await self._place(slot, first, count, frames[start:end])
+            even = skip == EVEN
+            start, end = run_extent(frames, 0, len(frames), 0 if even else skip, slot.record.ledger_id, first, count)
+            stride = (end - start) // count if even or count == 1 else 0
+            await self._place(slot, first, count, frames[start:end], stride)
             moved += end - start
         await self._pace(moved)
 
-    async def _place(self, slot: Slot, first: int, count: int, frames: bytes) -> None:
+    async def _place(self, slot: Slot, first: int, count: int, frames: bytes, stride: int) -> None:
         """Append frames of consecutive entries, growing the last run where they continue it."""
         if self._size and self._size + len(frames) > BLOCK_BYTES:
             self._end_run(slot)
@@ -146,21 +149,18 @@ class Output:
         self._size += len(frames)
         run = self._run
         if run is not None and run[0] + run[1] == first and run[3] + len(frames) <= MAX_RUN_BYTES:
-            self._run = (run[0], run[1] + count, run[2], run[3] + len(frames))
+            same = stride if stride == run[4] else 0
+            self._run = (run[0], run[1] + count, run[2], run[3] + len(frames), same)
             return
         self._end_run(slot)
-        self._run = (first, count, offset, len(frames))
+        self._run = (first, count, offset, len(frames), stride)
 
     def _end_run(self, slot: Slot) -> None:
         if self._run is None:
             return
-        first, count, offset, length = self._run
+        first, count, offset, length, stride = self._run
         self._run = None
-        if first > slot.last:
-            slot.runs += RUN_RECORD.pack(first, count, 0, offset, length)
-            slot.last = first + count - 1
-        else:
-            slot.insert_again(first, count, offset, length)
+        slot.insert(first, count, offset, length, even=stride > 0)
         slot.bytes += length
 
     async def _put(self, frame: bytes) -> None:

@@ -13,6 +13,7 @@ from heapq import merge
 
 from buckram.core.segment_format import (
     DIR_RECORD,
+    EVEN,
     KEY_RECORD,
     PAGE,
     PAGE_DATA,
@@ -26,11 +27,13 @@ from buckram.core.segment_format import (
 from buckram.types import NO_ENTRY, EntryId, LedgerId
 
 Place = tuple[int, int, int, int, int]
-"""A run: first entry, count, frames to skip, file offset, length. Frames skipped belong to earlier entries."""
+"""A run: first entry, count, frames to skip, file offset, length. Frames skipped belong to earlier entries. In an
+index there may be EVEN instead of them; what is found for readers went through `narrowed`."""
 
 SLOT_COST, OVERLAY_COST = 600, 250
 """Rough bytes of memory for a ledger in a segment's index, and for an entry in an overlay."""
 _PACK, _UNPACK, _SIZE = RUN_RECORD.pack, RUN_RECORD.unpack_from, RUN_RECORD.size
+_ID = KEY_RECORD.unpack_from
 _RUNS_AT_ONCE = 32
 _SORTED_AT_ONCE = 2000
 _SLICE = 100
@@ -55,8 +58,16 @@ class Slot:
     def state(self) -> LedgerState:
         return self.record if self.frozen is None else self.frozen
 
-    def insert_again(self, first: EntryId, count: int, offset: int, length: int) -> int:
-        """Add a run that begins at or below `last`; the newest place of an id wins. Returns the overlay's growth."""
+    def insert(self, first: EntryId, count: int, offset: int, length: int, *, even: bool) -> int:
+        """Add a run; the newest place of an id wins. Returns the overlay's growth."""
+        if first <= self.last:
+            return self._insert_again(first, count, offset, length)
+        self.runs += _PACK(first, count, EVEN if even else 0, offset, length)
+        self.last = first + count - 1
+        return 0
+
+    def _insert_again(self, first: EntryId, count: int, offset: int, length: int) -> int:
+        """Add a run that begins at or below `last`."""
         overlay = self.overlay
         if overlay is None:
             overlay = self.overlay = {}
@@ -77,7 +88,7 @@ class Slot:
         """The lowest id held from `low` on, `high` if none is below it."""
         if low > self.last:
             return high
-        number = last_at_or_below(self.runs, len(self.runs) // _SIZE, low)
+        number = last_at_or_below(self.runs, 0, len(self.runs) // _SIZE, low)
         if number >= 0:
             first, count, _, _, _ = _UNPACK(self.runs, number * _SIZE)
             if low < first + count:
@@ -97,7 +108,7 @@ class Slot:
         return high
 
     def find(self, entry: EntryId) -> Place | None:
-        """A newer copy of a later entry of the run may be in the overlay: see `overlaid`."""
+        """The run as it is in the index. A newer copy of a later entry of it may be in the overlay: see `overlaid`."""
         if entry > self.last:
             return None
         if self.overlay is not None:
@@ -108,7 +119,7 @@ class Slot:
 
     def runs_from(self, entry: EntryId) -> Iterator[Place]:
         """Some of the runs that begin at or above `entry`, ascending, the overlay not looked at."""
-        at = (last_at_or_below(self.runs, len(self.runs) // _SIZE, entry - 1) + 1) * _SIZE
+        at = (last_at_or_below(self.runs, 0, len(self.runs) // _SIZE, entry - 1) + 1) * _SIZE
         yield from RUN_RECORD.iter_unpack(self.runs[at : at + _RUNS_AT_ONCE * _SIZE])
 
     def places(self) -> Iterator[Place]:
@@ -122,6 +133,7 @@ class Slot:
             end = first + count
             while at < len(extra) and extra[at] < end:
                 entry = extra[at]
+                skip = 0 if skip == EVEN else skip
                 if entry > first:
                     yield first, entry - first, skip, offset, length
                 yield (entry, 1, *self.overlay[entry])
@@ -141,12 +153,22 @@ class Slot:
         return b"".join([_PACK(*place) for place in self.places()])
 
 
-def last_at_or_below(records: bytes | bytearray, count: int, entry: EntryId) -> int:
-    """The number of the last of `count` ascending records that begins at or below `entry`, -1 for none."""
-    low, high = 0, count
+def narrowed(run: Place, entry: EntryId, last: EntryId) -> Place:
+    """The place of the entries from `entry` to `last`, as far as they are in this run, which holds `entry`: no more
+    than them where all frames have one size, else the whole run."""
+    first, count, skip, offset, length = run
+    if skip != EVEN:
+        return run
+    stride, held = length // count, min(last + 1 - entry, first + count - entry)
+    return entry, held, 0, offset + (entry - first) * stride, held * stride
+
+
+def last_at_or_below(records: bytes | bytearray, low: int, high: int, entry: EntryId) -> int:
+    """The number of the last one among the ascending records from `low` to before `high` that begins at or below
+    `entry`, low - 1 for none."""
     while low < high:
         middle = (low + high) // 2
-        if _UNPACK(records, middle * _SIZE)[0] <= entry:
+        if _ID(records, middle * _SIZE)[0] <= entry:
             low = middle + 1
         else:
             high = middle
@@ -155,7 +177,7 @@ def last_at_or_below(records: bytes | bytearray, count: int, entry: EntryId) -> 
 
 def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | None:
     """The record among `count` ascending ones that covers `entry`."""
-    number = last_at_or_below(records, count, entry)
+    number = last_at_or_below(records, 0, count, entry)
     if number < 0:
         return None
     place: Place = _UNPACK(records, number * _SIZE)

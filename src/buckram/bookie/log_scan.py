@@ -13,7 +13,6 @@ from buckram.bookie.ledger_table import record_of
 from buckram.core.segment_format import (
     BLOCK_HEADER,
     MAGIC,
-    RUN_RECORD,
     SECTOR,
     Block,
     CorruptBytes,
@@ -142,18 +141,13 @@ def _apply_state(index: SegmentIndex, segment: int, state: LedgerState) -> None:
 
 
 def _apply_run(result: Scanned, segment: int, run: Run) -> None:
-    ledger, first, count, offset, length, lac, key = run
+    ledger, first, count, offset, length, even, lac, key = run
     slot = result.index.slots.get(ledger)
     if slot is None:
         # Its state was in a damaged block; the frame itself still tells the key.
         slot = result.index.slots[ledger] = Slot(segment, record_of(LedgerState(ledger, key)))
-    last = first + count - 1
-    if first > slot.last:
-        slot.runs += RUN_RECORD.pack(first, count, 0, offset, length)
-        slot.last = last
-    else:
-        result.index.overlays += slot.insert_again(first, count, offset, length)
+    result.index.overlays += slot.insert(first, count, offset, length, even=even)
     slot.bytes += length
     result.runs += 1
     record = slot.record
-    record.lac, record.last = max(record.lac, lac), max(record.last, last)
+    record.lac, record.last = max(record.lac, lac), max(record.last, first + count - 1)

@@ -55,7 +55,7 @@ class Lookup:
         self, record: LedgerRecord, entry: EntryId, last: EntryId
     ) -> tuple[Segment, list[Place], EntryId] | None:
         """The newest run that holds the entry, those behind it that go on without a gap up to `last`, and the id up to
-        which no newer copies exist (exclusive).
+        which no newer copies exist (exclusive, and of what is above `last` nothing is said).
 
         StoreError when an index cannot be read.
         """
@@ -63,7 +63,7 @@ class Lookup:
         newer: list[tuple[Segment, DirEntry | None]] = []
         for segment, held in self._holders(record):
             if held is not None and not held.first <= entry <= held.last:
-                if held.first > entry:
+                if entry < held.first <= last:
                     newer.append((segment, held))
                 continue
             try:
@@ -152,8 +152,11 @@ class Lookup:
         at, total = 0, len(wanted)
         while at < total:
             ledger, entry = wanted[at]
+            most = 1
+            while at + most < total and wanted[at + most] == (ledger, entry + most):
+                most += 1
             try:
-                found = self._find(ledger, entry, entry)
+                found = self._find(ledger, entry, entry + most - 1)
             except StoreError as error:
                 results[at] = error
                 at += 1
@@ -162,10 +165,7 @@ class Lookup:
                 at += 1
                 continue
             segment, (place, *_), end = found
-            last = min(total - at, end - entry)
-            count = 1
-            while count < last and wanted[at + count] == (ledger, entry + count):
-                count += 1
+            count = min(most, end - entry, place[0] + place[1] - entry)
             fetches.append(Fetch(ledger, entry, count, segment, [place], at))
             at += count
         self._fetcher.fetch(fetches, results, lambda: done(results))

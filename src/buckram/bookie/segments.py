@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from buckram.bookie.index import Place, SegmentIndex
+from buckram.bookie.index import Place, SegmentIndex, last_at_or_below, narrowed
 from buckram.bookie.page_cache import PageCache
 from buckram.core.segment_format import (
     DIR_RECORD,
@@ -142,14 +142,17 @@ class Footer:
         return min(high, self._run(number + 1)[0])
 
     def _last_at_or_below(self, found: DirEntry, entry: EntryId) -> int:
-        low, high = found.run_index, found.run_index + found.run_count
-        while low < high:
-            middle = (low + high) // 2
-            if self._run(middle)[0] <= entry:
-                low = middle + 1
+        low: int = found.run_index
+        end: int = low + found.run_count
+        page, last = low // _RUNS_A_PAGE, (end - 1) // _RUNS_A_PAGE
+        while page < last:
+            middle = (page + last + 1) // 2
+            if self._run(middle * _RUNS_A_PAGE)[0] <= entry:
+                page = middle
             else:
-                high = middle
-        return int(low) - 1
+                last = middle - 1
+        before, runs = page * _RUNS_A_PAGE, self._page(self._first_run + page)
+        return before + last_at_or_below(runs, max(low - before, 0), min(end - before, _RUNS_A_PAGE), entry)
 
     def _run(self, index: int) -> Place:
         number, at = divmod(index, _RUNS_A_PAGE)
@@ -247,16 +250,17 @@ class Segment:
         self, ledger: LedgerId, entry: EntryId, last: EntryId, epoch: int, found: DirEntry | None = None
     ) -> tuple[list[Place], EntryId] | None:
         """The run that holds an entry of the ledger's living data, those behind it without a gap up to `last`, and the
-        id up to which they are the newest.
+        id up to which they are the newest; runs of frames of one size without what is not wanted.
 
         `found` spares looking the ledger up in a sealed segment's directory.
         """
         following: Iterable[Place] = ()
         if self.index is not None:
             slot = self.index.slots.get(ledger)
-            place = None if slot is None or slot.epoch != epoch else slot.find(entry)
-            if slot is None or place is None:
+            run = None if slot is None or slot.epoch != epoch else slot.find(entry)
+            if slot is None or run is None:
                 return None
+            place = narrowed(run, entry, last)
             end = place[0] + place[1]
             if slot.overlay:
                 return [place], slot.overlaid(entry + 1, end)
@@ -267,18 +271,19 @@ class Segment:
                 return None
             if found is None:
                 found = self.footer.find(ledger)
-            place = None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
-            if found is None or place is None:
+            run = None if found is None or found.epoch != epoch else self.footer.find_run(found, entry)
+            if found is None or run is None:
                 return None
+            place = narrowed(run, entry, last)
             end = place[0] + place[1]
             if end <= last:
                 following = self.footer.runs_behind(found)
         places = [place]
-        for place in following:
-            if place[0] != end or end > last:
+        for run in following:
+            if run[0] != end or end > last:
                 break
-            places.append(place)
-            end += place[1]
+            places.append(narrowed(run, end, last))
+            end += places[-1][1]
         return places, end
 
     def first_in(self, ledger: LedgerId, epoch: int, low: EntryId, high: EntryId) -> EntryId:

@@ -27,7 +27,7 @@ from buckram.bookie.store_state import StoreState
 from buckram.bookie.tail_ring import TailRing
 from buckram.config import StoreConfig
 from buckram.core.messages import MemoryUse
-from buckram.core.segment_format import MAX_LAC_PACKET, RUN_RECORD, STATE_FRAME_SIZE
+from buckram.core.segment_format import MAX_LAC_PACKET, STATE_FRAME_SIZE
 from buckram.errors import InvalidArgument, invariant_failed
 from buckram.seams import Disk, Stats
 from buckram.types import MASTER_KEY_SIZE, NO_ENTRY, Buffer, EntryId, LedgerId
@@ -35,7 +35,6 @@ from buckram.types import MASTER_KEY_SIZE, NO_ENTRY, Buffer, EntryId, LedgerId
 log = logging.getLogger("buckram.store")
 __all__ = ["LedgerRecord", "Store", "StoreError"]
 _RING_ROOM = 16 << 20
-_pack_run = RUN_RECORD.pack
 
 
 def _call_all(listeners: list[Callable[[], None]]) -> None:
@@ -154,11 +153,13 @@ class Store(ReadableStore):
         return self._table.find(ledger_id)
 
     def add_run(
-        self, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int
-    ) -> None:
+        self, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int,
+        *, even: bool = False,
+    ) -> None:  # fmt: skip
         """Insert the frames chunk[start:end]: `count` ADD packets with consecutive ids from `first` on.
 
         The ledger's record exists. `chunk` must not change afterwards. `lac` is the highest LAC among the frames.
+        `even`: all frames have one size, so that who reads one of them need not read them all.
         StoreError (kinds busy, full, io) if it cannot be taken in; then nothing has changed.
         """
         commit = self._log
@@ -168,19 +169,15 @@ class Store(ReadableStore):
         if record is None or slot is None or slot.segment != commit.segment_seq or record.tombstone:
             record, slot = self._first_touch(ledger_id)
         offset = commit.append(chunk, start, end)
-        last = first + count - 1
-        if first > slot.last:
-            slot.runs += _pack_run(first, count, 0, offset, end - start)
-            slot.last = last
-        else:
+        if grown := slot.insert(first, count, offset, end - start, even=even):
             segment = commit.segment
             assert segment is not None
             assert segment.index is not None
-            segment.index.overlays += slot.insert_again(first, count, offset, end - start)
+            segment.index.overlays += grown
         slot.bytes += end - start
         commit.runs += 1
-        if last > record.last:
-            record.last = last
+        if first + count - 1 > record.last:
+            record.last = first + count - 1
         if lac > record.lac:
             record.lac = lac
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from buckram.client.follow import LedgerFollower
 from buckram.client.lac import read_last_confirmed
 from buckram.client.local import LocalReads
-from buckram.client.replicas import LedgerReads, play
+from buckram.client.replicas import LedgerReads, OneEntry, play
 from buckram.client.services import Services
 from buckram.client.tail import Tail
 from buckram.core.answers import Answer, Failure, Negative, Positive, Unknown, raise_failure
@@ -215,10 +215,8 @@ class Reader:
 
     async def _single(self, span: Span) -> Answer[Entry]:
         race: Race[Entry] = Race(self._write_set(span.ensemble, span.first))
-        first, reads = span.first, self._reads
-        return await play(
-            race, lambda b: reads.entry(b, first), self._services, self._scope, lambda b: reads.entry_soon(b, first)
-        )
+        one = OneEntry(self._reads, span.first)
+        return await play(race, one, self._services, self._scope, one)
 
     async def _moved(self, span: Span, failure: Failure) -> Span | Failure:
         """After a total failure: where the entries are now if metadata names other bookies (4.9), or what to report."""

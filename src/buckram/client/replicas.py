@@ -6,8 +6,9 @@ Requests in, verified answers out. Which entries to read and what a failure mean
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from buckram.client.services import Services
 from buckram.core.answers import Answer, Positive, Unknown, classify
@@ -24,7 +25,7 @@ from buckram.errors import (
     HandleClosed,
     ProtocolError,
 )
-from buckram.net.connection import Asked
+from buckram.net.connection import Asked, Heard
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId, LedgerId
@@ -48,81 +49,121 @@ async def ask(
         return error
 
 
-Soon = Callable[[BookieId], "tuple[asyncio.Future[Answer[T]], Asked] | None"]
-"""A question that needs no task: where its answer will be. None where it does."""
+Question = Callable[[BookieId], Awaitable[Answer[T]]]
+
+
+class Soon(Protocol[T]):
+    """A question that needs no task."""
+
+    def ask(self, bookie: BookieId, heard: Heard) -> Asked | None:
+        """`heard` gets what `opened` understands. None where the question needs a task after all."""
+        ...
+
+    def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[T]: ...
 
 
 async def play(
-    race: Race[T], question: Callable[[BookieId], Awaitable[Answer[T]]], services: Services, scope: TaskScope,
-    soon: Soon[T] | None = None,
-) -> Answer[T]:  # fmt: skip
+    race: Race[T], question: Question[T], services: Services, scope: TaskScope, soon: Soon[T] | None = None
+) -> Answer[T]:
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled."""
-    asked: dict[asyncio.Future[Answer[T]], BookieId] = {}
-    held: list[tuple[asyncio.Future[Answer[T]], Asked]] = []
-
-    async def put(bookie: BookieId) -> Answer[T]:
-        try:
-            return await question(bookie)
-        except (BookieError, HandleClosed) as error:
-            return Unknown(error)
-
-    def send(bookies: Sequence[BookieId]) -> None:
-        check_running(scope)
-        for bookie in bookies:
-            quick = soon(bookie) if soon is not None else None
-            if quick is None:
-                asked[scope.spawn(put(bookie), f"ask {bookie}")] = bookie
-            else:
-                asked[quick[0]] = bookie
-                held.append(quick)
-                scope.hold(quick[0])
-
     first = race.start()
     if len(first) == 1 and not (services.hedge_s and race.can_hedge):
-        _heard(services, race, first[0], await put(first[0]), send)
-    else:
-        send(first)
+        answer = await _put(question, first[0])
+        report(services, first[0], answer)
+        first = race.answered(first[0], answer)
+    game = _Game(question, scope, soon)
+    scope.hold(game)
     try:
+        game.ask(first)
         while (outcome := race.outcome) is None:
-            await _any_of(asked, services.hedge_s if race.can_hedge else None)
-            done = [future for future in asked if future.done()]
-            for future in done:
-                # In the order of asking, whatever came first.
-                if future.cancelled():
-                    raise _closed()
-                _heard(services, race, asked.pop(future), future.result(), send)
-            if not done:
-                send(race.hedge())
+            answers = await game.answers(services.hedge_s if race.can_hedge else None)
+            for bookie, answer in answers:
+                report(services, bookie, answer)
+                game.ask(race.answered(bookie, answer))
+            if not answers:
+                game.ask(race.hedge())
     finally:
-        for future in asked:
-            future.cancel()
-        for future, request in held:
-            scope.drop(future)
-            request.cancel()
+        scope.drop(game)
+        game.forget()
     for bookie in race.beaten():
         services.bookies.report_slow(bookie)
     return outcome
 
 
-async def _any_of(futures: Iterable[asyncio.Future[Any]], timeout_s: float | None) -> None:
-    """Until one is done, or so long: asyncio.wait without its sets, at half the price."""
-    loop = asyncio.get_running_loop()
-    woken = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    timer = loop.call_later(timeout_s, wake) if timeout_s is not None else None
-    for future in futures:
-        future.add_done_callback(wake)
+async def _put(question: Question[T], bookie: BookieId) -> Answer[T]:
     try:
-        await woken
-    finally:
-        if timer is not None:
-            timer.cancel()
-        for future in futures:
-            future.remove_done_callback(wake)
+        return await question(bookie)
+    except (BookieError, HandleClosed) as error:
+        return Unknown(error)
+
+
+class _Game(Generic[T]):
+    """Who was asked, what they said, and the future of the one who waits for it."""
+
+    __slots__ = ("_asked", "_cancelled", "_heard", "_question", "_scope", "_soon", "_woken")
+
+    def __init__(self, question: Question[T], scope: TaskScope, soon: Soon[T] | None) -> None:
+        self._question, self._scope, self._soon = question, scope, soon
+        self._asked: dict[BookieId, Asked | asyncio.Task[Answer[T]]] = {}
+        self._heard: dict[BookieId, Reply | BuckramError | asyncio.Task[Answer[T]]] = {}
+        self._woken: asyncio.Future[None] | None = None
+        self._cancelled = False
+
+    def ask(self, bookies: Sequence[BookieId]) -> None:
+        """HandleClosed when the handle that owns the scope was closed."""
+        for bookie in bookies:
+            check_running(self._scope)
+            heard = partial(self._hear, bookie)
+            asked = None if self._soon is None else self._soon.ask(bookie, heard)
+            if asked is None:
+                task = self._scope.spawn(_put(self._question, bookie), f"ask {bookie}")
+                task.add_done_callback(heard)
+                self._asked[bookie] = task
+            else:
+                self._asked[bookie] = asked
+
+    def _hear(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> None:
+        self._heard[bookie] = what
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def cancel(self) -> None:
+        """The scope ends."""
+        self._cancelled = True
+        self._wake()
+
+    async def answers(self, timeout_s: float | None) -> list[tuple[BookieId, Answer[T]]]:
+        """Those that came, in the order of asking; none after so long without one."""
+        if not self._heard and not self._cancelled:
+            loop = asyncio.get_running_loop()
+            self._woken = loop.create_future()
+            timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
+            try:
+                await self._woken
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if self._cancelled:
+            raise _closed()
+        heard, self._heard = self._heard, {}
+        return [(bookie, self._opened(bookie, heard[bookie])) for bookie in list(self._asked) if bookie in heard]
+
+    def _opened(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> Answer[T]:
+        del self._asked[bookie]
+        if not isinstance(what, asyncio.Task):
+            assert self._soon is not None
+            return self._soon.opened(bookie, what)
+        if what.cancelled():
+            raise _closed()
+        return what.result()
+
+    def forget(self) -> None:
+        """Nobody waits for the rest any more."""
+        for asked in self._asked.values():
+            asked.cancel()
 
 
 def check_running(scope: TaskScope) -> None:
@@ -133,13 +174,6 @@ def check_running(scope: TaskScope) -> None:
 
 def _closed() -> HandleClosed:
     return HandleClosed("the handle was closed while it was in use; open the ledger again")
-
-
-def _heard(
-    services: Services, race: Race[T], bookie: BookieId, answer: Answer[T], send: Callable[[Sequence[BookieId]], None]
-) -> None:
-    report(services, bookie, answer)
-    send(race.answered(bookie, answer))
 
 
 def report(services: Services, bookie: BookieId, answer: Answer[T]) -> None:
@@ -186,23 +220,12 @@ class LedgerReads:
     async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         return self.opened(bookie, entry, await ask(self._pool, bookie, Read(self.ledger_id, entry)))
 
-    def entry_soon(self, bookie: BookieId, entry: EntryId) -> tuple[asyncio.Future[Answer[Entry]], Asked] | None:
-        """As `entry`, without a task, over a connection that is open."""
-        future: asyncio.Future[Answer[Entry]] = asyncio.get_running_loop().create_future()
-
-        def heard(reply: Reply | BuckramError) -> None:
-            if future.done():
-                return
-            try:
-                future.set_result(self.opened(bookie, entry, reply))
-            except Exception as bug:
-                future.set_exception(bug)
-
+    def entry_soon(self, bookie: BookieId, entry: EntryId, heard: Heard) -> Asked | None:
+        """Ask for what `opened` understands, over a connection that is open."""
         try:
-            asked = self._pool.ask(bookie, Read(self.ledger_id, entry), heard)
+            return self._pool.ask(bookie, Read(self.ledger_id, entry), heard)
         except BookieError:
             return None  # it is raised again where the question has a task
-        return None if asked is None else (future, asked)
 
     async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
@@ -299,3 +322,21 @@ class LedgerReads:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+class OneEntry:
+    """The question for one entry, with a task or (as Soon) without."""
+
+    __slots__ = ("_entry", "_reads")
+
+    def __init__(self, reads: LedgerReads, entry: EntryId) -> None:
+        self._reads, self._entry = reads, entry
+
+    async def __call__(self, bookie: BookieId) -> Answer[Entry]:
+        return await self._reads.entry(bookie, self._entry)
+
+    def ask(self, bookie: BookieId, heard: Heard) -> Asked | None:
+        return self._reads.entry_soon(bookie, self._entry, heard)
+
+    def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[Entry]:
+        return self._reads.opened(bookie, self._entry, reply)

@@ -154,8 +154,8 @@ def open_block(data: bytes, at: int, segment: int, salt: int, offset: int) -> Bl
 
 # -- frames
 
-Run = tuple[int, int, int, int, int, int, bytes]
-"""(ledger, first entry, count, file offset, length, highest LAC, master key)"""
+Run = tuple[int, int, int, int, int, bool, int, bytes]
+"""(ledger, first entry, count, file offset, length, all frames have one size, highest LAC, master key)"""
 
 
 def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
@@ -165,7 +165,7 @@ def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
     """
     found: list[Run | LedgerState] = []
     unpack, end, at = _ADD.unpack_from, len(payload), 0
-    ledger, following, start, first, top, run_key = -1, -1, 0, 0, NO_ENTRY, b""
+    ledger, following, start, first, size, even, top, run_key = -1, -1, 0, 0, 0, True, NO_ENTRY, b""
     while at < end:
         if end - at < ADD_HEADER:
             raise CorruptBytes(f"{end - at} bytes left at {base + at}, a frame needs {ADD_HEADER}")
@@ -176,14 +176,16 @@ def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
         if header <= _HIGHEST_ADD:
             if owner == ledger and entry == following and after - start <= MAX_RUN_BYTES:
                 following += 1
+                even = even and length == size
                 top = max(top, lac)
             else:
                 if ledger >= 0:
-                    found.append((ledger, first, following - first, base + start, at - start, top, run_key))
+                    found.append((ledger, first, following - first, base + start, at - start, even, top, run_key))
                 ledger, first, following, start, top, run_key = owner, entry, entry + 1, at, lac, key
+                size, even = length, True
         else:
             if ledger >= 0:
-                found.append((ledger, first, following - first, base + start, at - start, top, run_key))
+                found.append((ledger, first, following - first, base + start, at - start, even, top, run_key))
                 ledger = -1
             if header == _STATE_HEADER and length == _NOT_ADD_LENGTH:
                 found.append(unpack_state(payload, at + 8))
@@ -191,7 +193,7 @@ def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
                 raise CorruptBytes(f"unknown frame {header:#x} at {base + at}")
         at = after
     if ledger >= 0:
-        found.append((ledger, first, following - first, base + start, at - start, top, run_key))
+        found.append((ledger, first, following - first, base + start, at - start, even, top, run_key))
     return found
 
 
@@ -297,7 +299,9 @@ PAGE = 4096
 _PAGE_HEAD = struct.Struct(">II")
 PAGE_DATA = PAGE - _PAGE_HEAD.size
 RUN_RECORD = struct.Struct(">qIIII")
-"""first entry, count, frames to skip, file offset, length. Ascending by first entry and disjoint."""
+"""first entry, count, frames to skip or EVEN, file offset, length. Ascending by first entry and disjoint."""
+EVEN = 2**32 - 1
+"""In place of the frames to skip: none, and all frames have one size, so that one of them can be read by itself."""
 DIR_RECORD = struct.Struct(">qqqIIQI")
 """ledger, first and last entry, index of its first run record, number of them, bytes of frames, epoch."""
 KEY_RECORD = struct.Struct(">q")

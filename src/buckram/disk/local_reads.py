@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.speed import Speed
@@ -16,8 +17,8 @@ from buckram.seams import Read
 Done = Callable[[list[bytes] | OSError], None]
 LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
-_AT_ONCE = 8
-"""Small reads that the loop waits for before others have their turn."""
+_AT_ONCE_S = 0.002
+"""So long the loop waits for small reads before others have their turn: a commit, for example."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -38,6 +39,8 @@ class LocalReads:
         if len(found) == len(reads):
             done(found)
         elif self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
+            if len(reads) > len(found) + 1:
+                _begin(reads[len(found):])
             self._at_once(reads, found, done)
         else:
             self._in_thread(reads, found, done)
@@ -48,11 +51,8 @@ class LocalReads:
             self._threads = None
 
     def _at_once(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
-        """A few now, the others when the loop has looked at what else there is: a commit, for example."""
-        part = reads[len(found):len(found) + _AT_ONCE]
-        if len(part) > 1:
-            _begin(part)
-        outcome = self._all(part)
+        """Some now, the others when the loop has looked at what else there is."""
+        outcome = self._all(reads[len(found):], _AT_ONCE_S)
         if isinstance(outcome, OSError):
             done(outcome)
             return
@@ -78,17 +78,24 @@ class LocalReads:
             self._threads = ThreadPoolExecutor(2, "buckram-read")
         self._threads.submit(work)
 
-    def _all(self, reads: Sequence[Read]) -> list[bytes] | OSError:
+    def _all(self, reads: Sequence[Read], within_s: float = inf) -> list[bytes] | OSError:
+        """All of them, or those that were begun within so long."""
         found = []
+        now = time.perf_counter()
+        end = now + within_s
         try:
             for one in reads:
                 assert isinstance(one.file, LocalFile)
                 if one.length >= LARGE_BYTES and one.file.direct:
                     found.append(self._direct(one.file, one.offset, one.length))
-                else:
-                    began = time.perf_counter()
-                    found.append(one.file.read(one.offset, one.length))
-                    self._speed.took(time.perf_counter() - began)
+                    now = time.perf_counter()
+                    continue
+                began = now
+                found.append(one.file.read(one.offset, one.length))
+                now = time.perf_counter()
+                self._speed.took(now - began)
+                if now > end:
+                    break
         except OSError as error:
             return error
         return found

@@ -8,10 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 _log = logging.getLogger("buckram.tasks")
+
+
+class Cancellable(Protocol):
+    """Its `cancel` drops nothing from a scope before the loop's next turn."""
+
+    def cancel(self) -> object: ...
 
 
 class TaskScope:
@@ -25,7 +31,7 @@ class TaskScope:
         self._on_error = on_error
         # A dict, not a set: cancellation order must be the same in every run of the simulator.
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._held: dict[asyncio.Future[Any], None] = {}
+        self._held: dict[Cancellable, None] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -45,12 +51,12 @@ class TaskScope:
         task.add_done_callback(self._ended)
         return task
 
-    def hold(self, future: asyncio.Future[Any]) -> None:
+    def hold(self, one: Cancellable) -> None:
         """Cancel this with the tasks, unless `drop` comes first: for who waits without a task."""
-        self._held[future] = None
+        self._held[one] = None
 
-    def drop(self, future: asyncio.Future[Any]) -> None:
-        self._held.pop(future, None)
+    def drop(self, one: Cancellable) -> None:
+        self._held.pop(one, None)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
@@ -65,16 +71,16 @@ class TaskScope:
 
     def cancel(self) -> None:
         """Ask every task to stop, without waiting; new tasks may still be spawned."""
-        for future in self._held:
-            future.cancel()
+        for one in self._held:
+            one.cancel()
         for task in list(self._tasks):
             task.cancel()
 
     async def close(self) -> None:
         """Cancel all tasks and wait until they are gone; idempotent; safe from inside one of them (it is left out)."""
         self._closed = True
-        for future in self._held:
-            future.cancel()
+        for one in self._held:
+            one.cancel()
         current = asyncio.current_task()
         while rest := [task for task in self._tasks if task is not current]:
             for task in rest:

@@ -19,15 +19,16 @@ def watch_stores(world: World) -> Iterator[None]:
     add_run, bury = Store.add_run, Store.bury
 
     def watched_add_run(
-        self: Store, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int
-    ) -> None:
+        self: Store, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int,
+        *, even: bool = False,
+    ) -> None:  # fmt: skip
         bookie = world.watched_bookie(self)
         if bookie is not None:
             record = self.ledger(ledger_id)
             fenced = record is not None and (record.fenced or record.tombstone)
             key = None if record is None else bytes(record.master_key)
             world.judge.inserted(bookie, ledger_id, chunk, start, end, fenced, key)
-        add_run(self, ledger_id, first, count, lac, chunk, start, end)
+        add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even)
 
     def watched_bury(self: Store, ledger_id: LedgerId) -> None:
         bookie = world.watched_bookie(self)
