@@ -1,6 +1,6 @@
 """How a life ends: faults healed, what hangs must move, ledgers recovered and read in full, sleepers woken too late.
 
-Judges liveness (L1 to L3, L5, L6, L10 to L13) by deadlines, and then what must hold of the end state.
+Judges liveness (L1 to L3, L5, L6, L7, L10 to L14) by deadlines, and then what must hold of the end state.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import Awaitable
 
 from buckram.bookie.store import Store
 from buckram.client.client import Client
+from buckram.client.writer import Writer
 from buckram.core.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
+from buckram.sim.checkers.facts import write_set
 from buckram.sim.faults import Faults
+from buckram.sim.metadata import HOST
 from buckram.sim.workload.reading import read_and_judge
 from buckram.sim.workload.recovering import RecovererActor
 from buckram.sim.workload.stage import Stage
@@ -23,6 +26,7 @@ from buckram.types import LedgerId
 SETTLE_S = 12.0
 DEADLINE_S = 60.0
 HUNG_DEADLINE_S = 40.0
+LATE_S, COPIES_S = 0.05, 2.0
 IDLE_S = 0.03
 """idle_lac_ms of the lives, a round trip and two syncs of the simulated disk."""
 
@@ -245,13 +249,7 @@ class Ending:
             return
 
         async def idle() -> LedgerId:
-            assert last.client is not None
-            writer = await last.client.create(ensemble=self.plan.shape, custom_metadata={"op": last.host})
-            handle = self.judge.opened_writer(last.host, writer.ledger_id, explicit=False, deferred=False)
-            for _ in range(2):
-                last._append(writer, handle, last._payload(), None, nowait=False)
-                last.sent += 1
-            await writer.flush()
+            writer = await self._two_entries(last)
             await asyncio.sleep(IDLE_S)
             return writer.ledger_id
 
@@ -268,6 +266,47 @@ class Ending:
             return
         self.report.check("L7", lac == 1, "{} s after its ack the last entry of ledger {} is not readable, LAC {}",
                           IDLE_S, ledger_id, lac)
+        await self._short(last)
+
+    async def _two_entries(self, last: WriterActor) -> Writer:
+        """A ledger with two acknowledged entries."""
+        assert last.client is not None
+        plan = self.plan
+        writer = await last.client.create(
+            ensemble=plan.shape, digest=plan.digest, password=plan.password, custom_metadata={"op": last.host})
+        handle = self.judge.opened_writer(last.host, writer.ledger_id, explicit=False, deferred=False)
+        for _ in range(2):
+            last._append(writer, handle, last._payload(), None, nowait=True)
+            last.sent += 1
+        await writer.flush()
+        return writer
+
+    async def _short(self, last: WriterActor) -> None:
+        """L14: a ledger is closed before a member has looked at its metadata, which is far from there."""
+        late = self.world.rng.choice([name for name, machine in self.world.machines.items() if machine.ready])
+        self.world.fabric.slow(late, HOST, LATE_S)
+
+        async def write() -> Writer:
+            writer = await self._two_entries(last)
+            await writer.close()
+            return writer
+
+        try:
+            writer = await self.world.join(last.process, write(), "short ledger")
+        except (BuckramError, Died) as error:
+            last.note(f"no short ledger: {error!r}")
+            return
+        finally:
+            self.world.fabric.slow(late, HOST, 0)
+        await asyncio.sleep(COPIES_S)
+        ledger = self.judge.facts.ledger(writer.ledger_id)
+        for entry in range(2):
+            for member in write_set(writer.metadata, entry):
+                machine = self.world.machines[member]
+                store = machine.bookie.store if machine.bookie is not None and machine.ready else None
+                if store is not None and store.is_writable and not store.limbo:
+                    self.report.check("L14", member in ledger.claims.get(entry, {}),
+                                      "{} never got entry {} of ledger {}", member, entry, writer.ledger_id)
 
     async def _leave_limbo(self, actor: RecovererActor) -> None:
         """L13: every ledger has been repaired and the operator says so; absent entries are denied again."""

@@ -1,4 +1,4 @@
-"""L1 to L13: what must happen once faults are healed or limited.
+"""L1 to L14: what must happen once faults are healed or limited.
 
 Most are judged where the life waits for something with a deadline (sim/ending): `Report.check` with their id. Here are
 those that need a view of the wire: L3, L4, L8, L9.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 INVARIANTS = tuple(
     [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in range(1, 18)]
-    + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 14)]
+    + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 15)]
 )
 """All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""
 

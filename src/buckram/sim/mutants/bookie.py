@@ -22,7 +22,7 @@ from buckram.types import NO_ENTRY, LedgerState
 
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence
 _absent, _add, _decide = ReadPath._absent, AddPath.add, AddPath._decide
-_create_remote = cookie._create_remote
+_create_remote, _look = cookie._create_remote, Admission._decide
 
 
 def _negatives_at_once(self: ReadPath, session: Any, job: Any, outcome: Any) -> None:
@@ -55,6 +55,11 @@ def _never_limbo(self: Losses, state: Any) -> bool:
 
 def _absence_is_certain(store: Any, record: Any) -> Code:
     return Code.NO_LEDGER if record is None else Code.NO_ENTRY
+
+
+async def _closed_is_stale(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
+    verdict, key, last = await _look(self, ledger_id, deadline)
+    return (Verdict.FENCED, key, NO_ENTRY) if verdict is Verdict.CLOSED else (verdict, key, last)
 
 
 async def _admit_all(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
@@ -120,6 +125,8 @@ MUTANTS = [
     Mutant("no-admission", "8, F3, S1", "a fresh bookie under an old id takes adds of a closed ledger",
            plant((Admission, "_decide", _admit_all), (EnsembleChange, "_is_reborn", lambda self, bookie: False)),
            ("D5",)),
+    Mutant("closed-is-stale", "L14", "what a ledger was closed with is refused by a bookie that looks at metadata late",
+           plant((Admission, "_decide", _closed_is_stale)), ("late-look",)),
     Mutant("key-ignored", "F14", "adds under a wrong key are stored",
            plant((AddPath, "add", _any_key)), (), lambda plan: plan.attacker and plan.entries > 0, 200),
     Mutant("collects-unclosed", "13, F17", "collection takes ledgers in recovery",

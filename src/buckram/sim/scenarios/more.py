@@ -246,6 +246,21 @@ async def empty_disk(s: Script) -> None:
     await s.recovered(w.ledger)
 
 
+async def late_look(s: Script) -> None:
+    """L14 (3/3/2): a bookie sees the ledger's metadata when it is closed already: it takes what it was closed with."""
+    await s.bookies(3)
+    w = await s.writer()
+    s.fabric.slow("b3", HOST, 0.5)
+    w.append(3)
+    await s.until(lambda: w.acked == 3, "acks")
+    await s.world.join(s.process("w1"), w.writer.close(wait=False), "close")
+    s.expect(not s.claimed(w.ledger, 2, "b3"), "b3 was not late")
+    await asyncio.sleep(2.0)
+    there = [entry for entry in range(3) if s.claimed(w.ledger, entry, "b3")]
+    s.world.report.check("L14", len(there) == 3, "b3 has entries {} of ledger {}, it was sent 0 to 2", there, w.ledger)
+    await s.recovered(w.ledger)
+
+
 async def limbo(s: Script) -> None:
     """L13: a damaged bookie says "unknown" until the ledger was repaired, then it can deny again."""
     await s.bookies(3)

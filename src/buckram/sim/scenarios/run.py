@@ -49,6 +49,7 @@ SCENARIOS: dict[str, Scenario] = {
     "idle-writer": Scenario(more.idle_writer, (3, 3, 2)),
     "waiting-tail": Scenario(more.waiting_tail, (3, 3, 2)),
     "empty-disk": Scenario(more.empty_disk, (3, 3, 2)),
+    "late-look": Scenario(more.late_look, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
 }
 
