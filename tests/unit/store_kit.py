@@ -65,7 +65,7 @@ def add(store: Store, ledger: int, first: int, payloads: Iterable[bytes], lac: i
     chunk = b"".join(frames)
     if store.ledger(ledger) is None:
         store.put_ledger(ledger, KEY)
-    store.add_run(ledger, first, len(frames), lac, chunk, 0, len(chunk))
+    store.add_run(ledger, first, len(frames), lac, chunk, 0, len(chunk), even=len(set(map(len, frames))) == 1)
 
 
 async def durable(store: Store) -> OSError | None:

@@ -12,7 +12,8 @@ from tests.unit.store_kit import (
 )
 
 from buckram.bookie.store import Store
-from buckram.bookie.superblock import NAME
+from buckram.bookie.superblock import NAME, Superblock, decode
+from buckram.core.segment_format import crc
 from buckram.disk.memory import MemoryDisk
 from buckram.errors import CorruptStore
 from buckram.seams import Write
@@ -38,7 +39,7 @@ async def test_log_files_without_a_superblock_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
-    (b'"format":1', b'"format":2', "format version 2"), (b'"clean"', b'"glean"', "checksum"),
+    (b'"format":2', b'"format":3', "format version 3"), (b'"clean"', b'"glean"', "checksum"),
 ])
 async def test_a_superblock_of_another_format_or_a_damaged_one_is_refused(old: bytes, new: bytes, says: str) -> None:
     disk = MemoryDisk()
@@ -47,13 +48,17 @@ async def test_a_superblock_of_another_format_or_a_damaged_one_is_refused(old: b
     file = disk.open(NAME)
     text = file.read(0, file.size()).replace(old, new)
     if "format" in says:
-        from buckram.core.segment_format import crc
-
         body = text.split(b"\n")[0]
         text = body + b"\ncrc32c %08x\n" % crc(body)
     disk.write_now([Write(file, 0, [text])])
     with pytest.raises(CorruptStore, match=says):
         open_store(disk)
+
+
+async def test_a_superblock_of_format_1_becomes_one_of_format_2() -> None:
+    old = Superblock("incarnation", 7).encode().replace(b'"format":2', b'"format":1')
+    body = old.split(b"\n")[0]
+    assert decode(body + b"\ncrc32c %08x\n" % crc(body), "it").format == 2
 
 
 async def test_strays_are_removed_and_foreign_files_are_not() -> None:

@@ -111,7 +111,7 @@ class AddPath:
             return Code.OK
         elif record.fenced:
             return Code.FENCED
-        elif record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
+        elif closed_at is None and record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
             return Code.OK
         if closed_at is not None:
             if run.last <= closed_at:

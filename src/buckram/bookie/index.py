@@ -129,20 +129,17 @@ class Slot:
             return
         extra = sorted(self.overlay)
         at = 0
-        for first, count, skip, offset, length in RUN_RECORD.iter_unpack(self.runs):
-            end = first + count
+        for run in RUN_RECORD.iter_unpack(self.runs):
+            first, end = run[0], run[0] + run[1]
             while at < len(extra) and extra[at] < end:
                 entry = extra[at]
-                skip = 0 if skip == EVEN else skip
                 if entry > first:
-                    yield first, entry - first, skip, offset, length
+                    yield _piece(run, first, entry)
                 yield (entry, 1, *self.overlay[entry])
                 at += 1
-                if entry >= first:
-                    skip += entry + 1 - first
-                    first = entry + 1
+                first = max(first, entry + 1)
             if first < end:
-                yield first, end - first, skip, offset, length
+                yield _piece(run, first, end)
         for entry in extra[at:]:
             yield (entry, 1, *self.overlay[entry])
 
@@ -151,6 +148,15 @@ class Slot:
         if not self.overlay:
             return self.runs
         return b"".join([_PACK(*place) for place in self.places()])
+
+
+def _piece(run: Place, first: EntryId, end: EntryId) -> Place:
+    """A run without what the overlay has. Its bytes may go on behind `end` where frames differ in size."""
+    if first == run[0] and end == first + run[1]:
+        return run
+    if run[2] == EVEN:
+        return narrowed(run, first, end - 1)
+    return first, end - first, run[2] + first - run[0], run[3], run[4]
 
 
 def narrowed(run: Place, entry: EntryId, last: EntryId) -> Place:

@@ -15,7 +15,7 @@ from buckram.bookie.fetching import Fetch, Fetcher, FrameFetch, Outcome
 from buckram.bookie.index import Place
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.read_ahead import CHUNK_BYTES
-from buckram.bookie.segments import DirEntry, OpenFiles, Segment
+from buckram.bookie.segments import MAX_RUNS, DirEntry, OpenFiles, Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.core.located import Extent, extended
 from buckram.core.packed import FrameParts
@@ -52,10 +52,10 @@ class Lookup:
     # -- where things are
 
     def locate(
-        self, record: LedgerRecord, entry: EntryId, last: EntryId
+        self, record: LedgerRecord, entry: EntryId, last: EntryId, most: int = MAX_RUNS
     ) -> tuple[Segment, list[Place], EntryId] | None:
         """The newest run that holds the entry, those behind it that go on without a gap up to `last`, and the id up to
-        which no newer copies exist (exclusive, and of what is above `last` nothing is said).
+        which no newer copies exist (exclusive, and of what is above `last` nothing is said). At most so many runs.
 
         StoreError when an index cannot be read.
         """
@@ -67,9 +67,9 @@ class Lookup:
                     newer.append((segment, held))
                 continue
             try:
-                found = segment.find(ledger, entry, last, epoch, held)
+                found = segment.find(ledger, entry, last, epoch, held, most)
             except (CorruptBytes, OSError):
-                found = self._again(segment).find(ledger, entry, last, epoch)
+                found = self._again(segment).find(ledger, entry, last, epoch, None, most)
             if found is not None:
                 places, end = found
                 for one, there in newer:
@@ -150,13 +150,14 @@ class Lookup:
         results: list[Outcome] = [None] * len(wanted)
         fetches: list[Fetch] = []
         at, total = 0, len(wanted)
+        row = 0  # up to where the entries wanted follow one another
         while at < total:
             ledger, entry = wanted[at]
-            most = 1
-            while at + most < total and wanted[at + most] == (ledger, entry + most):
-                most += 1
+            row = max(row, at + 1)
+            while row < total and wanted[row] == (ledger, entry + row - at):
+                row += 1
             try:
-                found = self._find(ledger, entry, entry + most - 1)
+                found = self._find(ledger, entry, entry + row - at - 1, most=1)
             except StoreError as error:
                 results[at] = error
                 at += 1
@@ -165,12 +166,14 @@ class Lookup:
                 at += 1
                 continue
             segment, (place, *_), end = found
-            count = min(most, end - entry, place[0] + place[1] - entry)
+            count = min(row - at, end - entry, place[0] + place[1] - entry)
             fetches.append(Fetch(ledger, entry, count, segment, [place], at))
             at += count
         self._fetcher.fetch(fetches, results, lambda: done(results))
 
-    def _find(self, ledger: LedgerId, entry: EntryId, last: EntryId) -> tuple[Segment, list[Place], EntryId] | None:
+    def _find(
+        self, ledger: LedgerId, entry: EntryId, last: EntryId, most: int = MAX_RUNS
+    ) -> tuple[Segment, list[Place], EntryId] | None:
         """None = certainly absent; StoreError otherwise."""
         record = self._table.find(ledger)
         if record is None:
@@ -179,7 +182,7 @@ class Lookup:
             return None
         if record.tombstone:
             return None
-        found = self.locate(record, entry, last) if entry >= 0 else None
+        found = self.locate(record, entry, last, most) if entry >= 0 else None
         if found is None and record.limbo:
             raise StoreError("limbo", f"ledger {ledger} entry {entry}: this bookie may have lost it")
         return found

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from buckram.bookie.index import Place, SegmentIndex, last_at_or_below, narrowed
 from buckram.bookie.page_cache import PageCache
@@ -37,6 +38,8 @@ _RUNS_A_PAGE = PAGE_DATA // RUN_RECORD.size
 _DIRS_A_PAGE = PAGE_DATA // DIR_RECORD.size
 _STATES_A_PAGE = PAGE_DATA // STATE_SIZE
 _SCAN_PAGES = 64
+MAX_RUNS = 256
+"""What is found of neighbouring runs at once."""
 
 
 class DirEntry:
@@ -247,10 +250,11 @@ class Segment:
         self.log_end = self.laid_to = self.dead_bytes = self.readers = self.runs = 0
 
     def find(
-        self, ledger: LedgerId, entry: EntryId, last: EntryId, epoch: int, found: DirEntry | None = None
+        self, ledger: LedgerId, entry: EntryId, last: EntryId, epoch: int, found: DirEntry | None = None,
+        most: int = MAX_RUNS,
     ) -> tuple[list[Place], EntryId] | None:
-        """The run that holds an entry of the ledger's living data, those behind it without a gap up to `last`, and the
-        id up to which they are the newest; runs of frames of one size without what is not wanted.
+        """The run that holds an entry of the ledger's living data, those behind it without a gap up to `last`, at most
+        so many, and the id up to which they are the newest; runs of frames of one size without what is not wanted.
 
         `found` spares looking the ledger up in a sealed segment's directory.
         """
@@ -279,7 +283,7 @@ class Segment:
             if end <= last:
                 following = self.footer.runs_behind(found)
         places = [place]
-        for run in following:
+        for run in islice(following, most - 1):
             if run[0] != end or end > last:
                 break
             places.append(narrowed(run, end, last))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from buckram.core.segment_format import FORMAT_VERSION, crc
+from buckram.core.segment_format import crc
 from buckram.errors import CorruptStore
 from buckram.seams import Disk, File, Write
 
@@ -32,6 +32,10 @@ class SegmentEntry:
     states: bool
     dead_bytes: int
     log_end: int
+
+
+FORMAT = 2
+"""1 has no run records with EVEN and is read as it is; what is written here is for 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Superblock:
     table: str = ""
     table_number: int = 0
     covered: int = 0
-    format: int = field(default=FORMAT_VERSION)
+    format: int = field(default=FORMAT)
 
     def encode(self) -> bytes:
         body = json.dumps(asdict(self), indent=None, separators=(",", ":")).encode()
@@ -71,11 +75,12 @@ def decode(data: bytes, where: str) -> Superblock:
             "give the bookie an empty directory and let the other replicas fill it"
         )
     fields: dict[str, Any] = json.loads(body)
-    if fields.get("format") != FORMAT_VERSION:
+    if fields.get("format") not in (1, FORMAT):
         raise CorruptStore(
-            f"{where}: format version {fields.get('format')}, this program knows up to {FORMAT_VERSION}; "
+            f"{where}: format version {fields.get('format')}, this program knows up to {FORMAT}; "
             "start the program version that wrote it"
         )
+    fields["format"] = FORMAT
     segments = tuple(SegmentEntry(**entry) for entry in fields.pop("segments"))
     return Superblock(segments=segments, free=tuple(fields.pop("free")), **fields)
 

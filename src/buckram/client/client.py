@@ -27,7 +27,6 @@ from buckram.errors import ForkedClient, HandleClosed, InvalidArgument, LedgerEx
 from buckram.metadata.uri import default_uri, open_store
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
-from buckram.process_id import process_id
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata, Versioned
 
@@ -91,7 +90,7 @@ class Client:
         pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol)
         self.services = Services(runtime, config, net, store, bookies, pool, self._guard)
         self._owned = owned
-        self._process = process_id()
+        self._process = os.getpid()
         self._closed = False
         self._handles = self.services.handles
 
@@ -292,9 +291,9 @@ class Client:
         self.services.forget(handle)
 
     def _guard(self) -> None:
-        if process_id() != self._process:
+        if os.getpid() != self._process:
             raise ForkedClient(
-                f"this client was connected in process {self._process}, this is its child {process_id()}: "
+                f"this client was connected in process {self._process}, this is its child {os.getpid()}: "
                 "a fork shares sockets, so connect again here"
             )
         if self._closed:

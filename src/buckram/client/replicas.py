@@ -69,6 +69,7 @@ async def play(
     first = race.start()
     if len(first) == 1 and not (services.hedge_s and race.can_hedge):
         answer = await _put(question, first[0])
+        check_running(scope)
         report(services, first[0], answer)
         first = race.answered(first[0], answer)
     game = _Game(question, scope, soon)
@@ -164,6 +165,7 @@ class _Game(Generic[T]):
         """Nobody waits for the rest any more."""
         for asked in self._asked.values():
             asked.cancel()
+        self._asked.clear()  # what was asked refers to this object
 
 
 def check_running(scope: TaskScope) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
@@ -17,8 +18,8 @@ from buckram.seams import Read
 Done = Callable[[list[bytes] | OSError], None]
 LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
-_AT_ONCE_S = 0.002
-"""So long the loop waits for small reads before others have their turn: a commit, for example."""
+_AT_ONCE, _AT_ONCE_S = 32, 0.002
+"""So many small reads, and so long, the loop waits before others have their turn: a commit, for example."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -29,6 +30,8 @@ class LocalReads:
         self._mode, self._alignment, self._staging = mode, alignment, staging
         self._speed = Speed()
         self._threads: ThreadPoolExecutor | None = None
+        self._small: deque[tuple[Sequence[Read], list[bytes], Done]] = deque()
+        self._turn_over = False
 
     def read(self, reads: Sequence[Read], done: Done) -> None:
         """seams.Disk.read."""
@@ -39,9 +42,9 @@ class LocalReads:
         if len(found) == len(reads):
             done(found)
         elif self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
-            if len(reads) > len(found) + 1:
-                _begin(reads[len(found):])
-            self._at_once(reads, found, done)
+            self._small.append((reads, found, done))
+            if not self._turn_over:
+                self._turn()
         else:
             self._in_thread(reads, found, done)
 
@@ -50,19 +53,42 @@ class LocalReads:
             self._threads.shutdown(wait=True)
             self._threads = None
 
-    def _at_once(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
-        """Some now, the others when the loop has looked at what else there is."""
-        outcome = self._all(reads[len(found):], _AT_ONCE_S)
-        if isinstance(outcome, OSError):
-            done(outcome)
-            return
-        found += outcome
-        if len(found) == len(reads):
-            done(found)
-        elif self._speed.fast:
-            asyncio.get_running_loop().call_soon(self._at_once, reads, found, done)
-        else:
-            self._in_thread(reads, found, done)
+    def _turn(self) -> None:
+        """Small reads are waited for, for some time; the others when the loop has looked at what else there is."""
+        self._turn_over = True  # those that answers lead to have the next turn
+        end = time.perf_counter() + _AT_ONCE_S
+        try:
+            while self._small:
+                reads, found, done = self._small.popleft()
+                outcome = self._some(reads[len(found):len(found) + _AT_ONCE], end)
+                if isinstance(outcome, OSError):
+                    done(outcome)
+                elif len(found := found + outcome) == len(reads):
+                    done(found)
+                elif self._speed.fast:
+                    self._small.appendleft((reads, found, done))
+                else:
+                    self._in_thread(reads, found, done)
+                if time.perf_counter() > end:
+                    break
+        finally:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_over = False
+        if self._small:
+            self._turn()
+
+    def _some(self, reads: Sequence[Read], end: float) -> list[bytes] | OSError:
+        """Those that are begun before `end`, at least one. The device works at all while the first is waited for."""
+        if len(reads) > 1:
+            began = time.perf_counter()
+            for one in reads:
+                assert isinstance(one.file, LocalFile)
+                with contextlib.suppress(OSError):  # the read itself will say it
+                    os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
+            self._speed.took((time.perf_counter() - began) / len(reads))
+        return self._all(reads, end)
 
     def _in_thread(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
         loop = asyncio.get_running_loop()
@@ -78,11 +104,10 @@ class LocalReads:
             self._threads = ThreadPoolExecutor(2, "buckram-read")
         self._threads.submit(work)
 
-    def _all(self, reads: Sequence[Read], within_s: float = inf) -> list[bytes] | OSError:
-        """All of them, or those that were begun within so long."""
+    def _all(self, reads: Sequence[Read], end: float = inf) -> list[bytes] | OSError:
+        """All of them, or those that were begun before `end` and at least one."""
         found = []
         now = time.perf_counter()
-        end = now + within_s
         try:
             for one in reads:
                 assert isinstance(one.file, LocalFile)
@@ -108,14 +133,6 @@ class LocalReads:
             if got < length and got % self._alignment:
                 return file.read(offset, length)  # the end of a file that is no multiple of the unit
             return bytes(aligned[: min(got, length)])
-
-
-def _begin(reads: Sequence[Read]) -> None:
-    """The device works at all of them while the first is waited for."""
-    for one in reads:
-        assert isinstance(one.file, LocalFile)
-        with contextlib.suppress(OSError):  # the read itself will say it
-            os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
 
 
 def _cached(reads: Sequence[Read]) -> list[bytes]:

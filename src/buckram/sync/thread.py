@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from buckram.errors import ForkedClient, HandleClosed
 from buckram.net.loop import loop_factory
-from buckram.process_id import process_id
 
 T = TypeVar("T")
 
@@ -20,7 +19,7 @@ class LoopThread:
     """A daemon thread that runs a loop until `stop`. Of no use in a forked child: threads do not survive a fork."""
 
     def __init__(self) -> None:
-        self._process = process_id()
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._waiting: dict[Future[Any], None] = {}
         self._stopped = False
@@ -40,7 +39,7 @@ class LoopThread:
 
     @property
     def forked(self) -> bool:
-        return process_id() != self._process
+        return os.getpid() != self._process
 
     @property
     def usable(self) -> bool:
@@ -50,7 +49,7 @@ class LoopThread:
         """ForkedClient, HandleClosed, or RuntimeError for a call that would wait for itself."""
         if self.forked:
             raise ForkedClient(
-                f"this client was connected in process {self._process} and this is its child {process_id()}: "
+                f"this client was connected in process {self._process} and this is its child {os.getpid()}: "
                 "connect again here"
             )
         if self._stopped:
