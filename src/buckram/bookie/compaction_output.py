@@ -45,8 +45,8 @@ class Output:
         self._file: File | None = None
         self._parts: list[bytes] = []
         self._size = self._block_at = 0
-        # The run that still grows: first entry, count, offset, length; it must not leave its block.
-        # First entry, count, file offset, length, size of each frame or 0 where they differ.
+        # The run that still grows, which must not leave its block: first entry, count, file offset, length, size of
+        # each frame or 0 where they differ.
         self._run: tuple[int, int, int, int, int] | None = None
 
     def discard(self) -> None:

@@ -1,6 +1,6 @@
 """How a life ends: faults healed, what hangs must move, ledgers recovered and read in full, sleepers woken too late.
 
-Judges liveness (L1 to L3, L5, L6, L7, L10 to L14) by deadlines, and then what must hold of the end state.
+Judges liveness (L1 to L3, L5 to L7, L10 to L14) by deadlines, and then what must hold of the end state.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ SETTLE_S = 12.0
 DEADLINE_S = 60.0
 HUNG_DEADLINE_S = 40.0
 LATE_S, COPIES_S = 0.05, 2.0
+"""How much later a member sees metadata, and by when it must have its copies all the same."""
 IDLE_S = 0.03
 """idle_lac_ms of the lives, a round trip and two syncs of the simulated disk."""
 
