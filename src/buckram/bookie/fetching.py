@@ -21,8 +21,8 @@ from buckram.types import Buffer, EntryId, LedgerId
 Outcome = bytes | StoreError | None
 READ_BYTES, GAP_BYTES = 1 << 20, 16 << 10
 """Neighbouring runs are fetched by one read of at most READ_BYTES, with at most GAP_BYTES of others between them."""
-ALIGNMENT = 4096
-"""Reads begin at multiples of it: only then may a disk go past the page cache."""
+ALIGNMENT, ALIGNED_FROM = 4096, 64 << 10
+"""Reads of at least ALIGNED_FROM begin at multiples of ALIGNMENT: only then may a disk go past the page cache."""
 DENSE_BYTES = CHUNK_BYTES // 4
 """A reader that goes on where its last fetch ended, at most so far behind it, gets whole chunks of the log."""
 FRESH_S = 0.5
@@ -238,7 +238,7 @@ class _DiskFetch:
         reads: list[Read] = []
         try:
             for segment, start, end in self._spans:
-                begin = start // ALIGNMENT * ALIGNMENT
+                begin = start // ALIGNMENT * ALIGNMENT if end - start >= ALIGNED_FROM else start
                 self._begins.append(begin)
                 reads.append(Read(fetcher._files.hold(segment.name), begin, end - begin))
                 segment.readers += 1

@@ -73,7 +73,7 @@ class Lookup:
             if found is not None:
                 places, end = found
                 for one, there in newer:
-                    if there is None or there.first < end:
+                    if end > entry + 1 and (there is None or there.first < end):
                         end = self._first_in(one, record, entry + 1, end)
                 return segment, places, end
             newer.append((segment, held))

@@ -45,13 +45,17 @@ MAX_RUNS = 256
 class DirEntry:
     """What a sealed segment holds of one ledger."""
 
-    __slots__ = ("bytes", "epoch", "first", "hint", "last", "ledger", "run_count", "run_index")
+    __slots__ = ("bytes", "epoch", "first", "firsts", "hint", "hinted", "last", "ledger", "run_count", "run_index")
 
     def __init__(self, page: bytes, at: int) -> None:
         (
             self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch
         ) = DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
+        # The run that was found last, by number: a reader in order goes on there.
         self.hint: int = self.run_index
+        self.hinted: Place | None = None
+        # First entry on each page of its runs, -1 where nobody has looked yet: other readers go from page to page.
+        self.firsts: array[int] | None = None
 
 
 class Footer:
@@ -118,19 +122,23 @@ class Footer:
         """The run of `found` that covers `entry`."""
         if not found.first <= entry <= found.last:
             return None
-        # A reader in order goes on in its last run or in the one behind it.
-        for number in range(found.hint, min(found.hint + 2, found.run_index + found.run_count)):
-            place = self._run(number)
-            if place[0] <= entry < place[0] + place[1]:
-                found.hint = number
+        place = found.hinted
+        if place is not None:
+            behind = entry - place[0] - place[1]
+            if entry >= place[0] and behind < 0:
                 return place
+            if 0 <= behind < place[1] and found.hint + 1 < found.run_index + found.run_count:
+                place = self._run(found.hint + 1)
+                if place[0] <= entry < place[0] + place[1]:
+                    found.hint, found.hinted = found.hint + 1, place
+                    return place
         number = self._last_at_or_below(found, entry)
         if number < found.run_index:
             return None
         place = self._run(number)
         if entry >= place[0] + place[1]:
             return None
-        found.hint = number
+        found.hint, found.hinted = number, place
         return place
 
     def first_in(self, found: DirEntry, low: EntryId, high: EntryId) -> EntryId:
@@ -148,9 +156,15 @@ class Footer:
         low: int = found.run_index
         end: int = low + found.run_count
         page, last = low // _RUNS_A_PAGE, (end - 1) // _RUNS_A_PAGE
+        start, firsts = page, found.firsts
+        if firsts is None:
+            firsts = found.firsts = array("q", [-1]) * (last + 1 - page)
         while page < last:
             middle = (page + last + 1) // 2
-            if self._run(middle * _RUNS_A_PAGE)[0] <= entry:
+            first = firsts[middle - start]
+            if first < 0:
+                first = firsts[middle - start] = self._run(middle * _RUNS_A_PAGE)[0]
+            if first <= entry:
                 page = middle
             else:
                 last = middle - 1
@@ -166,7 +180,7 @@ class Footer:
         """Those behind the one that `find_run` gave last."""
         for number in range(found.hint + 1, found.run_index + found.run_count):
             place = self._run(number)
-            found.hint = number
+            found.hint, found.hinted = number, place
             yield place
 
     def runs(self, found: DirEntry) -> Iterator[Place]:

@@ -53,6 +53,7 @@ class BookieWatcher:
         self._quarantine_s = config.quarantine_s
         self._rule = rule or RackRule(config.min_racks_per_write_quorum, bool(config.enforce_min_racks))
         self._bookies = BookieSet({}, {})
+        self._registered: frozenset[BookieId] = frozenset()
         # Last known registration of every bookie ever seen, so that a lost session does not cut live connections.
         self._known: dict[BookieId, BookieInfo] = {}
         self._failed_until: dict[BookieId, float] = {}
@@ -148,13 +149,13 @@ class BookieWatcher:
         del self._failed_until[bookie_id]
         return False
 
-    def read_order(self, members: Sequence[BookieId]) -> list[BookieId]:
+    def read_order(self, members: Sequence[BookieId]) -> Sequence[BookieId]:
         """The members in the order in which to read from them: good ones as given, then slow, failed, unregistered.
 
         None is left out: order is about latency, never about correctness.
         """
-        if not self._failed_until and not self._slow_until and all(self._bookies.find(m) for m in members):
-            return list(members)
+        if not self._failed_until and not self._slow_until and self._registered.issuperset(members):
+            return members
         return sorted(members, key=self._read_class)
 
     def _read_class(self, bookie_id: BookieId) -> int:
@@ -269,7 +270,7 @@ class BookieWatcher:
                 if known is not None and bookie_id not in reborn and known.incarnation not in (None, info.incarnation):
                     reborn.append(bookie_id)
                 self._known[bookie_id] = info
-        self._bookies = fresh
+        self._bookies, self._registered = fresh, frozenset((*fresh.writable, *fresh.readonly))
         appeared = tuple(b for b in fresh.writable if b not in old.writable)
         for bookie_id in appeared:
             # It registered anew: whatever it did before was another process or session.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -123,7 +123,7 @@ class LacPolls:
         for further in range(self._above + 1 + len(ahead), self._above + 1 + _AHEAD):
             ahead.append(self._ask(self._members(metadata, further)[0], further))
 
-    def _members(self, metadata: LedgerMetadata, above: EntryId) -> list[BookieId]:
+    def _members(self, metadata: LedgerMetadata, above: EntryId) -> Sequence[BookieId]:
         """All of them, those that get the next LAC first: they store the entry after it."""
         ensemble = metadata.last_fragment.ensemble
         start = (above + 2) % len(ensemble)

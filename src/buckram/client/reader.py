@@ -18,16 +18,17 @@ from typing import TypeVar
 from buckram.client.follow import LedgerFollower
 from buckram.client.lac import read_last_confirmed
 from buckram.client.local import LocalReads
-from buckram.client.replicas import LedgerReads, OneEntry, play
+from buckram.client.replicas import LedgerReads, play
 from buckram.client.services import Services
+from buckram.client.single_reads import SingleReads
 from buckram.client.tail import Tail
 from buckram.core.answers import Answer, Failure, Negative, Positive, Unknown, raise_failure
 from buckram.core.entry import Digest
-from buckram.core.reading import Race, Span, readable_until, span_of
+from buckram.core.reading import Race, Span, ensemble_of, readable_until, span_of
 from buckram.core.recovery import quorum_of
 from buckram.errors import BuckramError, HandleClosed, InvalidArgument, MetadataUnavailable, NoSuchEntry, ReadFailed
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
+from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
@@ -62,9 +63,13 @@ class Reader:
         self._reads = LedgerReads(services, ledger_id, digest, self._scope)
         self._follower = LedgerFollower(services.store, ledger_id, versioned, self._scope)
         self._quorum = quorum_of(versioned.metadata)
+        self._write_sets = [self._quorum.write_set(residue) for residue in range(self._quorum.ensemble_size)]
         self._batches = self._quorum.mirrored and services.config.wire_protocol == 2
+        self._singles = SingleReads(services, self._reads, self._scope)
         self._local = LocalReads(services, ledger_id, digest, self._scope)
         self._known_lac = last_confirmed
+        # So far single entries are known to be readable; the truth may be further, never less (S12).
+        self._readable = NO_ENTRY
         self._chunk = _FIRST_CHUNK
         self._sized = False
         metadata = versioned.metadata
@@ -117,8 +122,14 @@ class Reader:
 
     async def get(self, entry: EntryId) -> Entry:
         """One entry."""
-        await self._check_range(entry, entry)
-        return await self._get(entry)
+        if 0 <= entry <= self._readable:
+            self._check_open()
+        else:
+            await self._check_range(entry, entry)
+            self._readable = self.last_confirmed
+        ensemble = ensemble_of(self.metadata, entry)
+        outcome = await self._singles.read(self._write_set(ensemble, entry), entry)
+        return outcome.value if isinstance(outcome, Positive) else await self._get_again(ensemble, entry, outcome)
 
     async def read_unconfirmed(self, first: EntryId, last: EntryId) -> list[Entry]:
         """Entries that may not be confirmed yet: recovery may still cut them off."""
@@ -199,24 +210,17 @@ class Reader:
     def _raise_lac(self, lac: EntryId) -> None:
         self._known_lac = max(self._known_lac, lac)
 
-    def _write_set(self, ensemble: Sequence[BookieId], entry: EntryId) -> list[BookieId]:
-        members = [ensemble[position] for position in self._quorum.write_set(entry)]
+    def _write_set(self, ensemble: Sequence[BookieId], entry: EntryId) -> Sequence[BookieId]:
+        members = [ensemble[position] for position in self._write_sets[entry % len(self._write_sets)]]
         return self._services.bookies.read_order(members)
 
-    async def _get(self, entry: EntryId) -> Entry:
-        span = span_of(self.metadata, entry, entry)
-        outcome = await self._single(span)
-        if not isinstance(outcome, Positive):
-            moved = await self._moved(span, outcome)
-            outcome = await self._single(moved) if isinstance(moved, Span) else moved
+    async def _get_again(self, ensemble: tuple[BookieId, ...], entry: EntryId, failure: Failure) -> Entry:
+        outcome: Answer[Entry] | Span = await self._moved(Span(ensemble, entry, entry), failure)
+        if isinstance(outcome, Span):
+            outcome = await self._singles.read(self._write_set(outcome.ensemble, entry), entry)
         if not isinstance(outcome, Positive):
             raise_failure(self.ledger_id, entry, outcome)
         return outcome.value
-
-    async def _single(self, span: Span) -> Answer[Entry]:
-        race: Race[Entry] = Race(self._write_set(span.ensemble, span.first))
-        one = OneEntry(self._reads, span.first)
-        return await play(race, one, self._services, self._scope, one)
 
     async def _moved(self, span: Span, failure: Failure) -> Span | Failure:
         """After a total failure: where the entries are now if metadata names other bookies (4.9), or what to report."""

@@ -63,11 +63,21 @@ class Soon(Protocol[T]):
 
 
 async def play(
-    race: Race[T], question: Question[T], services: Services, scope: TaskScope, soon: Soon[T] | None = None
-) -> Answer[T]:
-    """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled."""
+    race: Race[T], question: Question[T], services: Services, scope: TaskScope, soon: Soon[T] | None = None, *,
+    begun: Asked | Answer[T] | None = None,
+) -> Answer[T]:  # fmt: skip
+    """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
+
+    `begun`: the first bookie was asked through `soon`. It has said this (which is reported), or takes so long that
+    the next one's time has come.
+    """
     first = race.start()
-    if len(first) == 1 and not (services.hedge_s and race.can_hedge):
+    late = first[0] if isinstance(begun, Asked) else None
+    if isinstance(begun, Asked):
+        first = race.hedge()
+    elif begun is not None:
+        first = race.answered(first[0], begun)
+    elif len(first) == 1 and not (services.hedge_s and race.can_hedge):
         answer = await _put(question, first[0])
         check_running(scope)
         report(services, first[0], answer)
@@ -75,6 +85,8 @@ async def play(
     game = _Game(question, scope, soon)
     scope.hold(game)
     try:
+        if isinstance(begun, Asked) and late is not None:
+            game.take_over(late, begun)
         game.ask(first)
         while (outcome := race.outcome) is None:
             answers = await game.answers(services.hedge_s if race.can_hedge else None)
@@ -122,6 +134,11 @@ class _Game(Generic[T]):
                 self._asked[bookie] = task
             else:
                 self._asked[bookie] = asked
+
+    def take_over(self, bookie: BookieId, asked: Asked) -> None:
+        """It was asked already, and its answer belongs here."""
+        asked.heard = partial(self._hear, bookie)
+        self._asked[bookie] = asked
 
     def _hear(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> None:
         self._heard[bookie] = what
@@ -324,21 +341,3 @@ class LedgerReads:
         finally:
             for task in tasks:
                 task.cancel()
-
-
-class OneEntry:
-    """The question for one entry, with a task or (as Soon) without."""
-
-    __slots__ = ("_entry", "_reads")
-
-    def __init__(self, reads: LedgerReads, entry: EntryId) -> None:
-        self._reads, self._entry = reads, entry
-
-    async def __call__(self, bookie: BookieId) -> Answer[Entry]:
-        return await self._reads.entry(bookie, self._entry)
-
-    def ask(self, bookie: BookieId, heard: Heard) -> Asked | None:
-        return self._reads.entry_soon(bookie, self._entry, heard)
-
-    def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[Entry]:
-        return self._reads.opened(bookie, self._entry, reply)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from buckram.core import wire_v2, wire_v3
@@ -113,11 +113,15 @@ class ClientProtocol:
             kind: object = None
         else:
             key, kind = _v2_key(request, number)
-            rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
-            if any(rival != kind for rival in rivals):
+            if (key in self._pending or key in self._abandoned) and self._has_rival(key, kind):
                 raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
         self._register(key, _Pending(token, request, expires, kind))
         return key, data
+
+    def _has_rival(self, key: Key, kind: object) -> bool:
+        """Whether an answer with this key could be that of another request."""
+        kinds = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
+        return any(other != kind for other in kinds)
 
     def _register(self, key: Key, pending: _Pending) -> None:
         self._pending.setdefault(key, []).append(pending)
@@ -172,12 +176,13 @@ class ClientProtocol:
     def feed(self, chunk: bytes) -> Received:
         """What the chunk completes. Never raises for bad bytes."""
         received = Received()
-        chunks, matcher, fast = self._chunks, self._adds, self.version == 2
+        chunks, matcher = self._chunks, self._adds
+        adds = self.version == 2 and not matcher.idle
         try:
             buffer = chunks.push(chunk)
             offset = 0
             while True:
-                if fast:
+                if adds:
                     offset = matcher.take(buffer, offset, received.acks)
                 end = chunks.next_frame(buffer, offset)
                 if not end:
@@ -211,7 +216,9 @@ class ClientProtocol:
         else:
             reply, operation, number = wire_v2.decode_reply(buffer, start, end)
             key = (operation, number, 0)
-            if operation != OP_BATCH_READ:
+            if type(reply) is ReadReply:
+                key = (operation, reply.ledger_id, reply.entry_id)
+            elif operation != OP_BATCH_READ:
                 key = (operation, getattr(reply, "ledger_id", 0), getattr(reply, "entry_id", 0))
         waiting = self._pending.get(key)
         if waiting is None:
@@ -278,6 +285,6 @@ def _checked(version: int, request: Request, operation: int, reply: Reply) -> Re
         isinstance(reply, ReadReply) and reply.code is Code.OK and reply.body is None
         and isinstance(request, Read) and request.previous_lac is None
     ):
-        return replace(reply, code=Code.IO_ERROR)
+        return reply._replace(code=Code.IO_ERROR)
     return reply
 

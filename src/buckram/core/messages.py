@@ -43,8 +43,7 @@ class Add:
     deferred_sync: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """Read one entry (LAST_ENTRY: the last one stored). With `fence` the key is needed and the ledger is fenced first.
 
     `previous_lac` makes it a long poll (v3): wait up to `timeout_ms` (None: not at all) for a LAC above it; with
@@ -139,8 +138,7 @@ class AddReply:
     entry_id: EntryId
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReply:
+class ReadReply(NamedTuple):
     """`entry_id` echoes the request, except for a long poll: -1 without a body, else the entry's own id.
 
     `max_lac`: the bookie's known LAC (plain v3 reads and long polls only). `lac_update_ms`: ms since the epoch.

@@ -49,6 +49,7 @@ from buckram.core.messages import (
     ErrorReply,
     ForceReply,
     ListEntriesReply,
+    Read,
     ReadLacReply,
     ReadReply,
     Reply,
@@ -143,6 +144,10 @@ class ServerProtocol:
                 if self._v2 and self._authenticated:
                     offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
                     items.extend(runs)
+                    offset, reads = wire_v2.plain_reads(buffer, offset)
+                    if reads:
+                        items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
+                        continue
                 elif self._authenticated:
                     offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
                     if runs:

@@ -115,12 +115,25 @@ class Span:
 def span_of(metadata: LedgerMetadata, entry: EntryId, last: EntryId) -> Span:
     """The entries from `entry` to `last` that lie in the fragment of `entry`."""
     fragments = metadata.fragments
-    index = bisect_right(fragments, entry, key=lambda fragment: fragment.first_entry) - 1
-    if index < 0:
-        raise InvalidArgument(f"entry {entry} lies before the first fragment")
+    index = _fragment_of(metadata, entry)
     if index + 1 < len(fragments):
         last = min(last, fragments[index + 1].first_entry - 1)
     return Span(fragments[index].ensemble, entry, last)
+
+
+def ensemble_of(metadata: LedgerMetadata, entry: EntryId) -> tuple[BookieId, ...]:
+    """The bookies of the fragment that holds `entry`."""
+    return metadata.fragments[_fragment_of(metadata, entry)].ensemble
+
+
+def _fragment_of(metadata: LedgerMetadata, entry: EntryId) -> int:
+    fragments = metadata.fragments
+    if entry >= fragments[-1].first_entry:
+        return len(fragments) - 1
+    index = bisect_right(fragments, entry, key=lambda fragment: fragment.first_entry) - 1
+    if index < 0:
+        raise InvalidArgument(f"entry {entry} lies before the first fragment")
+    return index
 
 
 def spans(metadata: LedgerMetadata, first: EntryId, last: EntryId) -> Iterator[Span]:

@@ -31,7 +31,7 @@ from buckram.core.messages import (
 )
 from buckram.core.packed import FrameParts, PackedBodies
 from buckram.errors import Code, InvalidArgument
-from buckram.types import MASTER_KEY_SIZE, Buffer
+from buckram.types import MASTER_KEY_SIZE, Buffer, EntryId, LedgerId
 
 DO_FENCING = 0x0001
 FRAMED = 0x4000
@@ -61,11 +61,16 @@ def header_of(version: int, opcode: int, flags: int = 0) -> int:
     return (version & 0xFF) << 24 | opcode << 16 | flags if version else opcode
 
 
+_PLAIN_READ = header_of(2, READENTRY)
+
+
 def encode_request(request: Request, request_id: int = 0) -> bytes:
     """A frame; `request_id` is used by BatchRead only. InvalidArgument for operations that v2 lacks."""
     if isinstance(request, Read):
         if request.previous_lac is not None:
             raise InvalidArgument("a long poll needs protocol 3, protocol 2 has none")
+        if not request.fence and not request.high_priority and not request.master_key:
+            return _READ.pack(20, _PLAIN_READ, request.ledger_id, request.entry_id)
         flags = _read_flags(request)
         key = _read_key(request)
         return _READ.pack(20 + len(key), header_of(2, READENTRY, flags), request.ledger_id, request.entry_id) + key
@@ -116,6 +121,20 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
     if opcode == BATCH_READ_ENTRY:
         return _decode_batch(packet, version, flags)
     raise BadPacket(f"v2 opcode {opcode} (version {version}) is not known")
+
+
+def plain_reads(buffer: bytes, offset: int) -> tuple[int, list[tuple[LedgerId, EntryId]]]:
+    """The reads from `offset` on that ask for an entry and nothing else, as most do: -> (offset of what is left, what
+    they ask for). Stops before the first frame that is anything else, or not complete."""
+    found: list[tuple[LedgerId, EntryId]] = []
+    unpack, stop = _READ.unpack_from, len(buffer) - _READ.size
+    while offset <= stop:
+        size, header, ledger, entry = unpack(buffer, offset)
+        if header != _PLAIN_READ or size != 20 or ledger < 0 or entry < 0:
+            break
+        found.append((ledger, entry))
+        offset += _READ.size
+    return offset, found
 
 
 def _decode_add(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
@@ -191,6 +210,8 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             raise InvalidArgument(f"an AUTH request is answered by AuthReply, not {type(reply).__name__}")
         message = pb.AuthMessage(authPluginName=reply.plugin, payload=reply.payload).SerializeToString()
         return struct.pack(">II", 4 + len(message), header_of(context.version, AUTH)) + message
+    if type(reply) is ReadReply and context.version == 2 and reply.code is Code.OK and (body := reply.body) is not None:
+        return _REPLY.pack(24 + len(body), _PLAIN_READ, 0, context.ledger_id, context.entry_id) + body
     header = header_of(context.version, _OPCODE[context.operation])
     ledger, entry, number = context.ledger_id, context.entry_id, reply.code.v2
     if context.operation == OP_BATCH_READ:

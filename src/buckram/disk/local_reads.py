@@ -18,8 +18,9 @@ from buckram.seams import Read
 Done = Callable[[list[bytes] | OSError], None]
 LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
-_AT_ONCE, _AT_ONCE_S = 32, 0.002
-"""So many small reads, and so long, the loop waits before others have their turn: a commit, for example."""
+_AT_ONCE_S, _HINTED = 0.002, 64
+"""So long the loop waits for small reads before others have their turn: a commit, for example. The device hears of so
+many of one caller's before the first is waited for."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -31,20 +32,23 @@ class LocalReads:
         self._speed = Speed()
         self._threads: ThreadPoolExecutor | None = None
         self._small: deque[tuple[Sequence[Read], list[bytes], Done]] = deque()
-        self._turn_over = False
+        self._coming = False
 
     def read(self, reads: Sequence[Read], done: Done) -> None:
         """seams.Disk.read."""
         if self._mode == "inline":
             done(self._all(reads))
             return
+        if self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
+            self._hint(reads)
+            self._small.append((reads, [], done))
+            if not self._coming:
+                self._coming = True
+                asyncio.get_running_loop().call_soon(self._turn)
+            return
         found = _cached(reads)
         if len(found) == len(reads):
             done(found)
-        elif self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
-            self._small.append((reads, found, done))
-            if not self._turn_over:
-                self._turn()
         else:
             self._in_thread(reads, found, done)
 
@@ -53,14 +57,22 @@ class LocalReads:
             self._threads.shutdown(wait=True)
             self._threads = None
 
+    def _hint(self, reads: Sequence[Read]) -> None:
+        """The device begins with them while the loop looks at what else there is."""
+        began = time.perf_counter()
+        for one in reads[:_HINTED]:
+            assert isinstance(one.file, LocalFile)
+            with contextlib.suppress(OSError):  # the read itself will say it
+                os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
+        self._speed.took((time.perf_counter() - began) / max(1, min(len(reads), _HINTED)))
+
     def _turn(self) -> None:
         """Small reads are waited for, for some time; the others when the loop has looked at what else there is."""
-        self._turn_over = True  # those that answers lead to have the next turn
         end = time.perf_counter() + _AT_ONCE_S
         try:
             while self._small:
                 reads, found, done = self._small.popleft()
-                outcome = self._some(reads[len(found):len(found) + _AT_ONCE], end)
+                outcome = self._all(reads[len(found):], end)
                 if isinstance(outcome, OSError):
                     done(outcome)
                 elif len(found := found + outcome) == len(reads):
@@ -72,23 +84,10 @@ class LocalReads:
                 if time.perf_counter() > end:
                     break
         finally:
-            asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._turn_over = False
-        if self._small:
-            self._turn()
-
-    def _some(self, reads: Sequence[Read], end: float) -> list[bytes] | OSError:
-        """Those that are begun before `end`, at least one. The device works at all while the first is waited for."""
-        if len(reads) > 1:
-            began = time.perf_counter()
-            for one in reads:
-                assert isinstance(one.file, LocalFile)
-                with contextlib.suppress(OSError):  # the read itself will say it
-                    os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
-            self._speed.took((time.perf_counter() - began) / len(reads))
-        return self._all(reads, end)
+            # What `done` led to has the next turn, too.
+            self._coming = bool(self._small)
+            if self._coming:
+                asyncio.get_running_loop().call_soon(self._turn)
 
     def _in_thread(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
         loop = asyncio.get_running_loop()

@@ -81,6 +81,7 @@ class TaskScope:
         self._closed = True
         for one in self._held:
             one.cancel()
+        self._held.clear()
         current = asyncio.current_task()
         while rest := [task for task in self._tasks if task is not current]:
             for task in rest:
