@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store_kit import NullStats, add, durable, read, stored
 
+from buckram.bookie.segments import OpenFiles
 from buckram.bookie.store import Store
 from buckram.config import StoreConfig
 from buckram.disk.local import MODES, LocalDisk
@@ -201,7 +202,75 @@ async def test_small_reads_are_waited_for_some_time_at_once_while_the_device_is_
     takes[0] = 0.00001
     for _ in range(100):
         await turns(4)
+    assert await turns(4) > 1, "what did not wait for the device says nothing about it"
+    takes[0] = 0.0001
+    for _ in range(30):
+        await turns(4)
     assert await turns(4) == 1
+    file.close()
+    disk.close()
+
+
+async def test_the_device_is_told_of_every_small_read_before_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("buckram.disk.local_reads._NOWAIT", 0)
+    told, read, tell = list[int](), os.pread, os.posix_fadvise
+    early: list[bool] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, *rest: told.append(at) or tell(fd, at, *rest))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: early.append(at not in told) or read(fd, size, at))
+    disk = LocalDisk(tmp_path)
+    file = disk.open("a", create=True)
+    assert await write(disk, Write(file, 0, [bytes(4096) * 256])) is None
+    early.clear()
+    assert await fetched(disk, [Read(file, 4096 * number, 64) for number in range(256)]) == [bytes(64)] * 256
+    assert early == [False] * 256
+    assert sorted(told) == [4096 * number for number in range(256)]
+    file.close()
+    disk.close()
+
+
+async def test_a_file_that_is_forgotten_is_closed_after_those_who_hold_it(tmp_path: Path) -> None:
+    disk = LocalDisk(tmp_path)
+    disk.open("a", create=True).close()
+    files = OpenFiles(disk)
+    first, again = files.hold("a"), files.hold("a")
+    assert again is first
+    files.forget("a")
+    assert first.size() == 0
+    files.release("a")
+    assert first.size() == 0
+    files.release("a")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        first.size()
+    last = files.hold("a")
+    files.forget("a")
+    files.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        last.size()
+    disk.close()
+
+
+def test_small_reads_of_a_loop_that_ended_do_not_hold_up_those_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("buckram.disk.local_reads._NOWAIT", 0)
+    disk = LocalDisk(tmp_path)
+    file = disk.open("a", create=True)
+
+    async def unheard() -> None:
+        assert await write(disk, Write(file, 0, [bytes(4096)])) is None
+        disk.read([Read(file, 0, 64)], lambda outcome: None)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(unheard())
+    loop.close()
+
+    async def heard() -> None:
+        async with asyncio.timeout(10):
+            assert await fetched(disk, [Read(file, 0, 64)]) == [bytes(64)]
+
+    asyncio.run(heard())
     file.close()
     disk.close()
 

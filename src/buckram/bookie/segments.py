@@ -156,10 +156,11 @@ class Footer:
         low: int = found.run_index
         end: int = low + found.run_count
         page, last = low // _RUNS_A_PAGE, (end - 1) // _RUNS_A_PAGE
-        start, firsts = page, found.firsts
-        if firsts is None:
-            firsts = found.firsts = array("q", [-1]) * (last + 1 - page)
+        start = page
         while page < last:
+            firsts = found.firsts
+            if firsts is None:
+                firsts = found.firsts = array("q", [-1]) * (last + 1 - page)
             middle = (page + last + 1) // 2
             first = firsts[middle - start]
             if first < 0:
@@ -345,6 +346,8 @@ class OpenFiles:
         self._disk, self._limit = disk, limit
         self._files: OrderedDict[str, File] = OrderedDict()
         self._busy: dict[str, int] = {}
+        self._leaving: dict[str, list[File]] = {}
+        """Forgotten while they were held: closed when nobody holds the name any more."""
 
     def get(self, name: str) -> File:
         file = self._files.get(name)
@@ -371,15 +374,24 @@ class OpenFiles:
             self._busy[name] = left
         else:
             del self._busy[name]
+            for file in self._leaving.pop(name, ()):
+                file.close()
 
     def forget(self, name: str) -> None:
+        """Close it, after those who hold it."""
         file = self._files.pop(name, None)
-        if file is not None:
+        if file is None:
+            return
+        if name in self._busy:
+            self._leaving.setdefault(name, []).append(file)
+        else:
             file.close()
 
     def close(self) -> None:
-        while self._files:
-            self._files.popitem()[1].close()
+        for file in [*self._files.values(), *(file for files in self._leaving.values() for file in files)]:
+            file.close()
+        self._files.clear()
+        self._leaving.clear()
 
 
 def load_footer(segment: Segment, salt: int, files: OpenFiles, cache: PageCache) -> bool:

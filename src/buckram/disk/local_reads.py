@@ -18,10 +18,23 @@ from buckram.seams import Read
 Done = Callable[[list[bytes] | OSError], None]
 LARGE_BYTES = 256 << 10
 """From this size on files opened with direct=True are read past the page cache: its pages cost more than the read."""
-_AT_ONCE_S, _HINTED = 0.002, 64
-"""So long the loop waits for small reads before others have their turn: a commit, for example. The device hears of so
-many of one caller's before the first is waited for."""
+_AT_ONCE_S = 0.002
+"""So long the loop waits for small reads before others have their turn: a commit, for example."""
+_HINTED = 64
+"""The device is told of so many reads of one caller at a time."""
+_WAITED_S = 0.00002
+"""Below it a read has not waited for the device and says nothing about it."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class _Small:
+    """Small reads of one caller. The device knows of the first `hinted`."""
+
+    __slots__ = ("done", "found", "hinted", "reads")
+
+    def __init__(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
+        self.reads, self.found, self.done = reads, found, done
+        self.hinted = len(found)
 
 
 class LocalReads:
@@ -31,24 +44,23 @@ class LocalReads:
         self._mode, self._alignment, self._staging = mode, alignment, staging
         self._speed = Speed()
         self._threads: ThreadPoolExecutor | None = None
-        self._small: deque[tuple[Sequence[Read], list[bytes], Done]] = deque()
-        self._coming = False
+        self._small: deque[_Small] = deque()
+        self._turn_due: asyncio.AbstractEventLoop | None = None
 
     def read(self, reads: Sequence[Read], done: Done) -> None:
         """seams.Disk.read."""
         if self._mode == "inline":
             done(self._all(reads))
             return
-        if self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
-            self._hint(reads)
-            self._small.append((reads, [], done))
-            if not self._coming:
-                self._coming = True
-                asyncio.get_running_loop().call_soon(self._turn)
-            return
         found = _cached(reads)
         if len(found) == len(reads):
             done(found)
+        elif self._mode == "adaptive" and self._speed.fast and all(one.length < LARGE_BYTES for one in reads):
+            loop = asyncio.get_running_loop()
+            small = _Small(reads, found, done)
+            self._hint(small)
+            self._small.append(small)
+            self._turn_soon(loop)
         else:
             self._in_thread(reads, found, done)
 
@@ -57,37 +69,53 @@ class LocalReads:
             self._threads.shutdown(wait=True)
             self._threads = None
 
-    def _hint(self, reads: Sequence[Read]) -> None:
-        """The device begins with them while the loop looks at what else there is."""
+    def _hint(self, small: _Small) -> None:
+        """The device begins with the next ones while the loop looks at what else there is."""
+        begin, small.hinted = small.hinted, min(small.hinted + _HINTED, len(small.reads))
         began = time.perf_counter()
-        for one in reads[:_HINTED]:
+        for one in small.reads[begin:small.hinted]:
             assert isinstance(one.file, LocalFile)
             with contextlib.suppress(OSError):  # the read itself will say it
                 os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
-        self._speed.took((time.perf_counter() - began) / max(1, min(len(reads), _HINTED)))
+        self._took((time.perf_counter() - began) / (small.hinted - begin))
+
+    def _turn_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._turn_due is not loop:
+            self._turn_due = loop
+            loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Small reads are waited for, for some time; the others when the loop has looked at what else there is."""
+        """Small reads are waited for, for some time; the others, and those that answers lead to, have the next turn."""
+        self._turn_due = None
         end = time.perf_counter() + _AT_ONCE_S
         try:
-            while self._small:
-                reads, found, done = self._small.popleft()
-                outcome = self._all(reads[len(found):], end)
-                if isinstance(outcome, OSError):
-                    done(outcome)
-                elif len(found := found + outcome) == len(reads):
-                    done(found)
-                elif self._speed.fast:
-                    self._small.appendleft((reads, found, done))
-                else:
-                    self._in_thread(reads, found, done)
+            for _ in range(len(self._small)):
+                small = self._small.popleft()
+                self._go_on(small, end)
                 if time.perf_counter() > end:
                     break
         finally:
-            # What `done` led to has the next turn, too.
-            self._coming = bool(self._small)
-            if self._coming:
-                asyncio.get_running_loop().call_soon(self._turn)
+            if self._small:
+                self._turn_soon(asyncio.get_running_loop())
+
+    def _go_on(self, small: _Small, end: float) -> None:
+        reads, found = small.reads, small.found
+        outcome = self._all(reads[len(found):small.hinted], end)
+        if isinstance(outcome, OSError):
+            small.done(outcome)
+        elif len(found := found + outcome) == len(reads):
+            small.done(found)
+        elif self._speed.fast:
+            small.found = found
+            if len(found) == small.hinted:
+                self._hint(small)
+            self._small.append(small)
+        else:
+            self._in_thread(reads, found, small.done)
+
+    def _took(self, seconds: float) -> None:
+        if seconds >= _WAITED_S:
+            self._speed.took(seconds)
 
     def _in_thread(self, reads: Sequence[Read], found: list[bytes], done: Done) -> None:
         loop = asyncio.get_running_loop()
@@ -117,7 +145,7 @@ class LocalReads:
                 began = now
                 found.append(one.file.read(one.offset, one.length))
                 now = time.perf_counter()
-                self._speed.took(now - began)
+                self._took(now - began)
                 if now > end:
                     break
         except OSError as error:
