@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from buckram.core import bookkeeper_pb2 as pb
 from buckram.core import wire_v2, wire_v3
 from buckram.core.adds import AddRun, ack_frames, frame_add
-from buckram.core.context import OP_ADD, OP_FORCE, OP_LIST_ENTRIES, OP_READ, OP_READ_LAC, OP_WRITE_LAC
+from buckram.core.context import OP_ADD, OP_FORCE, OP_LIST_ENTRIES, OP_READ, OP_READ_LAC, OP_WRITE_LAC, Refused
 from buckram.core.entry import Digest, master_key
 from buckram.core.frames import frame
 from buckram.core.messages import (
@@ -232,6 +235,34 @@ def test_adds_and_other_requests_keep_their_order() -> None:
         order = [i.first if isinstance(i, AddRun) else "x" for i in items]
         assert order == [0, "x", 1, 2, "x", 3]
         assert len(server.feed(b"")) == 0
+
+
+READ_FRAMES = st.builds(
+    lambda size, header, ids, key: struct.pack(">IIqq", size, header, *ids) + key[:max(0, size - 20)],
+    st.sampled_from((20, 20, 20, 20, 40)),
+    st.sampled_from((0x02020000, 0x02020000, 0x02020001, 0x02020004, 0x01020000, 0x00000002, 0x03020000)),
+    st.tuples(st.integers(-2, 5), st.integers(-2, 5)), st.just(KEY),
+)
+
+
+@given(st.lists(READ_FRAMES, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=40))
+def test_reads_that_come_together_are_what_each_of_them_is_alone(frames: list[bytes], steps: list[int]) -> None:
+    expected: list[Item] = []
+    for one in frames:
+        try:
+            request, context = wire_v2.decode_request(one[4:])
+        except wire_v2.BadPacket as error:
+            expected.append(Close(str(error)))
+            break
+        refused = isinstance(request, Refused)
+        expected.append(Ready(encode_error(context, request.code)) if refused else Incoming(request, context))
+    server, stream, items = ServerProtocol(LIMIT), b"".join(frames), list[Item]()
+    for step in itertools.cycle(steps):
+        items += server.feed(stream[:step])
+        stream = stream[step:]
+        if not stream:
+            break
+    assert items == expected
 
 
 def test_deferred_sync_is_ignored_for_recovery() -> None:
