@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store_kit import NullStats, add, durable, read, stored
 
-from buckram.bookie.segments import OpenFiles
+from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.store import Store
 from buckram.config import StoreConfig
 from buckram.disk.local import MODES, LocalDisk

@@ -8,8 +8,9 @@ from itertools import islice
 import pytest
 
 from buckram.bookie.index import FooterBuilder, Place
+from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
-from buckram.bookie.segments import DirEntry, Footer, OpenFiles, Segment, load_footer
+from buckram.bookie.segments import DirEntry, Footer, Segment, load_footer
 from buckram.core.segment_format import RUN_RECORD, LedgerState
 from buckram.disk.memory import MemoryDisk
 from buckram.seams import Write

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from buckram.bookie.commit import GroupCommit
 from buckram.bookie.index import Place
+from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.read_ahead import CHUNK_BYTES, Chunks
-from buckram.bookie.segments import OpenFiles, Segment
+from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.core.segment_format import CorruptBytes, padded, run_extent, walk_run
 from buckram.seams import Disk, Read

@@ -14,8 +14,9 @@ from buckram.bookie.commit import GroupCommit
 from buckram.bookie.fetching import Fetch, Fetcher, FrameFetch, Outcome
 from buckram.bookie.index import Place
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable, Losses
+from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.read_ahead import CHUNK_BYTES
-from buckram.bookie.segments import MAX_RUNS, DirEntry, OpenFiles, Segment
+from buckram.bookie.segments import MAX_RUNS, DirEntry, Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.core.located import Extent, extended
 from buckram.core.packed import FrameParts

@@ -12,8 +12,9 @@ import uuid
 
 from buckram.bookie.ledger_table import LedgerRecord, Losses
 from buckram.bookie.log_scan import Scanned, scan_segment
+from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
-from buckram.bookie.segments import Footer, OpenFiles, Segment
+from buckram.bookie.segments import Footer, Segment
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
 from buckram.bookie.superblock import (

@@ -9,7 +9,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-from buckram.bookie.segments import OpenFiles, Segment
+from buckram.bookie.open_files import OpenFiles
+from buckram.bookie.segments import Segment
 from buckram.seams import Disk, Read
 
 CHUNK_BYTES = 1 << 20

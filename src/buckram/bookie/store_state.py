@@ -10,9 +10,10 @@ from buckram.bookie.commit import INDEX_LIMIT, PENDING_LIMIT, GroupCommit
 from buckram.bookie.index import SegmentIndex
 from buckram.bookie.ledger_table import RECORD_COST, LedgerTable, Losses
 from buckram.bookie.lookup import Lookup
+from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
-from buckram.bookie.segments import OpenFiles, Segment, load_footer
+from buckram.bookie.segments import Segment, load_footer
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.superblock import SegmentEntry, Superblock
 from buckram.config import StoreConfig

@@ -19,6 +19,7 @@ from buckram.client.intake import Intake
 from buckram.client.leaving import joined, leave
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.outbox import Outbox
+from buckram.client.payloads import all_as_bytes, as_bytes, check_entry_id
 from buckram.client.services import Services
 from buckram.core.append import AppendWindow
 from buckram.core.entry import Digest, master_key
@@ -228,17 +229,11 @@ class Writer:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         if type(payload) is not bytes:
-            payload = _as_bytes(payload)
+            payload = as_bytes(payload)
         if len(payload) > self._max_payload:
             raise EntryTooLarge(self.ledger_id, len(payload), self._max_payload)
-        if (entry_id is not None) is not self._window.explicit_ids:
-            raise InvalidArgument(
-                "this writer was created with explicit_ids=True: give every append its entry_id"
-                if entry_id is None
-                else f"entry_id={entry_id!r}: only a writer created with explicit_ids=True takes entry ids"
-            )
-        if entry_id is not None and (type(entry_id) is not int or not 0 <= entry_id < 2**63 - 1):
-            raise InvalidArgument(f"entry_id={entry_id!r}: needs an int from 0 to 2**63-2")
+        if entry_id is not None or self._window.explicit_ids:
+            check_entry_id(entry_id, self._window.explicit_ids)
         return payload
 
     def _checked_many(self, payloads: Iterable[Buffer]) -> Sequence[bytes]:
@@ -246,9 +241,7 @@ class Writer:
             raise self._refusal.with_traceback(None)
         if self._window.explicit_ids:
             raise InvalidArgument("append_many: this writer was created with explicit_ids=True, append one by one")
-        if isinstance(payloads, bytes | bytearray | memoryview | str):
-            raise InvalidArgument(f"append_many takes a sequence of payloads, not one {type(payloads).__name__}")
-        bodies = [payload if type(payload) is bytes else _as_bytes(payload) for payload in payloads]
+        bodies = all_as_bytes(payloads)
         largest = max(map(len, bodies), default=0)
         if largest > self._max_payload:
             raise EntryTooLarge(self.ledger_id, largest, self._max_payload)
@@ -402,9 +395,3 @@ class Writer:
 
     def _admit(self) -> None:
         self._intake.admit()
-
-
-def _as_bytes(payload: Buffer) -> bytes:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)  # a copy: the caller may change its buffer before it is sent
-    raise InvalidArgument(f"a payload must be bytes, bytearray or memoryview, not {type(payload).__name__}")

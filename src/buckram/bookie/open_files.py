@@ -1,0 +1,62 @@
+"""Files of sealed segments and of ledger tables that are open, and who reads them. What is in them is segments.py."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from buckram.seams import Disk, File
+
+
+class OpenFiles:
+    """Files of sealed segments and tables, opened when needed; at most `limit` stay open."""
+
+    def __init__(self, disk: Disk, limit: int = 256) -> None:
+        self._disk, self._limit = disk, limit
+        self._files: OrderedDict[str, File] = OrderedDict()
+        self._busy: dict[str, int] = {}
+        self._leaving: dict[str, list[File]] = {}
+        """Forgotten while they were held: closed when nobody holds the name any more."""
+
+    def get(self, name: str) -> File:
+        file = self._files.get(name)
+        if file is not None:
+            self._files.move_to_end(name)
+            return file
+        file = self._files[name] = self._disk.open(name, direct=True)
+        if len(self._files) > self._limit:
+            for old in self._files:
+                if old != name and not self._busy.get(old):
+                    self._files.pop(old).close()
+                    break
+        return file
+
+    def hold(self, name: str) -> File:
+        """Keep it open until `release`: a read in another thread uses it."""
+        file = self.get(name)
+        self._busy[name] = self._busy.get(name, 0) + 1
+        return file
+
+    def release(self, name: str) -> None:
+        left = self._busy[name] - 1
+        if left:
+            self._busy[name] = left
+        else:
+            del self._busy[name]
+            for file in self._leaving.pop(name, ()):
+                file.close()
+
+    def forget(self, name: str) -> None:
+        """Close it, after those who hold it."""
+        file = self._files.pop(name, None)
+        if file is None:
+            return
+        if name in self._busy:
+            self._leaving.setdefault(name, []).append(file)
+        else:
+            file.close()
+
+    def close(self) -> None:
+        for file in [*self._files.values(), *(file for files in self._leaving.values() for file in files)]:
+            file.close()
+        self._files.clear()
+        self._leaving.clear()

@@ -1,0 +1,36 @@
+"""What may be appended: the types of payloads and entry ids. How large it may be is the writer's to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from buckram.errors import InvalidArgument
+from buckram.types import Buffer, EntryId
+
+
+def as_bytes(payload: Buffer) -> bytes:
+    """The payload, or a copy of it where the caller could change it before it is sent. InvalidArgument."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidArgument(f"a payload must be bytes, bytearray or memoryview, not {type(payload).__name__}")
+
+
+def all_as_bytes(payloads: Iterable[Buffer]) -> list[bytes]:
+    """As `as_bytes`, each of them."""
+    if isinstance(payloads, bytes | bytearray | memoryview | str):
+        raise InvalidArgument(f"append_many takes a sequence of payloads, not one {type(payloads).__name__}")
+    return [payload if type(payload) is bytes else as_bytes(payload) for payload in payloads]
+
+
+def check_entry_id(entry_id: EntryId | None, explicit: bool) -> None:
+    """Whether an append may have this id, or none; `explicit`: the writer was created with explicit_ids."""
+    if (entry_id is not None) is not explicit:
+        raise InvalidArgument(
+            "this writer was created with explicit_ids=True: give every append its entry_id"
+            if entry_id is None
+            else f"entry_id={entry_id!r}: only a writer created with explicit_ids=True takes entry ids"
+        )
+    if type(entry_id) is not int or not 0 <= entry_id < 2**63 - 1:
+        raise InvalidArgument(f"entry_id={entry_id!r}: needs an int from 0 to 2**63-2")
