@@ -74,11 +74,13 @@ def lac_writes(draw: st.DrawFn) -> WriteLac:
     return WriteLac(ledger, lac, draw(KEYS), DIGEST.seal_lac(ledger, lac))
 
 
-FENCES = st.builds(Read, I64, ENTRY, st.just(True), KEYS, st.booleans())
-PLAIN_READS = st.builds(Read, I64, ENTRY, high_priority=st.booleans())
-POLLS = st.builds(
-    Read, I64, ENTRY, previous_lac=ENTRY, timeout_ms=st.none() | st.integers(0, 10**6), piggyback=st.booleans(),
-)
+# Of a named tuple `builds` would make up the fields that are left out.
+FENCES = st.tuples(I64, ENTRY, st.just(True), KEYS, st.booleans()).map(lambda fields: Read(*fields))
+PLAIN_READS = st.tuples(I64, ENTRY, st.booleans()).map(lambda drawn: Read(*drawn[:2], high_priority=drawn[2]))
+POLLS = st.fixed_dictionaries({
+    "ledger_id": I64, "entry_id": ENTRY, "previous_lac": ENTRY, "timeout_ms": st.none() | st.integers(0, 10**6),
+    "piggyback": st.booleans(),
+}).map(lambda fields: Read(**fields))
 BATCHES = st.builds(
     BatchRead, I64, I64, st.integers(-2**31, 2**31 - 1), st.integers(-2**63, 2**63 - 1), st.booleans(), KEYS,
 )
