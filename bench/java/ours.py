@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import itertools
 import json
 import os
 import random
@@ -17,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -121,30 +121,31 @@ async def _fill(client: Client, request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _sequential(client: Client, request: dict[str, Any]) -> dict[str, Any]:
-    """A ledger from end to end, again and again, two calls of 20,000 entries at a time; digests are checked."""
-    batch, size = request.get("range", 20_000), request.get("size", 1024)
+    """One ledger from end to end, again and again, by one reader; digests are checked."""
+    size = request.get("size", 1024)
     async with client.open(request["ledgers"][0]) as reader:
-        last = reader.last_confirmed
-        starts = itertools.cycle(range(0, last + 1, batch))
-        read = 0
+        expected = reader.last_confirmed + 1
 
-        async def chain(until: float) -> None:
-            nonlocal read
-            while time.perf_counter() < until:
-                first = next(starts)
-                payloads = await reader.read_payloads(first, min(last, first + batch - 1))
-                if len(payloads) != min(batch, last + 1 - first) or len(payloads[0]) != size:
-                    raise RuntimeError(f"{len(payloads)} entries from {first} on")
-                read += len(payloads)
-
-        async def chains(seconds: float) -> None:
+        async def reading(seconds: float) -> int:
             until = time.perf_counter() + seconds
-            await asyncio.gather(chain(until), chain(until))
+            read = 0
+            while True:
+                passed = 0
+                async with aclosing(reader.payload_chunks()) as chunks:
+                    async for payloads in chunks:
+                        if len(payloads[0]) != size or len(payloads[-1]) != size:
+                            raise RuntimeError(f"entry {passed} has {len(payloads[0])} bytes")
+                        passed += len(payloads)
+                        if time.perf_counter() > until:
+                            return read + passed
+                if passed != expected:
+                    raise RuntimeError(f"{passed} entries of {expected}")
+                read += passed
 
-        await chains(request.get("warm", 2.0))
-        read, began = 0, time.perf_counter()
+        await reading(request.get("warm", 2.0))
+        began = time.perf_counter()
         with counting():
-            await chains(request.get("seconds", 10.0))
+            read = await reading(request.get("seconds", 10.0))
         took = time.perf_counter() - began
     return {"entries": read, "per_s": read / took}
 

@@ -43,6 +43,10 @@ async def test_a_closed_ledger_is_read_by_range_entry_and_payload() -> None:
             assert (await reader.get(1499)).payload == b"payload 1499"
             assert [e.entry_id async for e in reader.entries(1490)] == list(range(1490, 1500))
             assert await reader.read_unconfirmed(3, 3) == entries[3:4]
+            assert [one async for chunk in reader.payload_chunks() for one in chunk] == payloads(1500)
+            assert [one async for chunk in reader.payload_chunks(5, 700) for one in chunk] == payloads(1500)[5:701]
+            with pytest.raises(NoSuchEntry):
+                await anext(reader.payload_chunks(7, 1500))
 
 
 @pytest.mark.parametrize("shape", ["3/2/2", "4/2/1", "2/2/2", "1/1/1", "4/3/2"])

@@ -55,6 +55,9 @@ def test_write_read_list_delete(client: sync.Client) -> None:
         assert reader.read_payloads(1, 2000) == [b"%d" % i for i in range(2000)]
         assert [e.entry_id for e in reader.entries()] == list(range(2001))
         assert sum(len(chunk) for chunk in reader.chunks(5, 105)) == 101
+        assert [len(payload) for chunk in reader.payload_chunks(5, 105) for payload in chunk] == [
+            len(entry.payload) for entry in reader.read(5, 105)
+        ]
         with pytest.raises(NoSuchEntry):
             reader.get(2001)
     assert writer.ledger_id in list(client.list())

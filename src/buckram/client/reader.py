@@ -143,14 +143,21 @@ class Reader:
             for entry in chunk:
                 yield entry
 
-    async def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncIterator[list[Entry]]:
+    def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[Entry], None]:
         """As `entries`, in lists as they were read."""
+        return self._chunks(first, last, self._digest.open_prefix)
+
+    def payload_chunks(self, first: EntryId = 0, last: EntryId | None = None) -> AsyncGenerator[list[bytes], None]:
+        """As `chunks`, but the payloads alone: the fastest way through much, in the memory of a few chunks."""
+        return self._chunks(first, last, self._digest.open_payloads)
+
+    async def _chunks(self, first: EntryId, last: EntryId | None, opener: Opener[T]) -> AsyncGenerator[list[T], None]:
         if last is None:
             last = await self.read_last_confirmed()
             if first > last:
                 return
         await self._check_range(first, last)
-        async with aclosing(self._stream(first, last, self._digest.open_prefix)) as stream:
+        async with aclosing(self._stream(first, last, opener)) as stream:
             async for chunk in stream:
                 yield chunk
 

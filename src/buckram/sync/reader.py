@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
+from typing import TypeVar
 
 from buckram.client.reader import Reader as _Reader
 from buckram.client.tail import Tail as _Tail
 from buckram.sync.thread import LoopThread, each
 from buckram.types import Entry, EntryId, LedgerMetadata
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -53,10 +56,17 @@ class Reader:
 
     def chunks(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[list[Entry]]:
         """Iterate over first..last in lists, reading ahead."""
-        self._thread.check()
-        source = self._reader.chunks(first, last)
+        return self._each(lambda: self._reader.chunks(first, last))
 
-        async def step() -> list[Entry] | None:
+    def payload_chunks(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[list[bytes]]:
+        """As `chunks`, but the payloads alone: the fastest way through much, in the memory of a few chunks."""
+        return self._each(lambda: self._reader.payload_chunks(first, last))
+
+    def _each(self, chunks: Callable[[], AsyncIterator[list[T]]]) -> Iterator[list[T]]:
+        self._thread.check()
+        source = chunks()
+
+        async def step() -> list[T] | None:
             return await anext(source, None)
 
         return each(self._thread, step, source)
