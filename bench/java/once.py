@@ -56,6 +56,8 @@ def tail(session: Session, run: Run) -> Figures:
 
 def fill(session: Session, run: Run) -> Figures:
     """Ten ledgers at full speed; bytes on the disk until all of it is where it stays, memory of the largest bookie."""
+    for key in list(session.filled):  # nobody has read it, and there may be no room for the data of both sides
+        session.discard(type(run).parse(key), session.filled.pop(key))
     check_room(session)
     side = session.side(run.bookies)
     settle(session.folder)
