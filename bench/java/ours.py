@@ -16,7 +16,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -131,7 +130,7 @@ async def _sequential(client: Client, request: dict[str, Any]) -> dict[str, Any]
             read = 0
             while True:
                 passed = 0
-                async with aclosing(reader.payload_chunks()) as chunks:
+                async with contextlib.aclosing(reader.payload_chunks()) as chunks:
                     async for payloads in chunks:
                         if len(payloads[0]) != size or len(payloads[-1]) != size:
                             raise RuntimeError(f"entry {passed} has {len(payloads[0])} bytes")

@@ -10,8 +10,6 @@ from buckram.types import Buffer, EntryId
 
 def as_bytes(payload: Buffer) -> bytes:
     """The payload, or a copy of it where the caller could change it before it is sent. InvalidArgument."""
-    if type(payload) is bytes:
-        return payload
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise InvalidArgument(f"a payload must be bytes, bytearray or memoryview, not {type(payload).__name__}")

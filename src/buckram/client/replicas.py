@@ -72,21 +72,21 @@ async def play(
     the next one's time has come.
     """
     first = race.start()
-    late = first[0] if isinstance(begun, Asked) else None
+    asked = first[0]
     if isinstance(begun, Asked):
         first = race.hedge()
     elif begun is not None:
-        first = race.answered(first[0], begun)
+        first = race.answered(asked, begun)
     elif len(first) == 1 and not (services.hedge_s and race.can_hedge):
-        answer = await _put(question, first[0])
+        answer = await _put(question, asked)
         check_running(scope)
-        report(services, first[0], answer)
-        first = race.answered(first[0], answer)
+        report(services, asked, answer)
+        first = race.answered(asked, answer)
     game = _Game(question, scope, soon)
     scope.hold(game)
     try:
-        if isinstance(begun, Asked) and late is not None:
-            game.take_over(late, begun)
+        if isinstance(begun, Asked):
+            game.take_over(asked, begun)
         game.ask(first)
         while (outcome := race.outcome) is None:
             answers = await game.answers(services.hedge_s if race.can_hedge else None)

@@ -113,15 +113,11 @@ class ClientProtocol:
             kind: object = None
         else:
             key, kind = _v2_key(request, number)
-            if (key in self._pending or key in self._abandoned) and self._has_rival(key, kind):
+            rivals = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
+            if any(rival != kind for rival in rivals):
                 raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
         self._register(key, _Pending(token, request, expires, kind))
         return key, data
-
-    def _has_rival(self, key: Key, kind: object) -> bool:
-        """Whether an answer with this key could be that of another request."""
-        kinds = [one.kind for one in self._pending.get(key, ())] + self._abandoned.get(key, [])
-        return any(other != kind for other in kinds)
 
     def _register(self, key: Key, pending: _Pending) -> None:
         self._pending.setdefault(key, []).append(pending)
@@ -216,9 +212,7 @@ class ClientProtocol:
         else:
             reply, operation, number = wire_v2.decode_reply(buffer, start, end)
             key = (operation, number, 0)
-            if type(reply) is ReadReply:
-                key = (operation, reply.ledger_id, reply.entry_id)
-            elif operation != OP_BATCH_READ:
+            if operation != OP_BATCH_READ:
                 key = (operation, getattr(reply, "ledger_id", 0), getattr(reply, "entry_id", 0))
         waiting = self._pending.get(key)
         if waiting is None:

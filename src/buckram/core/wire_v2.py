@@ -69,8 +69,6 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
     if isinstance(request, Read):
         if request.previous_lac is not None:
             raise InvalidArgument("a long poll needs protocol 3, protocol 2 has none")
-        if not request.fence and not request.high_priority and not request.master_key:
-            return _READ.pack(20, _PLAIN_READ, request.ledger_id, request.entry_id)
         flags = _read_flags(request)
         key = _read_key(request)
         return _READ.pack(20 + len(key), header_of(2, READENTRY, flags), request.ledger_id, request.entry_id) + key
@@ -210,8 +208,6 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             raise InvalidArgument(f"an AUTH request is answered by AuthReply, not {type(reply).__name__}")
         message = pb.AuthMessage(authPluginName=reply.plugin, payload=reply.payload).SerializeToString()
         return struct.pack(">II", 4 + len(message), header_of(context.version, AUTH)) + message
-    if type(reply) is ReadReply and context.version == 2 and reply.code is Code.OK and (body := reply.body) is not None:
-        return _REPLY.pack(24 + len(body), _PLAIN_READ, 0, context.ledger_id, context.entry_id) + body
     header = header_of(context.version, _OPCODE[context.operation])
     ledger, entry, number = context.ledger_id, context.entry_id, reply.code.v2
     if context.operation == OP_BATCH_READ:
