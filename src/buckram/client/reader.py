@@ -63,7 +63,7 @@ class Reader:
         self._reads = LedgerReads(services, ledger_id, digest, self._scope)
         self._follower = LedgerFollower(services.store, ledger_id, versioned, self._scope)
         self._quorum = quorum_of(versioned.metadata)
-        self._write_sets = [self._quorum.write_set(residue) for residue in range(self._quorum.ensemble_size)]
+        self._write_sets = self._quorum.write_sets()
         self._batches = self._quorum.mirrored and services.config.wire_protocol == 2
         self._singles = SingleReads(services, self._reads, self._scope)
         self._local = LocalReads(services, ledger_id, digest, self._scope)

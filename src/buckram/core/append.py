@@ -61,7 +61,7 @@ class AppendWindow:
         self.slots = list(range(size))
         self._size, self._qa, self._mirrored = size, quorum.ack_quorum, quorum.mirrored
         self._kth = size - quorum.ack_quorum
-        self._write_sets = [quorum.write_set(residue) for residue in range(size)]
+        self._write_sets = quorum.write_sets()
         self._marks = [NO_ENTRY] * size
         self._beyond: list[list[tuple[EntryId, EntryId]]] = [[] for _ in range(size)]
         self._scattered = 0

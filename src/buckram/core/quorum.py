@@ -62,6 +62,10 @@ class Quorum:
         start = entry % size
         return tuple((start + i) % size for i in range(self.write_quorum))
 
+    def write_sets(self) -> list[tuple[int, ...]]:
+        """All of them, by entry modulo E: for who needs one for each entry."""
+        return [self.write_set(entry) for entry in range(self.ensemble_size)]
+
     def ensemble_set(self, entry: EntryId) -> tuple[int, ...]:
         """All E positions rotated to begin with the entry's first: the order of long polls and of force."""
         size = self.ensemble_size
@@ -89,7 +93,7 @@ class Quorum:
 
     def windows(self) -> list[tuple[int, ...]]:
         """The distinct write sets as sets of positions: one for E == Qw, else E of them."""
-        return [self.write_set(entry) for entry in range(1 if self.mirrored else self.ensemble_size)]
+        return [self.write_set(0)] if self.mirrored else self.write_sets()
 
     def covered(self, known: Collection[int]) -> bool:
         """Coverage by windows (1.3): no write set has Qa members that are all unknown.
