@@ -19,13 +19,21 @@ from buckram.bookie.store import Store
 from buckram.config import StoreConfig
 from buckram.disk.local import MODES, LocalDisk
 from buckram.errors import ConfigError
-from buckram.seams import Read, Write
+from buckram.seams import File, Read, Write
 
 
 async def write(disk: LocalDisk, *writes: Write) -> OSError | None:
     future: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
     disk.write(writes, future.set_result)
     return await future
+
+
+async def zeros(directory: Path, size: int) -> tuple[LocalDisk, File]:
+    """A disk with one file of so many."""
+    disk = LocalDisk(directory)
+    file = disk.open("a", create=True)
+    assert await write(disk, Write(file, 0, [bytes(size)])) is None
+    return disk, file
 
 
 async def fetched(disk: LocalDisk, reads: list[Read]) -> list[bytes] | OSError:
@@ -179,9 +187,7 @@ async def test_small_reads_are_waited_for_some_time_at_once_while_the_device_is_
         return now[0]
 
     monkeypatch.setattr("buckram.disk.local_reads.time.perf_counter", tick)
-    disk = LocalDisk(tmp_path)
-    file = disk.open("a", create=True)
-    assert await write(disk, Write(file, 0, [bytes(4096)])) is None
+    disk, file = await zeros(tmp_path, 4096)
 
     async def turns(count: int) -> int:
         """After how many turns of the loop so many reads were answered."""
@@ -219,9 +225,7 @@ async def test_the_device_is_told_of_every_small_read_before_it_is_waited_for(
     early: list[bool] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, *rest: told.append(at) or tell(fd, at, *rest))
     monkeypatch.setattr(os, "pread", lambda fd, size, at: early.append(at not in told) or read(fd, size, at))
-    disk = LocalDisk(tmp_path)
-    file = disk.open("a", create=True)
-    assert await write(disk, Write(file, 0, [bytes(4096) * 256])) is None
+    disk, file = await zeros(tmp_path, 4096 * 256)
     early.clear()
     assert await fetched(disk, [Read(file, 4096 * number, 64) for number in range(256)]) == [bytes(64)] * 256
     assert early == [False] * 256
