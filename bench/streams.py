@@ -118,7 +118,6 @@ async def tail(client: Client) -> Figures:
 
         reading = asyncio.create_task(follow())
         await asyncio.sleep(0.5)
-        began = time.perf_counter()
         sent = 0
         all_sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -132,7 +131,7 @@ async def tail(client: Client) -> Figures:
             if sent == total and not all_sent.done():
                 all_sent.set_result(None)
 
-        with every(FINE_S, send, all_sent):
+        with every(FINE_S, send, all_sent) as began:
             await all_sent
         await writer.flush()
         async with asyncio.timeout(30):

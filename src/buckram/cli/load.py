@@ -12,10 +12,11 @@ import ctypes
 import os
 import random
 import resource
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import BuckramError, BufferFull, InvalidArgument
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from buckram.client.reader import Reader
     from buckram.client.writer import Writer
 
-TICK_MIN_S, TICK_MAX_S = 0.0008, 0.001
+TICK_MIN_S, TICK_MAX_S = 0.0002, 0.001
+_WAKING_NS = 100_000
+"""So long after its timer has expired a sleeper is awake, at best."""
 WARM_UP_SHARE = 0.1
 PAYLOADS = 64
 
@@ -185,19 +188,20 @@ async def _paced(writers: list[Writer], payloads: list[bytes], load: WriteLoad, 
                 future.add_done_callback(partial(done, due))
             sent += 1
 
-    began = clock()
-    with every(min(TICK_MAX_S, max(TICK_MIN_S, interval)), send, finished):
+    with every(min(TICK_MAX_S, max(TICK_MIN_S, interval)), send, finished) as began:
         await finished
 
 
 @contextlib.contextmanager
-def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) -> Iterator[None]:
+def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) -> Iterator[float]:
     """Call `call` on the loop each `period` seconds; periods that passed meanwhile are one call. Loop timers have a
     millisecond's grain; the kernel's timerfd has none. No task: waking one would cost as much as what it sends.
-    `until`, which the caller waits for, fails with what `call` raises."""
+    `until`, which the caller waits for, fails with what `call` raises. Gives the moment from which the periods count
+    (time.perf_counter), so that what is due at their ends need not wait for the next one."""
     loop = asyncio.get_running_loop()
-    descriptor = _timerfd(period)
+    descriptor = _timerfd()
     timer: asyncio.TimerHandle | None = None
+    nanoseconds, periods = int(period * 1e9), 0
 
     def called() -> None:
         try:
@@ -207,8 +211,12 @@ def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) 
                 until.set_exception(error)
 
     def expired(number: int) -> None:
+        nonlocal periods
         with contextlib.suppress(BlockingIOError):
-            os.read(number, 8)
+            periods += int.from_bytes(os.read(number, 8), sys.byteorder)
+        end = began + periods * nanoseconds / 1e9
+        while time.perf_counter() < end:
+            pass  # woken sooner than usual
         called()
 
     def elapsed() -> None:
@@ -216,12 +224,14 @@ def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) 
         timer = loop.call_later(period, elapsed)
         called()
 
+    began = time.perf_counter()
     if descriptor is None:
         timer = loop.call_later(period, elapsed)
     else:
+        _arm(descriptor, nanoseconds, nanoseconds - min(_WAKING_NS, nanoseconds // 2))
         loop.add_reader(descriptor, expired, descriptor)
     try:
-        yield
+        yield began
     finally:
         if descriptor is not None:
             loop.remove_reader(descriptor)
@@ -230,19 +240,24 @@ def every(period: float, call: Callable[[], None], until: asyncio.Future[None]) 
             timer.cancel()
 
 
-def _timerfd(period: float) -> int | None:
+def _timerfd() -> int | None:
     """A Linux timer as a file descriptor; None elsewhere."""
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        descriptor: int = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor: int = _libc().timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     except (AttributeError, OSError):
         return None
-    if descriptor < 0:
-        return None
-    nanoseconds = int(period * 1e9)
-    spec = (ctypes.c_long * 4)(0, nanoseconds, 0, nanoseconds)
-    libc.timerfd_settime(descriptor, 0, spec, None)
-    return descriptor
+    return descriptor if descriptor >= 0 else None
+
+
+def _arm(descriptor: int, period: int, first: int) -> None:
+    """It expires in `first` nanoseconds and each `period` from then on."""
+    times = (ctypes.c_long * 4)(0, period, 0, first)
+    _libc().timerfd_settime(descriptor, 0, times, None)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 async def read_sequential(reader: Reader, batch: int) -> dict[str, Any]:
