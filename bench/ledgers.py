@@ -31,10 +31,11 @@ def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         for batch in _batches(ledgers):
             while batch:
-                frames: list[bytes] = []
-                for ledger in batch:
-                    frames += frame_adds(digest, key, ledger, entry, entry - 1, entry * size, body, RECOVERY_ADD)[0]
-                connection.sendall(b"".join(frames))
+                frames = b"".join(
+                    frame_adds(digest, key, ledger, entry, entry - 1, entry * size, body, RECOVERY_ADD)[0]
+                    for ledger in batch
+                )
+                connection.sendall(frames)
                 got = _read(connection, len(batch) * ACK_BYTES)
                 answers = [ACK.unpack_from(got, at) for at in range(0, len(got), ACK_BYTES)]
                 if odd := [code for _, _, code, _, _ in answers if code not in (OK, TOO_BUSY)]:

@@ -41,7 +41,7 @@ def deaf(port: int, ledger: int, number: int, end: float, sent: list[int]) -> No
                 )
                 first += len(payloads)
                 # A frame cut in half would be a malformed one: the rest stays to be sent.
-                left = memoryview(b"".join(frames) + reads)
+                left = memoryview(frames + reads)
                 while left and time.monotonic() < end:
                     with contextlib.suppress(TimeoutError):
                         taken = connection.send(left)

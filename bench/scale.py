@@ -146,7 +146,7 @@ class _Spread:
                 frames, _, _ = frame_adds(
                     digest, key, FIRST_MADE + number, first, first - 1, first * 1024, body, RECOVERY_ADD
                 )
-                writers[number].write(b"".join(frames))
+                writers[number].write(frames)
                 self._entries[number] += BATCH
                 self._sent += BATCH
             await asyncio.sleep(0.001)

@@ -14,13 +14,15 @@ from buckram.core.entry import Digest, master_key
 from buckram.errors import BuckramError, Code
 from buckram.types import DigestType
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 DIGEST = Digest(DigestType.CRC32C, b"")
 KEY = master_key(b"")
 LIMIT = 5 * 1024 * 1024
 
 
 def adds(ledger: int, first: int, count: int, size: int = 10, lac: int = -1, flags: int = 0) -> bytes:
-    return b"".join(frame_adds(DIGEST, KEY, ledger, first, lac, 0, [bytes(size)] * count, flags)[0])
+    return frame_adds(DIGEST, KEY, ledger, first, lac, 0, [bytes(size)] * count, flags)[0]
 
 
 def test_consecutive_ids_of_one_ledger_are_one_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buckram.core import wire_v2, wire_v3
-from buckram.core.adds import ack_frames, frame_adds
+from buckram.core.adds import ack_frames, cut_frames, frame_adds
 from buckram.core.client_protocol import MAX_ABANDONED, ClientProtocol, Conflict
 from buckram.core.context import OP_ADD, OP_BATCH_READ, OP_READ, ReplyContext
 from buckram.core.entry import Digest, master_key
@@ -129,7 +129,7 @@ def test_a_lane_against_a_real_server_end(version: int) -> None:
     client, server, sink = ClientProtocol(version, LIMIT), ServerProtocol(LIMIT), Sink()
     frames, acks, _ = frame_adds(DIGEST, KEY, 7, 0, -1, 0, [b"%d" % i for i in range(20)])
     runs = [(sink, 1, 0, 9), (sink, 2, 10, 19)]
-    sent = client.adds(b"".join(frames), acks, runs, 9.0)
+    sent = client.adds(frames, acks, runs, 9.0)
     client.request(Read(7, 3), "read", 9.0)
     answers = b""
     for run in server.feed(sent):
@@ -147,10 +147,10 @@ def test_a_lane_against_a_real_server_end(version: int) -> None:
 def test_v3_lane_errors_and_timeouts() -> None:
     client, sink = ClientProtocol(3, LIMIT), Sink()
     frames, acks, _ = frame_adds(DIGEST, KEY, 7, 0, -1, 0, [b"x"] * 3, 2)
-    data = client.adds(b"".join(frames), acks, [(sink, 1, 0, 2)], 2.0)
+    data = client.adds(frames, acks, [(sink, 1, 0, 2)], 2.0)
     request = wire_v3.decode_request(data[4:4 + int.from_bytes(data[:4], "big")])
     assert request is not None
-    assert request[0] == Add(7, 0, KEY, frames[0][28:], recovery=True, high_priority=True)
+    assert request[0] == Add(7, 0, KEY, cut_frames(frames)[0][28:], recovery=True, high_priority=True)
     reply = wire_v3.encode_reply(ReplyContext(3, 3, OP_ADD, 7, 1, 2), AddReply(Code.FENCED, 7, 1))
     assert client.feed(reply).acks == [(sink, 1, 1, 1, Code.FENCED, 7)]
     assert client.expire(1.9).acks == []
@@ -161,7 +161,7 @@ def test_v3_lane_errors_and_timeouts() -> None:
 def test_deferred_sync_travels_only_on_v3() -> None:
     client = ClientProtocol(3, LIMIT)
     frames, acks, _ = frame_adds(DIGEST, KEY, 7, 0, -1, 0, [b"x"])
-    decoded = wire_v3.decode_request(client.adds(frames[0], acks, [(Sink(), 0, 0, 0)], 2.0, True)[4:])
+    decoded = wire_v3.decode_request(client.adds(frames, acks, [(Sink(), 0, 0, 0)], 2.0, True)[4:])
     assert decoded is not None
     assert isinstance(decoded[0], Add)
     assert decoded[0].deferred_sync

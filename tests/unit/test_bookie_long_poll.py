@@ -86,7 +86,7 @@ async def test_a_lac_is_told_before_the_entry_that_brought_it_is_synced(tmp_path
 def test_the_proof_of_a_run_is_its_first_entry_that_is_one_or_of_many_the_last(sizes: tuple[int, ...]) -> None:
     payloads = [bytes(size) for size in sizes]
     frames = [
-        frame_adds(DIGEST, KEY, 7, 3 + n, 2 + n, 0, [payload])[0][0] for n, payload in enumerate(payloads)
+        frame_adds(DIGEST, KEY, 7, 3 + n, 2 + n, 0, [payload])[0] for n, payload in enumerate(payloads)
     ]
     _, (run,) = scan_adds(b"".join(frames), 0, 1 << 20)
     last = len(sizes) - 1
@@ -98,11 +98,11 @@ def test_the_proof_of_a_run_is_its_first_entry_that_is_one_or_of_many_the_last(s
 def test_a_stale_entry_proves_nothing() -> None:
     fresh, _, _ = frame_adds(DIGEST, KEY, 7, 3, 9, 0, [b"a"])
     stale, _, _ = frame_adds(DIGEST, KEY, 7, 4, 2, 0, [b"b"])
-    _, (run,) = scan_adds(fresh[0] + stale[0], 0, 1 << 20)
+    _, (run,) = scan_adds(fresh + stale, 0, 1 << 20)
     assert run.lac == 9
-    assert run.proof(5) == fresh[0][28:]
+    assert run.proof(5) == fresh[28:]
     assert run.proof(9) is None
-    many = [frame_adds(DIGEST, KEY, 7, 3 + n, 9 - n, 0, [b"c"])[0][0] for n in range(5)]
+    many = [frame_adds(DIGEST, KEY, 7, 3 + n, 9 - n, 0, [b"c"])[0] for n in range(5)]
     _, (run,) = scan_adds(b"".join(many), 0, 1 << 20)
     assert run.proof(5) is None
 

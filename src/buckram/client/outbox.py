@@ -12,7 +12,7 @@ from buckram.client.copies import Copies
 from buckram.client.services import Services
 from buckram.client.turn import Load
 from buckram.core.acks import AckSink
-from buckram.core.adds import frame_adds
+from buckram.core.adds import cut_frames, frame_adds
 from buckram.core.append import AppendWindow, Run, Send
 from buckram.core.entry import Digest
 from buckram.types import EntryId
@@ -126,17 +126,17 @@ class Outbox:
 
     def _send_run(self, first: EntryId, bodies: list[bytes], length: int) -> int:
         window = self._window
-        frames, acks, after = frame_adds(self._digest, self._key, window.ledger_id, first, window.lac, length, bodies)
+        data, acks, after = frame_adds(self._digest, self._key, window.ledger_id, first, window.lac, length, bodies)
         count = len(bodies)
         last = first + count - 1
         if window.quorum.mirrored:
-            data, sink = frames[0] if count == 1 else b"".join(frames), self._sink
+            sink = self._sink
             window.start(Run(first, last, data, acks, after - length))
             self.copies.unanswered += count * len(self._targets)
             for load, slot in self._targets:
                 load.put(data, acks, (sink, slot, first, last))
         else:
-            run = Run(first, last, frames, acks, after - length)
+            run = Run(first, last, cut_frames(data), acks, after - length)
             window.start(run)
             self._put(window.stripe(run))
         return after

@@ -1,21 +1,20 @@
 """The hot forms of adds: runs of v2 ADD frames on both ends, and their answers. Matching answers is core/acks.
 
-Per entry there is one unpack and a few compares here, and nothing else; everything that needs a decision happens per
-run. Other operations and the v3 wire are wire_v2, wire_v3; which of them a packet is, protocol.
+What is done for each entry is scan and seal; everything that needs a decision happens per run. Other operations and
+the v3 wire are wire_v2, wire_v3; which of them a packet is, protocol.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import google_crc32c
-
 from buckram.core.entry import ENTRY_HEADER, Digest
+from buckram.core.hot import scanned, sealed
 from buckram.errors import Code
-from buckram.types import Buffer, DigestType, EntryId, LedgerId
+from buckram.types import DigestType, EntryId, LedgerId
 
 RECOVERY_ADD = 0x0002
 HIGH_PRIORITY = 0x0004
@@ -26,10 +25,8 @@ FRAME_OVERHEAD = 28
 ACK_BYTES = 28
 MAX_RUN_BYTES = 64 * 1024
 _FEW = 4
-_MIN_PACKET = 24 + 24  # header, key, then ledger, entry and LAC of the stored entry
 _ADD = struct.Struct(">II20sqqq")
 _PREFIX = struct.Struct(">II20s")
-_SEALED_CRC32C = struct.Struct(">II20s32sI")
 ACK = struct.Struct(">IIiqq")
 """length 24, header, code, ledger, entry"""
 _LOW_BYTES = bytes(range(256))
@@ -106,42 +103,11 @@ def scan_adds(
     Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.
     """
-    runs: list[AddRun] = []
-    unpack = _ADD.unpack_from
-    size = len(chunk)
-    stop = size - _ADD.size
-    max_packet = max_frame_bytes - 4
-    start = run_ledger = run_header = next_entry = run_length = cap = -1
-    first = stride = top = 0
-    run_key = b""
-    while offset <= stop:
-        length, header, key, ledger, entry, lac = unpack(chunk, offset)
-        end = offset + 4 + length
-        if entry == next_entry and ledger == run_ledger and header == run_header and end <= cap and key == run_key:
-            if length != run_length:
-                if length < _MIN_PACKET or length > max_packet:
-                    break
-                stride = 0
-            if lac > top:
-                top = lac
-        else:
-            if (
-                end > size or header >> 16 != 0x0201 or length < _MIN_PACKET or length > max_packet
-                or entry < 0 or ledger < 0
-            ):
-                break
-            if start >= 0:
-                flags, count = run_header & 0xFFFF, next_entry - first
-                runs.append(AddRun(chunk, start, offset, run_ledger, first, count, run_key, flags, top, stride))
-            start, cap = offset, min(size, offset + max_run_bytes)
-            run_ledger, run_header, run_key, run_length = ledger, header, key, length
-            first, top, stride = entry, lac, length + 4
-        next_entry = entry + 1
-        offset = end
-    if start >= 0:
-        flags, count = run_header & 0xFFFF, next_entry - first
-        runs.append(AddRun(chunk, start, offset, run_ledger, first, count, run_key, flags, top, stride))
-    return offset, runs
+    offset, rows = scanned(chunk, offset, max_frame_bytes - 4, max_run_bytes)
+    return offset, [
+        AddRun(chunk, start, end, ledger, first, count, chunk[start + 8:start + FRAME_OVERHEAD], flags, lac, stride)
+        for start, end, ledger, first, count, flags, lac, stride in rows
+    ]
 
 
 def ack_frames(
@@ -167,35 +133,36 @@ def ack_frames(
 
 def frame_adds(
     digest: Digest, master_key: bytes, ledger_id: LedgerId, first: EntryId, lac: EntryId, length_before: int,
-    payloads: Sequence[Buffer], flags: int = 0,
-) -> tuple[list[bytes], bytes, int]:
-    """Seal and frame consecutive entries. -> (ADD frames, expected OK answers as one blob, ledger length after).
+    payloads: list[bytes], flags: int = 0,
+) -> tuple[bytes, bytes, int]:
+    """Seal and frame consecutive entries. -> (ADD frames, expected OK answers, each one after another; ledger length
+    after).
 
     `length_before`: payload bytes of the ledger before `first`. The caller has checked payload sizes.
     """
     header = ADD_HEADER | flags
-    length, entry = length_before, first
-    frames: list[bytes] = []
-    add = frames.append
-    pack_head = ENTRY_HEADER.pack
     if digest.kind is DigestType.CRC32C:
-        crc, pack = google_crc32c.extend, _SEALED_CRC32C.pack
-        for payload in payloads:
-            body = payload if type(payload) is bytes else bytes(payload)
-            size = len(body)
-            length += size
-            head = pack_head(ledger_id, entry, lac, length)
-            add(pack(size + 60, header, master_key, head, crc(crc(0, head), body)) + body)
-            entry += 1
+        data, length = sealed(header, master_key, ledger_id, first, lac, length_before, payloads)
     else:
-        compute, prefix, fixed = digest.compute, _PREFIX.pack, 56 + digest.size
-        for payload in payloads:
-            size = payload.nbytes if type(payload) is memoryview else len(payload)
-            length += size
-            head = pack_head(ledger_id, entry, lac, length)
-            add(b"".join((prefix(size + fixed, header, master_key), head, compute(head, payload), payload)))
-            entry += 1
-    return frames, ack_frames(ledger_id, first, entry - first), length
+        length = length_before
+        frames: list[bytes] = []
+        compute, fixed = digest.compute, 56 + digest.size
+        for entry, payload in enumerate(payloads, first):
+            length += len(payload)
+            head = ENTRY_HEADER.pack(ledger_id, entry, lac, length)
+            frames += (_PREFIX.pack(len(payload) + fixed, header, master_key), head, compute(head, payload), payload)
+        data = b"".join(frames)
+    return data, ack_frames(ledger_id, first, len(payloads)), length
+
+
+def cut_frames(data: bytes) -> list[bytes]:
+    """Each frame of `frame_adds` by itself."""
+    frames: list[bytes] = []
+    at = 0
+    while at < len(data):
+        start, at = at, at + 4 + int.from_bytes(data[at:at + 4], "big")
+        frames.append(data[start:at])
+    return frames
 
 
 def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:

@@ -11,16 +11,14 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any
 
 import google_crc32c
 
-from buckram.core.crc_columns import digests_match
+from buckram.core.hot import verified
 from buckram.core.packed import PackedBodies
-from buckram.core.strides import all_equal, count_up
+from buckram.core.verify import OVERHEAD, fields
 from buckram.errors import DigestMismatch, InvalidArgument
 from buckram.types import Buffer, DigestType, Entry, EntryId, LedgerId
 
@@ -36,10 +34,6 @@ _U64 = struct.Struct(">Q")
 _SIZES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}
 _crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 _crc32c_of: Callable[[bytes], int] = google_crc32c.value
-_BLOCK = 128
-"""Entries of equal size that are verified together: large enough to pay, small enough to stay in the cache."""
-_COLUMNS_FROM = 256
-"""From so many entries on, checking their headers column by column costs less than a call for each."""
 
 
 def master_key(password: bytes) -> bytes:
@@ -215,46 +209,24 @@ class Digest:
     ) -> int:
         """How many entries from `first` on are verified; what they hold is appended to the (empty) sinks given.
 
-        `heads` receives four numbers for each in the bytes' own order. Ends early, maybe at once, where a block is not
+        `heads` receives four numbers for each in the bytes' own order. Ends early, maybe at once, where they are not
         good as a whole or not of this simple kind.
         """
         stride, count = packed.stride, len(packed)
         if self.kind is not DigestType.CRC32C or not stride or count < 2 or first + count > 2**63:
             return 0
         packet, at = packed.packet, packed.starts[0]
-        size = packed.ends[0] - at - 36
+        size = packed.ends[0] - at - OVERHEAD
         if size < 0:
             return 0
-        ledger = ledger_id.to_bytes(8, "big", signed=True)
-        if not all_equal(packet, at, stride, count, ledger) or not count_up(packet, at + 8, stride, count, first):
-            return 0
-        if count >= _COLUMNS_FROM:
-            crcs = array("I")
-            for block in _fields(packed, count, 36, f"{size}s"):
-                crcs.extend(map(_crc32c_of, block))
-                if payloads is not None:
-                    payloads += block
-            if digests_match(packet, at, stride, size, crcs, _may_differ(first, first + count - 1)):
-                if digests is not None:
-                    for block in _fields(packed, count, ENTRY_HEADER_BYTES, "I"):
-                        digests += block
-                if heads is not None:
-                    for block in _fields(packed, count, 0, f"{ENTRY_HEADER_BYTES}s"):
-                        heads.frombytes(b"".join(block))
-                return count
-            if payloads:  # somewhere is a bad one: look closer
-                payloads.clear()
-        for number, fields in enumerate(_fields(packed, count, 0, f"{ENTRY_HEADER_BYTES}sI{size}s")):
-            block = fields[2::3]
-            if tuple(map(_crc32c, map(_crc32c_of, fields[::3]), block)) != fields[1::3]:
-                return number * _BLOCK
-            if payloads is not None:
-                payloads += block
-            if digests is not None:
-                digests += fields[1::3]
-            if heads is not None:
-                heads.frombytes(b"".join(fields[::3]))
-        return count
+        good = verified(packet, at, stride, count, size, ledger_id, first, payloads)
+        if digests is not None:
+            for block in fields(packet, at, stride, good, ENTRY_HEADER_BYTES, "I"):
+                digests += block
+        if heads is not None:
+            for block in fields(packet, at, stride, good, 0, f"{ENTRY_HEADER_BYTES}s"):
+                heads.frombytes(b"".join(block))
+        return good
 
     def seal_lac(self, ledger_id: LedgerId, lac: EntryId) -> bytes:
         """The explicit-LAC packet: i64 ledger, i64 LAC, digest over both."""
@@ -272,26 +244,6 @@ class Digest:
         if ledger != ledger_id:
             raise DigestMismatch(ledger_id, f"got a LAC packet of ledger {ledger} instead")
         return int(lac)
-
-
-def _fields(packed: PackedBodies, count: int, skip: int, kind: str) -> Iterator[tuple[Any, ...]]:
-    """Fields of each of the first `count` entries, a tuple for a block; they begin `skip` bytes into the entry."""
-    packet, stride = packed.packet, packed.stride
-    gap = stride - (packed.ends[0] - packed.starts[0])
-    for done in range(0, count, _BLOCK):
-        block = _fields_of(gap + skip, kind, stride, min(_BLOCK, count - done))
-        yield block.unpack_from(packet, packed.starts[done] - gap)
-
-
-@lru_cache(maxsize=32)
-def _fields_of(skip: int, kind: str, stride: int, count: int) -> struct.Struct:
-    rest = stride - skip - struct.calcsize(">" + kind)
-    return struct.Struct(">" + f"{skip}x{kind}{rest}x" * count)
-
-
-def _may_differ(first: EntryId, last: EntryId) -> range:
-    """The places in the header that may differ in entries of one ledger from `first` to `last`."""
-    return range(14 if first >> 16 == last >> 16 else 8, ENTRY_HEADER_BYTES)
 
 
 def entry_ids(stored: Buffer) -> tuple[LedgerId, EntryId, EntryId]:

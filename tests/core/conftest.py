@@ -1,0 +1,19 @@
+"""Tests of what has a compiled twin run with both."""
+
+from __future__ import annotations
+
+import pytest
+
+from buckram.core import adds, entry, hot, scan, seal, verify
+
+
+@pytest.fixture(params=["compiled", "python"])
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two forms the test runs with; use it where digests or adds are tested."""
+    if request.param == "compiled" and not hot.COMPILED:
+        pytest.skip("the compiled twins were not built here")
+    if request.param == "python":
+        monkeypatch.setattr(entry, "verified", verify.verified)
+        monkeypatch.setattr(adds, "sealed", seal.sealed)
+        monkeypatch.setattr(adds, "scanned", scan.scanned)
+    return str(request.param)
