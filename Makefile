@@ -21,6 +21,7 @@ help:  ## this list
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml scripts/make_venv.py src/buckram/core/_hot.c
+	@rm -rf src/buckram/core/_hot.*.so build/lib.* build/temp.*
 	@"$(PYTHON)" scripts/make_venv.py .venv -e '.[compression,dev,examples,jre,spark]' >&2
 	@touch $(STAMP)
 

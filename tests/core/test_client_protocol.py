@@ -24,6 +24,8 @@ from buckram.core.protocol import Incoming, ServerProtocol, encode_add_replies
 from buckram.errors import BuckramError, Code, InvalidArgument
 from buckram.types import DigestType
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 LIMIT = 5 * 1024 * 1024
 KEY = master_key(b"")
 DIGEST = Digest(DigestType.CRC32C, b"")

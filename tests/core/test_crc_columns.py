@@ -14,6 +14,8 @@ from buckram.core.packed import PackedBodies
 from buckram.core.strides import count_up
 from buckram.types import DigestType
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 ALL = range(HEAD_BYTES)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +18,20 @@ from hypothesis import strategies as st
 
 from buckram.core import hot, scan, seal, verify
 
-pytestmark = pytest.mark.skipif(not hot.COMPILED, reason="the compiled twins were not built here")
+built = pytest.mark.skipif(not hot.COMPILED, reason="the compiled twins were not built here")
 KEY = b"k" * 20
 IDS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 70_000), st.integers(2**63 - 700, 2**63 - 1))
 PAYLOADS = st.one_of(
     st.tuples(st.integers(0, 40), st.integers(1, 600)).map(lambda shape: [bytes([shape[0]]) * shape[0]] * shape[1]),
     st.lists(st.binary(max_size=50), max_size=12),
 )
+
+
+def test_they_are_built_where_they_can_be() -> None:
+    compiler = shutil.which("cc") and Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    if not compiler or platform.machine() != "x86_64" or os.environ.get("BUCKRAM_PURE"):
+        pytest.skip("nothing is compiled here")
+    assert hot.COMPILED, "`make setup` says why not: pip install -v -e ."
 
 
 def outcome(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -30,6 +41,7 @@ def outcome(work: Callable[..., Any], *arguments: Any) -> Any:
         return type(error)
 
 
+@built
 @given(st.integers(0, 2**32 - 1), IDS, IDS, IDS, IDS, PAYLOADS)
 @example(0, 1, 2**63 - 1, 0, 0, [b"the last id of all"])
 @example(0, 1, 2**63 - 1, 0, 0, [b"the last id of all", b"and one more"])
@@ -41,6 +53,7 @@ def test_sealed(header: int, ledger: int, first: int, lac: int, length: int, pay
     assert outcome(hot.sealed, *arguments) == outcome(seal.sealed, *arguments)
 
 
+@built
 @given(
     ledger=st.integers(0, 2**63 - 1), first=st.one_of(st.integers(0, 70_000), st.integers(2**63 - 700, 2**63 - 601)),
     size=st.integers(0, 40), count=st.integers(1, 600), gap=st.integers(0, 30), at=st.integers(0, 9),
@@ -74,6 +87,7 @@ def test_verified(
         assert theirs == mine[:said]
 
 
+@built
 @pytest.mark.parametrize("change", [
     {"at": -1}, {"at": 2}, {"at": 2**62}, {"stride": 45}, {"stride": 47}, {"stride": 2**62}, {"count": 0},
     {"count": 4}, {"count": -1}, {"count": 2**62}, {"size": -1}, {"size": 2**62}, {"size": 11},
@@ -85,6 +99,7 @@ def test_what_does_not_fit_is_refused_by_both(change: dict[str, int]) -> None:
             work(bytes(1 + 3 * 46), shape["at"], shape["stride"], shape["count"], shape["size"], 7, 0, [])
 
 
+@built
 @pytest.mark.parametrize("payloads", [("a",), (b"a", None), (bytearray(b"a"),)])
 def test_payloads_are_bytes(payloads: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="not bytes"):
@@ -100,6 +115,7 @@ FRAMES = st.lists(st.tuples(
 ), max_size=12)  # fmt: skip
 
 
+@built
 @given(
     FRAMES, st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=3), st.integers(0, 60),
     st.sampled_from([0, 1, 7, 74]), st.sampled_from([47, 48, 70, 1000]), st.sampled_from([0, 60, 150, 400, 65536]),
@@ -119,6 +135,7 @@ def test_scanned(
     assert hot.scanned(*arguments) == scan.scanned(*arguments)
 
 
+@built
 def test_ids_at_the_end_of_their_range_begin_a_run_and_end_it() -> None:
     chunk = seal.sealed(0x0201_0000, KEY, 1, 2**63 - 2, 0, 0, [b"a", b"b"])[0]
     chunk += seal.sealed(0x0201_0000, KEY, 1, -(2**63), 0, 0, [b"c"])[0]
@@ -126,11 +143,13 @@ def test_ids_at_the_end_of_their_range_begin_a_run_and_end_it() -> None:
         assert work(chunk, 0, 1000, 1000) == (130, [(0, 130, 1, 2**63 - 2, 2, 0, 0, 65)])
 
 
+@built
 @given(st.binary(max_size=300))
 def test_anything_scanned(chunk: bytes) -> None:
     assert hot.scanned(chunk, 0, 1000, 1000) == scan.scanned(chunk, 0, 1000, 1000)
 
 
+@built
 @pytest.mark.parametrize(("value", "compiled"), [("", True), ("0", True), ("1", False)])
 def test_the_python_can_be_asked_for(value: str, compiled: bool) -> None:
     shown = subprocess.run(

@@ -51,6 +51,8 @@ from buckram.core.protocol import (
 from buckram.errors import Code
 from buckram.types import DigestType
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 LIMIT = 5 * 1024 * 1024
 DIGEST = Digest(DigestType.CRC32C, b"")
 KEY = master_key(b"")

@@ -22,7 +22,11 @@ _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^():]+)(?::\d+)?\)$")
 
 # What a frame's time is for, by a part of its file's path: the innermost frame that is known, the first row that fits.
 STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("checksums and frames", ("core/adds.py", "core/adds_v3.py", "core/entry.py", "core/strides.py", "core/runs.py")),
+    (
+        "checksums and frames",
+        ("core/adds", "core/seal.py", "core/scan.py", "core/entry.py", "core/verify.py", "core/crc_columns.py",
+         "core/strides.py", "core/runs.py"),
+    ),
     ("splitting and decoding", ("core/protocol.py", "core/frames.py", "core/wire_v2.py", "core/wire_v3.py")),
     ("matching answers", ("core/acks.py", "core/client_protocol.py")),
     ("counting acknowledgements", ("core/append.py", "core/quorum.py", "core/answers.py")),

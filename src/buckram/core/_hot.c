@@ -14,7 +14,7 @@
 #define CRC_WORD(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC_BYTE(crc, byte) _mm_crc32_u8((crc), (byte))
 #define MACHINE_HAS_CRC() __builtin_cpu_supports("sse4.2")
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32) && defined(__ORDER_LITTLE_ENDIAN__)
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #include <arm_acle.h>
 #define WITH_CRC
 #define CRC_WORD(crc, word) __crc32cd((crc), (word))
@@ -23,6 +23,13 @@
 #else
 #error "no CRC-32C instruction is known for this machine: the pure Python does it"
 #endif
+#if SIZE_MAX < UINT64_MAX
+#error "sizes are counted in 64 bits"
+#endif
+
+/* To be counted up, here and in hot.py, with each change of what the functions take, give or mean: one that was built
+ * before and could not be built again is then left alone. */
+#define INTERFACE 1
 
 #define HEAD 32     /* of a stored entry: ledger, entry, LAC, length */
 #define OVERHEAD 36 /* and its digest */
@@ -83,10 +90,11 @@ WITH_CRC static void digests(const uint8_t *entry, Py_ssize_t stride, Py_ssize_t
 /* -- verified ---------------------------------------------------------------------------------------------------- */
 
 /* How many are good, from the first on; their payloads are appended. -1 with an exception. */
-static Py_ssize_t verify(const uint8_t *entry, Py_ssize_t stride, Py_ssize_t count, Py_ssize_t size, int64_t ledger,
+static Py_ssize_t verify(const uint8_t *entries, Py_ssize_t stride, Py_ssize_t count, Py_ssize_t size, int64_t ledger,
                          int64_t first, PyObject *payloads)
 {
-    for (Py_ssize_t done = 0; done < count; done += LANES, entry += LANES * stride) {
+    for (Py_ssize_t done = 0; done < count; done += LANES) {
+        const uint8_t *entry = entries + done * stride;
         int lanes = count - done < LANES ? (int)(count - done) : LANES;
         uint32_t found[LANES];
         digests(entry, stride, size, lanes, found);
@@ -133,13 +141,13 @@ static PyObject *verified(PyObject *self, PyObject *args)
 /* -- sealed ------------------------------------------------------------------------------------------------------ */
 
 /* All frames but for their digests; the ledger's length after them, -1 with an exception. */
-static int64_t lay_frames(uint8_t *at, PyObject *payloads, unsigned header, const char *key, int64_t ledger,
+static int64_t lay_frames(uint8_t *at, PyObject *payloads, uint32_t header, const char *key, int64_t ledger,
                           int64_t first, int64_t lac, int64_t length)
 {
-    for (Py_ssize_t n = 0; n < PyList_GET_SIZE(payloads); n++) {
-        PyObject *payload = PyList_GET_ITEM(payloads, n);
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(payloads); n++) {
+        PyObject *payload = PyTuple_GET_ITEM(payloads, n);
         Py_ssize_t size = PyBytes_GET_SIZE(payload);
-        if (size > INT64_MAX - length || size > UINT32_MAX - FRAME) {
+        if (size > INT64_MAX - length || size > UINT32_MAX - (FRAME - 4)) {
             PyErr_SetString(PyExc_OverflowError, "a payload or the ledger's length is out of range");
             return -1;
         }
@@ -159,11 +167,11 @@ static int64_t lay_frames(uint8_t *at, PyObject *payloads, unsigned header, cons
 
 static void lay_digests(uint8_t *at, PyObject *payloads)
 {
-    Py_ssize_t count = PyList_GET_SIZE(payloads);
+    Py_ssize_t count = PyTuple_GET_SIZE(payloads);
     for (Py_ssize_t n = 0; n < count;) {
-        Py_ssize_t size = PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, n));
+        Py_ssize_t size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(payloads, n));
         int lanes = 1;
-        while (lanes < LANES && n + lanes < count && PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, n + lanes)) == size)
+        while (lanes < LANES && n + lanes < count && PyBytes_GET_SIZE(PyTuple_GET_ITEM(payloads, n + lanes)) == size)
             lanes++;
         uint32_t found[LANES];
         digests(at + ENTRY, FRAME + size, size, lanes, found);
@@ -173,40 +181,54 @@ static void lay_digests(uint8_t *at, PyObject *payloads)
     }
 }
 
+/* The bytes of all frames, -1 with an exception. */
+static Py_ssize_t framed_size(PyObject *payloads)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(payloads); n++) {
+        PyObject *payload = PyTuple_GET_ITEM(payloads, n);
+        if (!PyBytes_Check(payload)) {
+            PyErr_Format(PyExc_TypeError, "a payload is %s, not bytes", Py_TYPE(payload)->tp_name);
+            return -1;
+        }
+        if (PyBytes_GET_SIZE(payload) > PY_SSIZE_T_MAX / 2 - FRAME - total) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        total += FRAME + PyBytes_GET_SIZE(payload);
+    }
+    return total;
+}
+
 static PyObject *sealed(PyObject *self, PyObject *args)
 {
-    unsigned header;
     const char *key;
-    Py_ssize_t key_size, total = 0;
-    long long ledger, first, lac, length;
-    PyObject *payloads;
-    if (!PyArg_ParseTuple(args, "Iy#LLLLO!", &header, &key, &key_size, &ledger, &first, &lac, &length, &PyList_Type,
-                          &payloads))
+    Py_ssize_t key_size;
+    long long header, ledger, first, lac, length;
+    PyObject *list;
+    if (!PyArg_ParseTuple(args, "Ly#LLLLO!", &header, &key, &key_size, &ledger, &first, &lac, &length, &PyList_Type,
+                          &list))
         return NULL;
     if (key_size != KEY)
         return PyErr_Format(PyExc_ValueError, "a key of %zd bytes, not %d", key_size, KEY);
-    Py_ssize_t count = PyList_GET_SIZE(payloads);
-    if (length < 0 || (count > 0 && first > INT64_MAX - (count - 1)))
-        return PyErr_Format(PyExc_OverflowError, "entry ids from %lld on, length %lld: out of range", first, length);
-    for (Py_ssize_t n = 0; n < count; n++) {
-        PyObject *payload = PyList_GET_ITEM(payloads, n);
-        if (!PyBytes_CheckExact(payload))
-            return PyErr_Format(PyExc_TypeError, "a payload is %s, not bytes", Py_TYPE(payload)->tp_name);
-        if (PyBytes_GET_SIZE(payload) > PY_SSIZE_T_MAX / 2 - FRAME - total)
-            return PyErr_NoMemory();
-        total += FRAME + PyBytes_GET_SIZE(payload);
-    }
-    PyObject *data = PyBytes_FromStringAndSize(NULL, total);
-    if (data == NULL)
+    PyObject *data = NULL, *payloads = PyList_AsTuple(list); /* nobody changes that meanwhile */
+    if (payloads == NULL)
         return NULL;
-    uint8_t *at = (uint8_t *)PyBytes_AS_STRING(data);
-    length = lay_frames(at, payloads, header, key, ledger, first, lac, length);
-    if (length < 0) {
-        Py_DECREF(data);
-        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(payloads), total = framed_size(payloads);
+    int fits = length >= 0 && header >= 0 && header <= UINT32_MAX && (count == 0 || first <= INT64_MAX - (count - 1));
+    if (total >= 0 && !fits)
+        PyErr_Format(PyExc_OverflowError, "header %lld, entry ids from %lld on, length %lld: out of range", header,
+                     first, length);
+    else if (total >= 0 && (data = PyBytes_FromStringAndSize(NULL, total)) != NULL) {
+        uint8_t *at = (uint8_t *)PyBytes_AS_STRING(data);
+        length = lay_frames(at, payloads, (uint32_t)header, key, ledger, first, lac, length);
+        if (length < 0)
+            Py_CLEAR(data);
+        else
+            lay_digests(at, payloads);
     }
-    lay_digests(at, payloads);
-    return Py_BuildValue("NL", data, length);
+    Py_DECREF(payloads);
+    return data == NULL ? NULL : Py_BuildValue("NL", data, length);
 }
 
 /* -- scanned ----------------------------------------------------------------------------------------------------- */
@@ -292,7 +314,7 @@ static int execute(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "this processor has no CRC-32C instruction");
         return -1;
     }
-    return 0;
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

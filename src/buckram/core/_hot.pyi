@@ -1,6 +1,8 @@
 from buckram.core.scan import Row
 from buckram.types import EntryId, LedgerId
 
+INTERFACE: int
+
 def verified(
     packet: bytes | bytearray, at: int, stride: int, count: int, size: int, ledger_id: LedgerId, first: EntryId,
     payloads: list[bytes] | None, /,

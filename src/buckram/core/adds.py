@@ -104,10 +104,11 @@ def scan_adds(
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.
     """
     offset, rows = scanned(chunk, offset, max_frame_bytes - 4, max_run_bytes)
-    return offset, [
-        AddRun(chunk, start, end, ledger, first, count, chunk[start + 8:start + FRAME_OVERHEAD], flags, lac, stride)
-        for start, end, ledger, first, count, flags, lac, stride in rows
-    ]
+    runs: list[AddRun] = []
+    for start, end, ledger, first, count, flags, lac, stride in rows:
+        key = bytes(chunk[start + 8:start + FRAME_OVERHEAD])
+        runs.append(AddRun(chunk, start, end, ledger, first, count, key, flags, lac, stride))
+    return offset, runs
 
 
 def ack_frames(

@@ -12,9 +12,9 @@ COMPILED = False
 
 if os.environ.get("BUCKRAM_PURE", "") in ("", "0"):
     try:
-        from buckram.core._hot import scanned, sealed, verified
+        from buckram.core._hot import INTERFACE, scanned, sealed, verified
 
-        COMPILED = True
+        COMPILED = INTERFACE == 1
     except ImportError:
         pass
 if not COMPILED:
