@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from buckram.core.entry import ENTRY_HEADER, Digest
 from buckram.core.hot import scanned, sealed
+from buckram.core.scan import ADD
 from buckram.errors import Code
 from buckram.types import DigestType, EntryId, LedgerId
 
@@ -25,7 +26,6 @@ FRAME_OVERHEAD = 28
 ACK_BYTES = 28
 MAX_RUN_BYTES = 64 * 1024
 _FEW = 4
-_ADD = struct.Struct(">II20sqqq")
 _PREFIX = struct.Struct(">II20s")
 ACK = struct.Struct(">IIiqq")
 """length 24, header, code, ledger, entry"""
@@ -75,10 +75,10 @@ class AddRun:
             at = self.end - step
         while True:
             stop = at + (step or 4 + int.from_bytes(self.chunk[at : at + 4], "big"))
-            if stop >= self.end or (self.count <= _FEW and _ADD.unpack_from(self.chunk, at)[5] > above):
+            if stop >= self.end or (self.count <= _FEW and ADD.unpack_from(self.chunk, at)[5] > above):
                 break
             at = stop
-        return self.chunk[at + FRAME_OVERHEAD : stop] if _ADD.unpack_from(self.chunk, at)[5] > above else None
+        return self.chunk[at + FRAME_OVERHEAD : stop] if ADD.unpack_from(self.chunk, at)[5] > above else None
 
     def detached(self) -> AddRun:
         """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""
@@ -158,12 +158,7 @@ def frame_adds(
 
 def cut_frames(data: bytes) -> list[bytes]:
     """Each frame of `frame_adds` by itself."""
-    frames: list[bytes] = []
-    at = 0
-    while at < len(data):
-        start, at = at, at + 4 + int.from_bytes(data[at:at + 4], "big")
-        frames.append(data[start:at])
-    return frames
+    return [data[start:stop] for start, stop in _bounds(data, 0, len(data))]
 
 
 def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
@@ -173,8 +168,14 @@ def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
 
 def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
     """(flags, master key, stored entry) of each v2 ADD frame in chunk[start:end]."""
+    for begin, stop in _bounds(chunk, start, end):
+        _, header, key = _PREFIX.unpack_from(chunk, begin)
+        yield header & 0xFFFF, key, chunk[begin + FRAME_OVERHEAD:stop]
+
+
+def _bounds(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where each of the whole frames in chunk[start:end] begins and ends."""
     while start < end:
-        length, header, key = _PREFIX.unpack_from(chunk, start)
-        stop = start + 4 + length
-        yield header & 0xFFFF, key, chunk[start + FRAME_OVERHEAD:stop]
+        stop = start + 4 + int.from_bytes(chunk[start:start + 4], "big")
+        yield start, stop
         start = stop

@@ -9,7 +9,8 @@ import struct
 
 from buckram.types import EntryId, LedgerId
 
-_ADD = struct.Struct(">II20sqqq")
+ADD = struct.Struct(">II20sqqq")
+"""Length, packet header, key; ledger, entry and LAC of the stored entry."""
 _MIN_PACKET = 24 + 24
 """Header, key, then ledger, entry and LAC of the stored entry."""
 
@@ -21,9 +22,9 @@ def scanned(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int) -> t
     """-> (offset of what is left, runs). Stops before the first frame that is incomplete, not such an ADD, or
     malformed."""
     rows: list[Row] = []
-    unpack = _ADD.unpack_from
+    unpack = ADD.unpack_from
     size = len(chunk)
-    stop = size - _ADD.size
+    stop = size - ADD.size
     start = run_ledger = run_header = next_entry = run_length = cap = -1
     first = stride = top = 0
     run_key = b""
