@@ -114,14 +114,14 @@ class Maintenance:
         try:
             while self._again and self._state.log.failed is None:
                 self._again = False
-                await self._guarded(self._pass())
+                await self._guarded(self._pass)
         finally:
             self._running = False
             self._room()
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 # What a failed sync has lost is unknown, so nothing is tried twice.
@@ -163,7 +163,7 @@ class Maintenance:
         self._room()
         if self._table.due():
             # By itself, because it takes long: the log must not wait for it.
-            self._scope.spawn(self._guarded(self.checkpoint()), "checkpoint")
+            self._scope.spawn(self._guarded(self.checkpoint), "checkpoint")
         await self._reuse_retired()
 
     # -- the superblock

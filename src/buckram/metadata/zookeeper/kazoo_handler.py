@@ -28,13 +28,19 @@ _SENDS_IN_A_ROW = 32
 
 
 class Result:
-    """kazoo's IAsyncResult without waiting: whoever is linked is called at once, in the thread that sets it."""
+    """kazoo's IAsyncResult without waiting: whoever is linked is called at once, in the thread that sets it.
 
-    __slots__ = ("_links", "exception", "value")
+    `settled` is called with each result, linked or not, at its place among everything else that the thread sees.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_links", "_settled", "exception", "follower", "value")
+
+    def __init__(self, settled: Callable[[Result], None]) -> None:
         self.value: Any = None
         self.exception: Any = _UNSET
+        self.follower: Callable[[Result], None] | None = None
+        """Who is told on the loop; kazoo_link's matter."""
+        self._settled = settled
         self._links: list[Callable[[Result], None]] = []
 
     def ready(self) -> bool:
@@ -52,6 +58,7 @@ class Result:
     def _settle(self, value: Any, exception: BaseException | None) -> None:
         if self.exception is _UNSET:  # kazoo may fail a request that it failed before
             self.value, self.exception = value, exception
+            self._settled(self)
             for link in self._links:
                 link(self)
 
@@ -64,7 +71,7 @@ class Result:
 
     def rawlink(self, callback: Callable[[Result], None]) -> None:
         # The connection's thread may settle it between these two lines: then the callback runs twice. What is linked
-        # here (kazoo's wrappers, which end in set, and a session's hand-over) takes the first call only.
+        # here (kazoo's wrappers, which end in set) takes the first call only.
         self._links.append(callback)
         if self.exception is not _UNSET:
             callback(self)
@@ -186,17 +193,20 @@ class OneThreadHandler:
     """A kazoo handler (IHandler): the connection's thread is the only one, callbacks run in it and must not block.
 
     A server gets `connect_s` to take a connection, and is left when it has said nothing for `silence_s` after it was
-    asked something: kazoo itself stays with a silent one as long as there are requests. `on_end` is called in the
-    thread, as its last deed.
+    asked something: kazoo itself stays with a silent one as long as there are requests. `on_result` is called with each
+    result that is settled, mostly in the thread; `on_end` in the thread, as its last deed.
     """
 
     name = "buckram"
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, connect_s: float, silence_s: float, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, connect_s: float, silence_s: float, on_result: Callable[[Result], None], on_end: Callable[[], None]
+    ) -> None:
         self.running = False
-        self._connect_s, self._silence_s, self._on_end = connect_s, silence_s, on_end
+        self._connect_s, self._silence_s = connect_s, silence_s
+        self._on_result, self._on_end = on_result, on_end
         self._sends = 0
 
     def start(self) -> None:
@@ -215,7 +225,7 @@ class OneThreadHandler:
         return threading.RLock()
 
     def async_result(self) -> Result:
-        return Result()
+        return Result(self._on_result)
 
     def spawn(self, function: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
         def run() -> None:
@@ -234,9 +244,7 @@ class OneThreadHandler:
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(
-        self, address: tuple[str, int], timeout: float | None = None, **others: Any
-    ) -> _BlockSocket:
+    def create_connection(self, address: tuple[str, int], timeout: float | None = None, **others: Any) -> _BlockSocket:
         sock = socket.create_connection(address, self._connect_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _BlockSocket(sock)

@@ -52,8 +52,12 @@ class KazooLink:
         self.client = self._start()
 
     def follow(self, result: Result, done: Callable[[Result], None]) -> None:
-        """`done(result)` on the loop; now and then twice, once is meant."""
-        result.rawlink(lambda settled: self._arrive(partial(done, settled)))
+        """`done(result)` on the loop. Say so in the same turn of the loop as the request was made.
+
+        The result comes over from kazoo's thread whether or not it has a follower yet. Linked here, one that was
+        settled meanwhile would come over behind the next change of the node: a watch set by it would wait for ever.
+        """
+        result.follower = done
 
     def event(self, event: Any) -> None:
         """kazoo's watcher, the same for all nodes."""
@@ -93,6 +97,7 @@ class KazooLink:
         handler = OneThreadHandler(
             self._session_timeout_s / (hosts.count(",") + 1),
             self._session_timeout_s * 2 / 3,
+            on_result=lambda result: self._arrive(partial(_hand_over, result)),
             on_end=lambda: self._arrive(partial(self._ended, client)),
         )
         client = KazooClient(
@@ -150,6 +155,11 @@ class KazooLink:
         if self._arrived and not self._woken:
             self._woken = True
             self._loop.call_soon(self._drain)
+
+
+def _hand_over(result: Result) -> None:
+    if result.follower is not None:  # kazoo has results of its own
+        result.follower(result)
 
 
 def tell(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> None:

@@ -48,7 +48,7 @@ class _Request:
     """One operation on its way. `result` is kazoo's, `key` and `version` are for the error's words."""
 
     __slots__ = (
-        "connection", "deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch"
+        "deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch"
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +60,6 @@ class _Request:
         self.future, self.deadline = future, deadline
         self.result: Any = None
         self.settled = False
-        self.connection = 0
 
 
 class KazooSession:
@@ -107,7 +106,6 @@ class KazooSession:
         self._sweeper: asyncio.TimerHandle | None = None
         self._session = 0
         self._connected = False
-        self._connections = 0
         self._away_since = self._loop.time()
         self._refused = ""
         self._closing: asyncio.Future[None] | None = None
@@ -293,7 +291,6 @@ class KazooSession:
             self.operations.reads += 1
         else:
             self.operations.writes += 1
-        request.connection = self._connections
         try:
             request.result = request.start(self._link.client)
         except (TypeError, ValueError) as error:
@@ -318,10 +315,7 @@ class KazooSession:
             return
         if error is None:
             if request.watch is not None:
-                if request.connection == self._connections:
-                    self._watches.add(request.key, request.watch, children=request.kind == "children")
-                else:  # the answer comes late to the loop: the server that kept the watch is not asked any more
-                    self._loop.call_soon(request.watch)
+                self._watches.add(request.key, request.watch, children=request.kind == "children")
             self._settled(request)
             if not request.future.done():
                 request.future.set_result(result.value)
@@ -374,7 +368,6 @@ class KazooSession:
     def _reconnected(self, session: int) -> None:
         before, self._session = self._session, session
         self._connected, self._refused = True, ""
-        self._connections += 1
         # A server may lag behind, and what was sent before may still be on its way to the leader by another one. After
         # a sync what is read is not older than this connection, and tells for good whether those happened.
         self.operations.syncs += 1
