@@ -109,7 +109,7 @@ class Snapshot:
     servers: float
     others: float
     processes: float
-    kernel: float
+    kernel: dict[tuple[int, int], float]
     disk: int
     stolen: float
 
@@ -126,9 +126,9 @@ def snapshot(folder: Path, client: int, servers: Sequence[int], others: Sequence
     return Snapshot(time.monotonic(), cpu_seconds(client), own, beside, busy, kernel, disk_written(folder), stolen)
 
 
-def kernel_threads_cpu() -> float:
-    """Seconds of CPU that threads of the kernel took since they were made."""
-    total = 0.0
+def kernel_threads_cpu() -> dict[tuple[int, int], float]:
+    """Seconds of CPU that each thread of the kernel took since it was made, by id and birth."""
+    taken: dict[tuple[int, int], float] = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -137,8 +137,8 @@ def kernel_threads_cpu() -> float:
         except OSError:  # it ended while we looked
             continue
         if int(after_name[6]) & _KERNEL_THREAD:
-            total += (int(after_name[11]) + int(after_name[12])) / TICKS
-    return total
+            taken[int(folder.name), int(after_name[19])] = (int(after_name[11]) + int(after_name[12])) / TICKS
+    return taken
 
 
 def between(begin: Snapshot, end: Snapshot, entries: int) -> dict[str, float]:
@@ -147,7 +147,9 @@ def between(begin: Snapshot, end: Snapshot, entries: int) -> dict[str, float]:
     seconds = end.at - begin.at
     capacity = seconds * (os.cpu_count() or 1)
     client, servers = end.client - begin.client, end.servers - begin.servers
-    known = client + servers + end.others - begin.others + end.kernel - begin.kernel
+    # A thread that ended meanwhile takes all that it ever took with it: counted by sums it would be a loud stranger.
+    kernel = sum(taken - begin.kernel.get(thread, 0.0) for thread, taken in end.kernel.items())
+    known = client + servers + end.others - begin.others + kernel
     foreign = end.processes - begin.processes - known
     each = 1e6 / max(1, entries)
     return {
