@@ -46,8 +46,16 @@ def drop_caches() -> bool:
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / TICKS
+    return _taken(stat_fields(pid))
+
+
+def stat_fields(pid: int) -> list[str]:
+    """What /proc/PID/stat says behind the name. OSError when there is no such process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _taken(fields: list[str]) -> float:
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def machine_busy() -> float:
@@ -133,11 +141,11 @@ def kernel_threads_cpu() -> dict[tuple[int, int], float]:
         if not folder.name.isdigit():
             continue
         try:
-            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = stat_fields(int(folder.name))
         except OSError:  # it ended while we looked
             continue
-        if int(after_name[6]) & _KERNEL_THREAD:
-            taken[int(folder.name), int(after_name[19])] = (int(after_name[11]) + int(after_name[12])) / TICKS
+        if int(fields[6]) & _KERNEL_THREAD:
+            taken[int(folder.name), int(fields[19])] = _taken(fields)
     return taken
 
 

@@ -13,11 +13,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import Bench, cluster, last_json
-from bench.machine import cpu_seconds
+from bench.machine import cpu_seconds, stat_fields
 from buckram import sync
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def cpu(pids: Sequence[int]) -> float:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, IndexError):
-                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry)] = int(stat_fields(int(entry))[1])
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
     total = 0.0

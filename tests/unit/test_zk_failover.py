@@ -185,8 +185,7 @@ async def test_a_watch_that_was_set_before_the_loop_heard_of_the_next_connection
 
         def meanwhile() -> None:
             """The loop is behind: it sends on the next connection before it hears of it."""
-            client._connection._socket._sock.shutdown(socket.SHUT_RDWR)
-            wait_in_the_loop(lambda: not client.connected)
+            lose_connection_in_the_loop(client)
             wait_in_the_loop(lambda: client.connected)
 
         syncs = zk.operations.syncs
@@ -227,8 +226,15 @@ async def test_a_change_between_an_answer_and_the_loops_next_step(zookeeper_serv
 def wait_in_the_loop(condition: Callable[[], bool]) -> None:
     """Nothing else happens on the loop meanwhile."""
     limit = time.monotonic() + 5
-    while not condition() and time.monotonic() < limit:
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen within 5 s"
         time.sleep(0.001)
+
+
+def lose_connection_in_the_loop(client: Any) -> None:
+    """kazoo's thread knows then, and the loop does not."""
+    client._connection._socket._sock.shutdown(socket.SHUT_RDWR)
+    wait_in_the_loop(lambda: not client.connected)
 
 
 async def test_what_the_loop_sends_while_it_does_not_know_that_the_connection_is_gone(
@@ -240,13 +246,7 @@ async def test_what_the_loop_sends_while_it_does_not_know_that_the_connection_is
         await zk.exists("/")
         assert proxy._listener is not None
         proxy._listener.close()
-        client = zk._link.client
-
-        def meanwhile() -> None:
-            client._connection._socket._sock.shutdown(socket.SHUT_RDWR)
-            wait_in_the_loop(lambda: not client.connected)
-
-        asyncio.get_running_loop().call_soon(meanwhile)
+        asyncio.get_running_loop().call_soon(lose_connection_in_the_loop, zk._link.client)
         with pytest.raises(MetadataUnavailable):
             await zk.create(f"{top}/never")
         await proxy.stop()

@@ -47,9 +47,7 @@ Start = Callable[[Any], Any]
 class _Request:
     """One operation on its way. `result` is kazoo's, `key` and `version` are for the error's words."""
 
-    __slots__ = (
-        "deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch"
-    )  # fmt: skip
+    __slots__ = ("deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch")
 
     def __init__(
         self, kind: str, key: str, version: int, start: Start, watch: Notify | None, session: int,
