@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.local_reads_kit import (
     ALWAYS,
+    KIB,
     Asked,
     leaving_nothing,
     reading,
@@ -211,6 +212,28 @@ async def test_a_device_that_hangs_is_not_waited_for() -> None:
 
 
 # -- an end in the middle
+
+
+async def test_others_have_their_turn_between_chunks(asked: Asked) -> None:
+    """Files of a fast device are read without waiting, for a whole ledger: nobody else would get on meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with settled([bytes(100 * KIB)] * 60) as (c, (ledger,)), reading(c) as (client, files):
+        async with client.open(ledger) as reader:
+            beside = asyncio.create_task(other())
+            before, seen = 0, []
+            async for _ in reader.payload_chunks():
+                seen.append(turns - before)
+                before = turns
+            beside.cancel()
+    assert len(files.reads) >= 5
+    assert min(seen) >= 1, seen
 
 
 async def test_a_reader_closed_between_chunks(asked: Asked) -> None:

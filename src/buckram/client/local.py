@@ -81,6 +81,7 @@ class LocalReads:
     async def _soon(self, coming: asyncio.Future[T]) -> T:
         """Waited for no longer than any read waits before it goes to another replica, too: TimeoutError."""
         if coming.done():
+            await asyncio.sleep(0)  # others have their turn, and the question for the next places goes out
             return coming.result()
         async with asyncio.timeout(self._services.hedge_s):
             return await coming
