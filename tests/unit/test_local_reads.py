@@ -224,14 +224,17 @@ async def test_others_have_their_turn_between_chunks(asked: Asked) -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async with settled([bytes(100 * KIB)] * 60) as (c, (ledger,)), reading(c) as (client, files):
-        async with client.open(ledger) as reader:
-            beside = asyncio.create_task(other())
-            before, seen = 0, []
-            async for _ in reader.payload_chunks():
-                seen.append(turns - before)
-                before = turns
-            beside.cancel()
+    async with (
+        settled([bytes(100 * KIB)] * 60) as (c, (ledger,)),
+        reading(c) as (client, files),
+        client.open(ledger) as reader,
+    ):
+        beside = asyncio.create_task(other())
+        before, seen = 0, []
+        async for _ in reader.payload_chunks():
+            seen.append(turns - before)
+            before = turns
+        beside.cancel()
     assert len(files.reads) >= 5
     assert min(seen) >= 1, seen
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from buckram.disk import neighbours
+from buckram.disk import neighbours, page_cache
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours, identity_of
+from buckram.disk.page_cache import resident
 from buckram.disk.speed import FAST_S, SLOW_S, Speed
 from buckram.seams import Piece, Place
 
@@ -135,34 +136,101 @@ def test_what_may_not_be_read_is_a_permission_error(directory: NeighbourDirector
         directory.read_now([Place("log-0", 0, 1)])
 
 
-def test_file_systems_without_direct_or_instant_reads(
-    directory: NeighbourDirectory, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+class Opened(list[str]):
+    """Names of files opened past the page cache, in order."""
+
+
+@pytest.fixture
+def past_cache(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    found, opened = Opened(), os.open
+
+    def noted(path: str, flags: int, *rest: Any) -> int:
+        if flags & neighbours._DIRECT:
+            found.append(os.path.basename(path))
+        return opened(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", noted)
+    return found
+
+
+def test_file_systems_without_direct_reads(
+    directory: NeighbourDirectory, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    opened, read = os.open, os.preadv
+    opened = os.open
 
     def no_direct(path: str, flags: int, *rest: Any) -> int:
         if flags & neighbours._DIRECT:
             raise OSError(errno.EINVAL, "no direct reads")
         return opened(path, flags, *rest)
 
-    def no_instant(file: int, rooms: Any, offset: int, flags: int = 0) -> int:
-        if flags:
-            raise OSError(errno.EOPNOTSUPP, "no instant reads")
-        return read(file, rooms, offset)
-
     monkeypatch.setattr(os, "open", no_direct)
-    monkeypatch.setattr(os, "preadv", no_instant)
+    uncache(tmp_path / "log-0")
     places = [Place("log-0", 7, LARGE), Place("log-0", 9, LARGE + 5)]
     assert taken(directory.read_now(places), places) == [contents["log-0"][at : at + size] for _, at, size in places]
-    monkeypatch.setattr(neighbours, "_NOWAIT", 0)
-    assert taken(directory.read_now(places), places) == [contents["log-0"][at : at + size] for _, at, size in places]
 
-    def broken(file: int, rooms: Any, offset: int, flags: int = 0) -> int:
+    def broken(file: int, rooms: Any, offset: int) -> int:
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(OSError, match="broken"):
         directory.read_now(places)
+
+
+def test_the_first_read_of_what_is_not_cached_goes_past_the_cache_the_second_fills_it(
+    tmp_path: Path, contents: dict[str, bytes], past_cache: Opened
+) -> None:
+    files = Neighbours()
+    place = Place("log-0", 4096 * 64, LARGE)
+    with (tmp_path / place.name).open("rb") as file:
+        uncache(tmp_path / place.name)
+        if resident(file.fileno(), *place[1:]) or not cache_is_seen(tmp_path):
+            pytest.skip("this file system keeps what it has, or does not say so")
+        for passes in ([place.name], []):  # the memory of it outlives one opening of the directory
+            directory = files.open(str(tmp_path), identity_of(tmp_path))
+            assert directory is not None
+            past_cache.clear()
+            assert taken(directory.read_now([place]), [place]) == [contents["log-0"][place.offset :][:LARGE]]
+            assert past_cache == passes
+            assert resident(file.fileno(), *place[1:]) is not bool(passes)
+        past_cache.clear()
+        directory.read_now([Place("log-1", 0, LARGE)])  # it was written through the cache
+        assert past_cache == []
+
+
+def test_of_a_device_that_crawls_everything_is_kept(tmp_path: Path, contents: object, past_cache: Opened) -> None:
+    directory = NeighbourDirectory(str(tmp_path), slow())
+    uncache(tmp_path / "log-0")
+    directory.read_now([Place("log-0", 0, LARGE)])
+    assert past_cache == []
+
+
+def test_places_read_once_are_not_remembered_without_end(
+    directory: NeighbourDirectory, monkeypatch: pytest.MonkeyPatch, contents: object
+) -> None:
+    monkeypatch.setattr(neighbours, "_REMEMBERED", 5)
+    monkeypatch.setattr(neighbours, "resident", lambda *place: False)
+    for at in range(23):
+        directory.read_now([Place("log-0", at * 4096, LARGE)])
+        assert len(directory._past) <= 5
+
+
+def cache_is_seen(folder: Path) -> bool:
+    (folder / "seen").write_bytes(bytes(8192))
+    with (folder / "seen").open("rb") as file:
+        return resident(file.fileno(), 0, 8192)
+
+
+def test_what_the_page_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cache_is_seen(tmp_path):
+        pytest.skip("this kernel does not say")
+    with (tmp_path / "seen").open("rb") as file:
+        assert resident(file.fileno(), 4095, 2)
+        assert not resident(file.fileno(), 4096, 4097)  # beyond its end is nothing
+        assert not resident(10**6, 0, 1)
+        monkeypatch.setattr(page_cache, "_CACHESTAT", 10**6)  # an older kernel
+        assert not resident(file.fileno(), 0, 1)
+        monkeypatch.setattr(page_cache, "_syscall", None)
+        assert not resident(file.fileno(), 0, 1)
 
 
 # -- on a loop

@@ -15,17 +15,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from buckram.disk.page_cache import resident
 from buckram.disk.speed import Speed
 from buckram.seams import Piece, Place
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECT = getattr(os, "O_DIRECT", 0)
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _UNIT = 4096
 """Of direct reads: memory, offset and length are multiples of it."""
 _LARGE = 128 * 1024
 """From here on what is not in the page cache is read past it: filling it costs four times as much as the read."""
+_CRAWLS_S = 0.004
+"""Above it (Speed's average) filling the cache is cheap beside the device, and another process may read it, too."""
 _KEPT = 8
+_REMEMBERED = 16384
+"""Places that were read past the page cache; then all of them are forgotten."""
 
 
 def identity_of(directory: str | Path) -> str:
@@ -41,34 +45,30 @@ def identity_of(directory: str | Path) -> str:
 class NeighbourDirectory:
     """seams.LocalDirectory, and `read_now` for those who may block."""
 
-    def __init__(self, path: str, speed: Speed) -> None:
+    def __init__(self, path: str, speed: Speed, past: set[tuple[str, str, int]] | None = None) -> None:
         self._path, self._speed = path, speed
+        self._past: set[tuple[str, str, int]] = set() if past is None else past
         self._spare: list[bytearray] = []
 
     def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
         loop = asyncio.get_running_loop()
         if not self._speed.fast:
-            return loop.run_in_executor(None, self._timed, places)
+            return loop.run_in_executor(None, self.read_now, places)
         done: asyncio.Future[list[Piece]] = loop.create_future()
         try:
-            done.set_result(self._timed(places))
+            done.set_result(self.read_now(places))
         except OSError as error:
             done.set_exception(error)
         return done
 
-    def _timed(self, places: Sequence[Place]) -> list[Piece]:
-        began = time.perf_counter()
-        try:
-            return self.read_now(places)
-        finally:
-            self._speed.took(time.perf_counter() - began)
-
     def read_now(self, places: Sequence[Place]) -> list[Piece]:
         """Blocking. OSError."""
         files: dict[str, int] = {}
+        began = time.perf_counter()
         try:
             return [self._piece(place, files) for place in places]
         finally:
+            self._speed.took(time.perf_counter() - began)
             for file in files.values():
                 os.close(file)
 
@@ -92,9 +92,23 @@ class NeighbourDirectory:
         before = offset % _UNIT
         size = -(-(before + length) // _UNIT) * _UNIT
         with memoryview(data)[at : at + size] as room:
-            if not self._cached(files[name], room[before : before + length], offset):
+            if self._cache_serves(files[name], place):
+                os.preadv(files[name], [room[before : before + length]], offset)
+            else:
                 self._past_cache(name, files, room, offset - before)
         return Piece(data, at + before)
+
+    def _cache_serves(self, file: int, place: Place) -> bool:
+        """What is read again may stay in memory from then on, and everything of a device that crawls."""
+        if self._speed.average_s > _CRAWLS_S or resident(file, place.offset, place.length):
+            return True
+        key = (self._path, place.name, place.offset)
+        if key in self._past:
+            return True
+        if len(self._past) >= _REMEMBERED:
+            self._past.clear()
+        self._past.add(key)
+        return False
 
     def _past_cache(self, name: str, files: dict[str, int], room: memoryview, offset: int) -> None:
         direct = name + "/direct"
@@ -106,15 +120,6 @@ class NeighbourDirectory:
                     raise
                 files[direct] = self._open(name, 0)  # a file system that knows no other way
         os.preadv(files[direct], [room], offset)
-
-    def _cached(self, file: int, room: memoryview, offset: int) -> bool:
-        """Read it if it is in the page cache."""
-        try:
-            return bool(_NOWAIT) and os.preadv(file, [room], offset, _NOWAIT) == len(room)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-                return False
-            raise
 
     def _open(self, name: str, flags: int) -> int:
         try:
@@ -134,10 +139,11 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._speed = Speed()
+        self._past: set[tuple[str, str, int]] = set()
 
     def open(self, directory: str, identity: str) -> NeighbourDirectory | None:
         try:
             here = identity != "" and identity_of(directory) == identity and os.access(directory, os.R_OK | os.X_OK)
         except (OSError, ValueError):  # ValueError: no path at all
             return None
-        return NeighbourDirectory(directory, self._speed) if here else None
+        return NeighbourDirectory(directory, self._speed, self._past) if here else None
