@@ -150,7 +150,9 @@ class Session:
         known = (run.client, run.bookies, run.case)
         warm = WARM_AGAIN_S.get(run.case, 4.0) if known in self._warmed else WARM_S.get(run.case, 10.0)
         self._warmed.add(known)
-        request = {**self.request(run), "warm": warm if run.client != "ours" else OUR_WARM_S.get(run.case, 2.0), **LOADS[run.case]}
+        if run.client == "ours":
+            warm = OUR_WARM_S.get(run.case, 2.0)
+        request = {**self.request(run), "warm": warm, **LOADS[run.case]}
         made: list[int] = []
         if request["load"] == "sequential":
             filled = loader.ask({**request, "load": "fill", "entries": SEQUENTIAL_ENTRIES}, self.folder)
