@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from buckram.seams import Piece, Place
 from buckram.sim.disk import Device
 
+_AT_ONCE = 0.5
+"""So many reads are over when they return, as of a fast device."""
+
 
 class SimNeighbours:
     """`devices()` gives all there are by name; `came` hears of each read that succeeded."""
@@ -29,9 +32,17 @@ class SimDirectory:
         self._device, self._rng, self._came = device, rng, came
 
     def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
-        return asyncio.ensure_future(self._read(places))
+        return self._at_once(places) if self._rng.random() < _AT_ONCE else asyncio.ensure_future(self._late(places))
 
-    async def _read(self, places: Sequence[Place]) -> list[Piece]:
+    def _at_once(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+        done: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+        try:
+            done.set_result([self._piece(*place) for place in places])
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+    async def _late(self, places: Sequence[Place]) -> list[Piece]:
         low, high = self._device.read_s
         await asyncio.sleep(low + (high - low) * self._rng.random())
         return [self._piece(*place) for place in places]
