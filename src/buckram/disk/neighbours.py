@@ -29,7 +29,7 @@ _CRAWLS_S = 0.004
 """Above it (Speed's average) filling the cache is cheap beside the device, and another process may read it, too."""
 _KEPT = 8
 _REMEMBERED = 16384
-"""Places that were read past the page cache; then all of them are forgotten."""
+"""So many places that were read past the page cache; then all of them are forgotten."""
 
 
 def identity_of(directory: str | Path) -> str:

@@ -30,6 +30,8 @@ from buckram.types import BookieAddress, EntryId, LedgerId
 
 _elsewhere: set[tuple[int, BookieAddress]] = set()
 """Bookies whose files this process does not find, so that they are asked once."""
+_neighbours = Neighbours()
+"""One for all scans of this process: it remembers what it read, so that a second query may find it in memory."""
 
 
 class _Ended(Exception):
@@ -87,7 +89,7 @@ class LocalScan:
 
     def _files(self, located: Located) -> NeighbourDirectory:
         if self._directory is None:
-            self._directory = Neighbours().open(located.directory, located.identity)
+            self._directory = _neighbours.open(located.directory, located.identity)
             if self._directory is None:
                 _elsewhere.add((os.getpid(), self._address))
                 raise _Ended
