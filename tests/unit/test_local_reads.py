@@ -299,6 +299,21 @@ async def test_a_caller_cancelled_while_files_are_read() -> None:
         assert files.bytes > before
 
 
+async def test_a_caller_cancelled_when_a_read_has_failed_already(asked: Asked) -> None:
+    payloads = sized("large")
+    async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:
+        await reader.read_payloads(0, 11)
+        for extent in asked.located[0].extents:
+            (Path(asked.located[0].directory) / extent.name).unlink(missing_ok=True)
+        files.reads.clear()
+        task = asyncio.create_task(reader.read_payloads(0, 11))
+        while not files.reads:  # noqa: ASYNC110 - an event would be seen a turn later
+            await asyncio.sleep(0)  # no turn more than until the read was tried
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 async def test_a_consumer_that_stops_early() -> None:
     payloads = sized("large")
     async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:

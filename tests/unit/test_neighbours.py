@@ -8,7 +8,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from buckram.disk import neighbours, page_cache
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours, identity_of
-from buckram.disk.page_cache import resident
+from buckram.disk.page_cache import read_cached, resident
 from buckram.disk.speed import FAST_S, SLOW_S, Speed
 from buckram.seams import Piece, Place
 
@@ -154,7 +154,7 @@ def past_cache(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 def test_file_systems_without_direct_reads(
-    directory: NeighbourDirectory, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    directory: NeighbourDirectory, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = os.open
 
@@ -164,7 +164,7 @@ def test_file_systems_without_direct_reads(
         return opened(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", no_direct)
-    uncache(tmp_path / "log-0")
+    monkeypatch.setattr(neighbours, "read_cached", lambda *place: False)
     places = [Place("log-0", 7, LARGE), Place("log-0", 9, LARGE + 5)]
     assert taken(directory.read_now(places), places) == [contents["log-0"][at : at + size] for _, at, size in places]
 
@@ -197,40 +197,55 @@ def test_the_first_read_of_what_is_not_cached_goes_past_the_cache_the_second_fil
         assert past_cache == []
 
 
-def test_of_a_device_that_crawls_everything_is_kept(tmp_path: Path, contents: object, past_cache: Opened) -> None:
-    directory = NeighbourDirectory(str(tmp_path), slow())
-    uncache(tmp_path / "log-0")
-    directory.read_now([Place("log-0", 0, LARGE)])
-    assert past_cache == []
-
-
 def test_places_read_once_are_not_remembered_without_end(
     directory: NeighbourDirectory, monkeypatch: pytest.MonkeyPatch, contents: object
 ) -> None:
     monkeypatch.setattr(neighbours, "_REMEMBERED", 5)
-    monkeypatch.setattr(neighbours, "resident", lambda *place: False)
+    monkeypatch.setattr(neighbours, "read_cached", lambda *place: False)
     for at in range(23):
         directory.read_now([Place("log-0", at * 4096, LARGE)])
-        assert len(directory._past) <= 5
+        assert 0 < len(directory._past) <= 5
 
 
 def cache_is_seen(folder: Path) -> bool:
     (folder / "seen").write_bytes(bytes(8192))
     with (folder / "seen").open("rb") as file:
-        return resident(file.fileno(), 0, 8192)
+        return resident(file.fileno(), 0, 8192) is True
 
 
-def test_what_the_page_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_cache_holds(tmp_path: Path) -> None:
     if not cache_is_seen(tmp_path):
-        pytest.skip("this kernel does not say")
+        pytest.skip("this kernel or file system does not say")
     with (tmp_path / "seen").open("rb") as file:
         assert resident(file.fileno(), 4095, 2)
-        assert not resident(file.fileno(), 4096, 4097)  # beyond its end is nothing
-        assert not resident(10**6, 0, 1)
-        monkeypatch.setattr(page_cache, "_CACHESTAT", 10**6)  # an older kernel
-        assert not resident(file.fileno(), 0, 1)
+        assert resident(file.fileno(), 4096, 4097) is False  # beyond its end is nothing
+        assert resident(10**6, 0, 1) is None
+
+
+@pytest.mark.parametrize("call", [10**6, None], ids=["older kernel", "no Linux"])
+def test_kernels_that_do_not_say_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int | None) -> None:
+    monkeypatch.setattr(page_cache, "_CACHESTAT", call)
+    if call is None:
         monkeypatch.setattr(page_cache, "_syscall", None)
-        assert not resident(file.fileno(), 0, 1)
+    data = random.Random(1).randbytes(9000)
+    (tmp_path / "file").write_bytes(data)
+    room = bytearray(5000)
+    refusals = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO)
+    with (tmp_path / "file").open("rb") as file:
+        assert resident(file.fileno(), 0, 1) is None
+        if read_cached(file.fileno(), memoryview(room), 10):  # what was just written mostly is there
+            assert room == data[10:5010]
+        assert not read_cached(file.fileno(), memoryview(room), 4500)  # too short
+        for number in refusals:
+
+            def refused(*args: Any, number: int = number) -> int:
+                raise OSError(number, "refused")
+
+            monkeypatch.setattr(os, "preadv", refused)
+            with pytest.raises(OSError, match="refused") if number == errno.EIO else nullcontext():
+                assert not read_cached(file.fileno(), memoryview(room), 0)
+        monkeypatch.setattr(page_cache, "_NOWAIT", 0)
+        assert not read_cached(file.fileno(), memoryview(room), 0)
 
 
 # -- on a loop

@@ -118,8 +118,9 @@ class LocalReads:
                     ahead.append((group, directory.read([Place(*extent[:3]) for extent in group])))
                 if not ahead:
                     return
-                group, coming = ahead.popleft()
+                group, coming = ahead[0]
                 pieces = await self._soon(coming)
+                ahead.popleft()
                 found: list[T] = []
                 whole = True
                 for extent, piece in zip(group, pieces, strict=True):

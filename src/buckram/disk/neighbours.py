@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from buckram.disk.page_cache import resident
+from buckram.disk.page_cache import read_cached
 from buckram.disk.speed import Speed
 from buckram.seams import Piece, Place
 
@@ -24,9 +24,7 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 _UNIT = 4096
 """Of direct reads: memory, offset and length are multiples of it."""
 _LARGE = 128 * 1024
-"""From here on what is not in the page cache is read past it: filling it costs four times as much as the read."""
-_CRAWLS_S = 0.004
-"""Above it (Speed's average) filling the cache is cheap beside the device, and another process may read it, too."""
+"""From here on what is not in the page cache is read past it at first: filling it costs several times the read."""
 _KEPT = 8
 _REMEMBERED = 16384
 """So many places that were read past the page cache; then all of them are forgotten."""
@@ -92,18 +90,19 @@ class NeighbourDirectory:
         before = offset % _UNIT
         size = -(-(before + length) // _UNIT) * _UNIT
         with memoryview(data)[at : at + size] as room:
-            if self._cache_serves(files[name], place):
-                os.preadv(files[name], [room[before : before + length]], offset)
-            else:
-                self._past_cache(name, files, room, offset - before)
+            wanted = room[before : before + length]
+            if not read_cached(files[name], wanted, offset):
+                if self._again(place):
+                    os.preadv(files[name], [wanted], offset)
+                else:
+                    self._past_cache(name, files, room, offset - before)
         return Piece(data, at + before)
 
-    def _cache_serves(self, file: int, place: Place) -> bool:
-        """What is read again may stay in memory from then on, and everything of a device that crawls."""
-        if self._speed.average_s > _CRAWLS_S or resident(file, place.offset, place.length):
-            return True
+    def _again(self, place: Place) -> bool:
+        """Whether it was read past the cache before: this time it goes through it, for the next ones."""
         key = (self._path, place.name, place.offset)
         if key in self._past:
+            self._past.discard(key)
             return True
         if len(self._past) >= _REMEMBERED:
             self._past.clear()

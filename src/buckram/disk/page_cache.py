@@ -1,13 +1,17 @@
-"""What the page cache holds, as the kernel counts it. Trying a read instead (RWF_NOWAIT) begins to read ahead."""
+"""What the page cache has, without the device. Trying alone (RWF_NOWAIT) begins to read ahead what is not there, so the
+kernel is asked first where it can say (cachestat, Linux 6.5)."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
+import os
 import sys
 
 _CACHESTAT = 451
-"""The same number on every architecture that Python supports; since Linux 6.5."""
+"""The same number on every platform that Python supports."""
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class _Range(ctypes.Structure):
@@ -23,13 +27,26 @@ class _Counts(ctypes.Structure):
 _syscall = ctypes.CDLL(None).syscall if sys.platform == "linux" else None
 
 
-def resident(file: int, offset: int, length: int) -> bool:
-    """Whether all of these bytes are there, one at least; False, too, where the kernel cannot say."""
+def read_cached(file: int, room: memoryview, offset: int) -> bool:
+    """Fill the room, of one byte at least, if the page cache has all of that; it may still be on its way there."""
+    there = resident(file, offset, len(room))
+    if there is not None:
+        return there and os.preadv(file, [room], offset) == len(room)
+    try:
+        return bool(_NOWAIT) and os.preadv(file, [room], offset, _NOWAIT) == len(room)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return False
+        raise
+
+
+def resident(file: int, offset: int, length: int) -> bool | None:
+    """Whether all of these bytes have pages, which may still be filled; None where the kernel does not say."""
     if _syscall is None:
-        return False
+        return None
     counts = _Counts()
     wanted = _Range(offset, length)
     if _syscall(_CACHESTAT, file, ctypes.byref(wanted), ctypes.byref(counts), 0):
-        return False
+        return None
     pages = (offset + length - 1) // mmap.PAGESIZE - offset // mmap.PAGESIZE + 1
     return int(counts.cached) >= pages

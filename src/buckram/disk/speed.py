@@ -10,11 +10,11 @@ _WEIGHT = 1 / 16
 class Speed:
     """Tell it what each operation took. A thread costs about 0.1 ms of CPU and two turns of the loop."""
 
-    __slots__ = ("average_s", "fast")
+    __slots__ = ("_average_s", "fast")
 
     def __init__(self) -> None:
-        self.average_s, self.fast = 0.0, True
+        self._average_s, self.fast = 0.0, True
 
     def took(self, seconds: float) -> None:
-        self.average_s += (seconds - self.average_s) * _WEIGHT
-        self.fast = self.average_s < (SLOW_S if self.fast else FAST_S)
+        self._average_s += (seconds - self._average_s) * _WEIGHT
+        self.fast = self._average_s < (SLOW_S if self.fast else FAST_S)
