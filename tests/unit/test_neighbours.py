@@ -47,7 +47,7 @@ def contents(tmp_path: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def directory(tmp_path: Path, contents: dict[str, bytes]) -> NeighbourDirectory:
-    return NeighbourDirectory(str(tmp_path), Speed())
+    return NeighbourDirectory(str(tmp_path), Speed(), set())
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -272,7 +272,7 @@ async def test_a_fast_device_is_read_at_once(directory: NeighbourDirectory, cont
 async def test_a_slow_device_is_read_in_a_thread(
     tmp_path: Path, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = NeighbourDirectory(str(tmp_path), slow())
+    directory = NeighbourDirectory(str(tmp_path), slow(), set())
     gate = threading.Event()
     read_now = directory.read_now
 
@@ -296,7 +296,7 @@ async def test_a_slow_device_is_read_in_a_thread(
 
 
 async def test_threads_share_what_was_given_back(tmp_path: Path, contents: dict[str, bytes]) -> None:
-    directory = NeighbourDirectory(str(tmp_path), slow())
+    directory = NeighbourDirectory(str(tmp_path), slow(), set())
     place = Place("log-1", 11, LARGE)
     pieces: list[Piece] = []
     for _ in range(30):

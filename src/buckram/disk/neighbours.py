@@ -26,8 +26,10 @@ _UNIT = 4096
 _LARGE = 128 * 1024
 """From here on what is not in the page cache is read past it at first: filling it costs several times the read."""
 _KEPT = 8
+_Past = set[tuple[str, str, int]]
+"""Directory, name and offset of places that were read past the page cache once."""
 _REMEMBERED = 16384
-"""So many places that were read past the page cache; then all of them are forgotten."""
+"""So many of them; then all are forgotten."""
 
 
 def identity_of(directory: str | Path) -> str:
@@ -43,9 +45,8 @@ def identity_of(directory: str | Path) -> str:
 class NeighbourDirectory:
     """seams.LocalDirectory, and `read_now` for those who may block."""
 
-    def __init__(self, path: str, speed: Speed, past: set[tuple[str, str, int]] | None = None) -> None:
-        self._path, self._speed = path, speed
-        self._past: set[tuple[str, str, int]] = set() if past is None else past
+    def __init__(self, path: str, speed: Speed, past: _Past) -> None:
+        self._path, self._speed, self._past = path, speed, past
         self._spare: list[bytearray] = []
 
     def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
@@ -138,7 +139,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._speed = Speed()
-        self._past: set[tuple[str, str, int]] = set()
+        self._past: _Past = set()
 
     def open(self, directory: str, identity: str) -> NeighbourDirectory | None:
         try:
