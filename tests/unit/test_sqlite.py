@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.sqlite_kit import FILE, opened
@@ -17,7 +18,7 @@ from buckram.errors import (
     MetadataError,
     MetadataUnavailable,
 )
-from buckram.metadata import session_lock
+from buckram.metadata import session_lock, sqlite_file
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.seams import Create
 
@@ -80,6 +81,33 @@ async def test_a_foreign_database_is_left_alone(path: Path) -> None:
         with pytest.raises(MetadataError, match="not one of Buckram's"):
             await keys.prepare()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("before", ["user_version", "application_id", "sqlite_master"])
+async def test_another_process_may_create_the_tables_while_we_look(
+    path: Path, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what it wrote seen, and half not, is no reason to refuse the file."""
+    ahead = sqlite3.connect(path)
+    ahead.execute("PRAGMA journal_mode=WAL")  # so that the other one waits for no reader
+    ahead.close()
+    real, others = sqlite3.connect, []
+
+    def at(statement: str) -> None:
+        if before in statement and not others:
+            others.append(before)
+            sqlite_file.prepare(path, 5.0)
+
+    def traced(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        db = real(*args, **kwargs)
+        db.set_trace_callback(at)
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    sqlite_file.prepare(path, 5.0)
+    assert others == [before]
+    async with opened(path) as keys:
+        assert await keys.create("/a", b"") == 0
 
 
 async def test_a_relative_path_is_refused() -> None:

@@ -70,14 +70,31 @@ def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 def _is_ours(path: Path, db: sqlite3.Connection) -> bool:
     """False for an empty file."""
-    version, application = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
+    version, application, filled = _marks(db)
     if application == _APPLICATION_ID and version == FORMAT_VERSION:
         return True
     if application == _APPLICATION_ID:
         raise MetadataError(f"{path} has format version {version}, this Buckram knows {FORMAT_VERSION}: upgrade")
-    if application or version or db.execute("SELECT 1 FROM sqlite_master").fetchone():
+    if application or version or filled:
         raise MetadataError(f"{path} is a database, but not one of Buckram's: name another file")
     return False
+
+
+def _marks(db: sqlite3.Connection) -> tuple[int, int, bool]:
+    """Format version, application, and whether there is any table.
+
+    Read as of one moment: another process may be creating the tables, and half of that would look foreign or newer.
+    """
+    db.execute("SAVEPOINT marks")
+    try:
+        version, application, tables = (
+            db.execute(query).fetchone()[0]
+            for query in ("PRAGMA user_version", "PRAGMA application_id", "SELECT count(*) FROM sqlite_master")
+        )
+        return version, application, tables > 0
+    finally:
+        if db.in_transaction:  # some errors have ended it
+            db.execute("RELEASE marks")
 
 
 def _create_tables(path: Path, db: sqlite3.Connection, busy_timeout_s: float) -> None:
