@@ -51,8 +51,8 @@ async def test_entries_are_where_the_store_says(tmp_path: Path, seed: int) -> No
     rng = random.Random(seed)
     store = open_store(disk)
     tops = {1: 0, 2: 0, 3: 0}
-    located = 0
-    for _ in range(120):
+    whole = 0
+    for turn in range(120):
         for _ in range(rng.randrange(4)):
             ledger = rng.choice((1, 1, 2, 3))
             # Every now and then entries come again: the newest copy counts.
@@ -62,6 +62,11 @@ async def test_entries_are_where_the_store_says(tmp_path: Path, seed: int) -> No
             add(store, ledger, first, payloads)
             tops[ledger] = max(tops[ledger], first + len(payloads))
         await durable(store)
+        # How much lies in sealed files while the store runs is a matter of time. After a start it is everything.
+        started = turn % 4 == 3
+        if started:
+            await store.close()
+            store = open_store(disk)
         ledger = rng.choice((1, 2, 3))
         if not tops[ledger]:
             continue
@@ -69,11 +74,11 @@ async def test_entries_are_where_the_store_says(tmp_path: Path, seed: int) -> No
         wanted = await read_range(store, ledger, first, count, 1 << 30)
         assert isinstance(wanted, list)
         found = locate(store, ledger, first, count)
-        assert found == wanted[: len(found)]
-        located += len(found)
-    assert located > 1000
+        assert found == (wanted if started else wanted[: len(found)])
+        whole += started and len(wanted) > 1
+    assert whole > 10
     await store.close()
-    store = open_store(disk)  # everything is in sealed files now
+    store = open_store(disk)
     for ledger, top in tops.items():
         wanted = await read_range(store, ledger, 0, top, 1 << 30)
         assert locate(store, ledger, 0, top) == wanted
