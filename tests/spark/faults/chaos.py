@@ -5,7 +5,7 @@
     raise-early, kill-early    a task fails, or its worker is killed, with rows written and the ledger open
     raise-late, kill-late      the same after the ledgers are sealed
     kill-executor              as kill-early, but of the executor's JVM
-    slow                       a first attempt that takes very long: for speculation
+    slow                       the attempt that comes first takes very long: for speculation
     commit-before, commit-after  the commit fails before or after it published
     lost-reply                 the metadata store does what it is told, and its answer is lost
     die-before, die-after      the driver is killed before or after the publishing, before Spark notes the batch
@@ -96,7 +96,7 @@ class ChaosWriter(StreamWriter):
         if self.faults.strikes("kill-executor", *where):
             os.kill(executor(), signal.SIGKILL)
             time.sleep(HOLD_S)
-        if attempt.attempt == 0 and self.faults.strikes("slow", *where):
+        if self.faults.strikes("slow", *where):
             wait_for(self.faults.marks / "never", required=False)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
