@@ -99,6 +99,6 @@ async def settle(store: Store, turns: int = 400) -> None:
         await asyncio.sleep(0)
 
 
-async def reopened(store: Store, disk: MemoryDisk) -> Store:
+async def reopened(store: Store, disk: Disk) -> Store:
     await store.close()
     return open_store(disk)

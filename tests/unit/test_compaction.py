@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from tests.unit.store_kit import KEY, add, durable, open_store, read, settle, small_config, stored
+from tests.unit.store_kit import KEY, add, durable, open_store, read, reopened, settle, small_config, stored
 
 from buckram.bookie.store import Store
 from buckram.disk.memory import MemoryDisk
@@ -56,8 +56,7 @@ async def test_wholly_dead_files_are_handed_on() -> None:
     await check(store, content, tuple(range(6)))
     # What was a dead file carries new data, and its old blocks never come back.
     fresh = await written_again(store)
-    await store.close()
-    store = open_store(disk)
+    store = await reopened(store, disk)
     assert not store.limbo
     await check(store, content, tuple(range(6)))
     await check(store, fresh, ())
@@ -102,8 +101,7 @@ async def test_mixed_files_are_rewritten_sorted_and_reading_goes_on() -> None:
     for _ in range(2):
         await check(store, content, (0, 2, 3, 5))
         assert store.ledgers(-1, 10) == [1, 4]
-        await store.close()
-        store = open_store(disk)
+        store = await reopened(store, disk)
     assert await store.compact() == 0
     await store.close()
 
@@ -125,8 +123,7 @@ async def test_a_burial_during_compaction_holds() -> None:
     await settle(store)
     await check(store, content, (0, 1, 2, 3))
     assert store.stats()["dead_bytes"] > 0
-    await store.close()
-    store = open_store(disk)
+    store = await reopened(store, disk)
     await check(store, content, (0, 1, 2, 3))
     await store.close()
 
@@ -218,8 +215,7 @@ async def test_ledger_states_outlive_the_segments_that_held_them() -> None:
         assert buried is not None
         assert buried.tombstone
         assert store.ledgers(-1, 10) == [50]
-        await store.close()
-        store = open_store(disk)
+        store = await reopened(store, disk)
     assert store.ledger(51) is None
     store.put_ledger(51, KEY)
     await store.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.store_kit import add, durable, open_store, read, settle, stored
+from tests.unit.store_kit import add, durable, open_store, read, reopened, settle, stored
 
 from buckram.bookie.segments import Footer
 from buckram.bookie.store import Store
@@ -51,8 +51,7 @@ async def test_only_its_pages_are_read(stage: str, monkeypatch: pytest.MonkeyPat
     disk = MemoryDisk()
     store, content = await filled(disk, even=True)
     if stage == "opened again":
-        await store.close()
-        store = open_store(disk)
+        store = await reopened(store, disk)
     elif stage == "from the blocks":
         await store._maintenance.close()
         store = open_store(MemoryDisk(disk.model.crash(random.Random(1))))
@@ -62,8 +61,7 @@ async def test_only_its_pages_are_read(stage: str, monkeypatch: pytest.MonkeyPat
         await settle(store)
         assert await store.compact() > 0
         content = {key: one for key, one in content.items() if key[0] == 0}
-        await store.close()
-        store = open_store(disk)
+        store = await reopened(store, disk)
     lengths = watched(monkeypatch)
     for key in sorted(content, reverse=True):  # nothing is read ahead for who goes back
         assert await read(store, key) == [content[key]]

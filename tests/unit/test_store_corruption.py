@@ -15,6 +15,7 @@ from tests.unit.store_kit import (
     read,
     read_frames,
     read_range,
+    reopened,
     settle,
     small_config,
     stored,
@@ -116,8 +117,7 @@ async def test_a_bad_block_before_good_ones_is_lost_data() -> None:
     store.put_ledger(500, KEY, born=True)
     store.put_ledger(501, KEY)
     await settle(store)
-    await store.close()
-    store = open_store(disk)
+    store = await reopened(store, disk)
     assert store.limbo
     young, old = await read(store, (500, 0), (501, 0))
     assert young is None

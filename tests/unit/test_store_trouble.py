@@ -98,8 +98,7 @@ async def test_a_disk_that_is_really_full_holds_back_acknowledgements(monkeypatc
     disk.model.total_bytes *= 100
     assert await durable(store) is None
     assert acked == [None] * 400
-    await store.close()
-    store = open_store(disk)
+    store = await reopened(store, disk)
     assert await read(store, *[(1, entry) for entry in range(400)]) == everything
     await store.close()
 

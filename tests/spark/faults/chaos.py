@@ -75,16 +75,15 @@ class ChaosWriter(StreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         attempt = Attempt.here()
-        part = super().write(self._interrupted(iterator, attempt))
         where = attempt.batch, attempt.partition
+        part = super().write(self._interrupted(iterator, where))
         if self.faults.strikes("raise-late", *where):
             raise RuntimeError("a task died after it had sealed its ledgers")
         if self.faults.strikes("kill-late", *where):
             os.kill(os.getpid(), signal.SIGKILL)
         return part
 
-    def _interrupted(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> Iterator[pa.RecordBatch]:
-        where = attempt.batch, attempt.partition
+    def _interrupted(self, batches: Iterator[pa.RecordBatch], where: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             half = batch.num_rows // 2
             yield batch.slice(0, half)
