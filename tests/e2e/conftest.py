@@ -1,13 +1,15 @@
-"""Shared by the end-to-end tests: the command as a child process, and a running `buckram up`."""
+"""Shared by the end-to-end tests: the command as a child process, a running `buckram up`, and waiting for either."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,21 @@ from typing import Any
 import pytest
 
 DEADLINE_S = 60
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    """Ask again until it is; AssertionError with `what` at the deadline."""
+    limit = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < limit, what
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended, though nobody may have waited for it yet."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
 @dataclass

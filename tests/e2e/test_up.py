@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,25 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    limit = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < limit, what
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
+from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

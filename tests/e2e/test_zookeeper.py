@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment
+from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone, wait_until
 from tests.e2e.zookeeper_kit import need_zookeeper
 
 from buckram.errors import ConfigError, CorruptStore, InvalidArgument
@@ -26,19 +23,6 @@ from buckram.zookeeper_server.settings import Settings, zoo_cfg
 @pytest.fixture(autouse=True, scope="module")
 def _zookeeper() -> None:
     need_zookeeper()
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    limit = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < limit, what
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 class Command:
