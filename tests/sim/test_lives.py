@@ -9,7 +9,8 @@ import random
 import pytest
 
 from buckram.sim.cluster import run_life
-from buckram.sim.plan import make_plan
+from buckram.sim.faults import stories
+from buckram.sim.plan import make_cluster, make_plan
 from buckram.sim.swarm import run_seeds
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
@@ -46,6 +47,16 @@ def test_damage_stays_within_the_guarantee() -> None:
     """At most one bookie loses data, and never where one acknowledgement is enough."""
     for seed in range(2000):
         plan = make_plan(seed)
-        damage = [fault for fault in plan.faults if fault in ("flip", "wipe")]
+        damage = [fault for fault in plan.faults if stories()[fault].damages]
         assert len(damage) <= 1
         assert not damage or plan.shape[2] >= 2
+
+
+def test_stories_drawn_apart_change_nothing_else_of_a_life() -> None:
+    """Another file of stories leaves the lives that it does not choose as they were."""
+    apart = {name for name, story in stories().items() if story.apart}
+    for seed in range(200):
+        plan, bare = make_plan(seed), make_cluster(seed)
+        assert [fault for fault in plan.faults if fault not in apart] == bare.faults
+        if plan.faults == bare.faults:
+            assert str(plan) == str(bare)

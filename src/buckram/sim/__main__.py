@@ -11,7 +11,8 @@ import logging
 import sys
 
 from buckram.sim.cluster import run_life, shrink
-from buckram.sim.plan import FAULTS, make_plan
+from buckram.sim.faults.registry import LEDGERS, names
+from buckram.sim.plan import make_plan
 from buckram.sim.swarm import Totals, run_seeds
 
 REQUIRED_FROM = 2000
@@ -68,8 +69,8 @@ def _one(seed: int, trace: bool, faults: str | None) -> int:
     plan = make_plan(seed)
     if faults is not None:
         plan.faults = [fault for fault in faults.split(",") if fault]
-        if unknown := [fault for fault in plan.faults if fault not in FAULTS]:
-            print(f"unknown faults {unknown}; there are: {', '.join(FAULTS)}", file=sys.stderr)
+        if unknown := [fault for fault in plan.faults if fault not in names(LEDGERS)]:
+            print(f"unknown faults {unknown}; there are: {', '.join(names(LEDGERS))}", file=sys.stderr)
             return 2
     result = run_life(seed, plan=plan, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
     totals = Totals()

@@ -9,6 +9,8 @@ import random
 from dataclasses import dataclass, field
 
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
+from buckram.sim.faults import of_lives, stories
+from buckram.sim.faults.registry import LEDGERS
 from buckram.sim.world import KIB, Configs
 from buckram.types import DigestType
 
@@ -17,14 +19,6 @@ SHAPES = (
     (4, 3, 2), (4, 2, 2), (4, 2, 1), (4, 4, 3), (5, 3, 2), (5, 2, 2), (5, 3, 3), (4, 3, 3), (1, 1, 1), (2, 1, 1),
     (3, 1, 1), (5, 5, 3),
 )  # fmt: skip
-SMALL = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (2, 2, 1), (3, 3, 3))
-STRIPED = ((3, 2, 2), (4, 2, 2), (4, 3, 3))
-FAULTS = {
-    "kill": 5, "power": 5, "pair": 4, "power all": 3, "crash at op": 5, "crash at await": 4, "pause bookie": 4,
-    "cut": 6, "lag": 4, "isolate": 3, "reset": 4, "slow": 3, "replay": 3, "pause client": 4, "crash client": 4,
-    "metadata loss": 5, "metadata down": 2, "metadata cut": 3, "expire": 3, "write error": 2, "read error": 2,
-    "full": 3, "flip": 3, "wipe": 2,
-}  # fmt: skip
 METADATA = ("memory",) * 8 + ("zk+hierarchical", "zk+hierarchical", "zk+longhierarchical", "zk+flat")
 """A third of the lives on a simulated ZooKeeper. Drawn by itself, so that it changes nothing else of a life."""
 
@@ -73,6 +67,14 @@ class Plan:
 
 
 def make_plan(seed: int) -> Plan:
+    """A life of ledgers."""
+    plan = make_cluster(seed)
+    draw_apart(plan, LEDGERS)
+    return plan
+
+
+def make_cluster(seed: int) -> Plan:
+    """A plan with common faults only."""
     rng = random.Random(f"plan {seed}")
     shape = rng.choice(SHAPES)
     bookies = max(3, min(5, shape[0] + rng.choice((0, 0, 1, 1, 2))))
@@ -95,7 +97,7 @@ def make_plan(seed: int) -> Plan:
         plan.faults = [fault for fault in plan.faults if fault != "wipe"] or ["kill"]
     elif kind < 0.30:
         plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
-        plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")] or ["cut"]
+        plan.faults = [fault for fault in plan.faults if not stories()[fault].damages] or ["cut"]
     plan.attacker = rng.random() < 0.06
     plan.deleting = rng.random() < 0.12
     plan.repairing = rng.random() < 0.15
@@ -120,17 +122,24 @@ def make_plan(seed: int) -> Plan:
 
 def _suit_faults(plan: Plan) -> None:
     """Some faults only mean something in lives of a certain kind."""
-    if "pair" in plan.faults:
-        plan.shape = SMALL[plan.seed % len(SMALL)]
-        plan.bookies, plan.entries, plan.busy_s = plan.shape[0] + 2, max(plan.entries, 30), 2.0
-    if "lag" in plan.faults:
-        # Striped and Qw == Qa: one slow member holds up its entries while the others' are complete.
-        plan.shape = STRIPED[plan.seed % len(STRIPED)]
-        plan.bookies, plan.entries, plan.busy_s = plan.shape[0] + 1, max(plan.entries, 20), 1.0
-    if "full" in plan.faults:
-        plan.large, plan.entries = True, 40
+    told = stories()
+    for story in told.values():
+        if story.name in plan.faults:
+            story.suit(plan)
     if plan.shape[2] < 2:
-        plan.faults = [fault for fault in plan.faults if fault not in ("flip", "wipe")] or ["kill"]
+        plan.faults = [fault for fault in plan.faults if not told[fault].damages] or ["kill"]
+
+
+def draw_apart(plan: Plan, lives: str) -> None:
+    """The stories that are drawn each by itself, once the rest of the plan is known."""
+    told = stories()
+    for story in of_lives(lives, apart=True):
+        damaged = any(told[fault].damages for fault in plan.faults)
+        if random.Random(f"{story.name} {plan.seed}").random() * 100 >= story.weight or not story.fits(plan):
+            continue
+        if not story.damages or (plan.shape[2] >= 2 and not damaged and not plan.liar):
+            plan.faults.append(story.name)
+            story.suit(plan)
 
 
 def _enforce_racks(plan: Plan) -> None:
@@ -163,14 +172,15 @@ def _configs(rng: random.Random) -> Configs:
 
 
 def _faults(rng: random.Random, shape: tuple[int, int, int], bookies: int) -> list[str]:
+    pool = of_lives(LEDGERS, apart=False)
     count = rng.choice((1, 1, 2, 2, 3, 4))
-    faults = rng.choices(list(FAULTS), list(FAULTS.values()), k=count)
+    faults = rng.choices(pool, [story.weight for story in pool], k=count)
     # Damage within the guarantee: at most one bookie loses what it was given, and only where others hold it too.
-    damage = [fault for fault in faults if fault in ("flip", "wipe")]
+    damage = [fault for fault in faults if fault.damages]
+    names = [fault.name for fault in faults if not fault.damages]
     if damage:
-        faults = [fault for fault in faults if fault not in ("flip", "wipe")]
         # A bookie that is gone for good needs another in its place where every copy counts (Qw == Qa).
         replaceable = bookies > shape[0] or shape[1] > shape[2]
-        if shape[2] >= 2 and (damage[0] == "flip" or replaceable):
-            faults.append(damage[0])
-    return faults or ["kill"]
+        if shape[2] >= 2 and (damage[0].name != "wipe" or replaceable):
+            names.append(damage[0].name)
+    return names or ["kill"]

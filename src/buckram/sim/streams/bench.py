@@ -11,12 +11,12 @@ from typing import Any
 
 from buckram.errors import BuckramError
 from buckram.sim.cluster import report_broken_invariants
+from buckram.sim.faults import Faults
 from buckram.sim.loop import Stuck
 from buckram.sim.scenarios.run import Outcome
 from buckram.sim.scenarios.script import ScenarioFailed, quiet_plan
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.facts import Line, Reading
-from buckram.sim.streams.faults import StreamFaults
 from buckram.sim.streams.finals import Finals
 from buckram.sim.streams.life import bring_up, stream_world, watch_tasks
 from buckram.sim.streams.plan import StreamPlan
@@ -36,7 +36,7 @@ class Bench:
         self.world, self.plan = world, plan
         self.stage = Stage(world, plan)
         self.facts, self.report = self.stage.facts, world.report
-        self.faults = StreamFaults(self.stage)
+        self.faults = Faults(self.stage)
         self.hosts: dict[str, Actor] = {}
         self.tasks: list[asyncio.Task[Any]] = []
 

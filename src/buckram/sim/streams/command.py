@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from buckram.sim.checkers.report import Violation
 from buckram.sim.cluster import LifeResult
-from buckram.sim.plan import FAULTS
+from buckram.sim.faults.registry import STREAMS, names
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
-from buckram.sim.streams.plan import OWN_FAULTS, make_stream_plan
+from buckram.sim.streams.plan import make_stream_plan
 from buckram.sim.swarm import Totals, run_seeds
 
 
@@ -92,8 +92,8 @@ def _one(seed: int, trace: bool, faults: str | None) -> int:
     plan = make_stream_plan(seed)
     if faults is not None:
         plan.cluster.faults = [fault for fault in faults.split(",") if fault]
-        if unknown := [fault for fault in plan.faults if fault not in FAULTS and fault not in OWN_FAULTS]:
-            sys.stderr.write(f"unknown faults {unknown}; there are: {', '.join((*FAULTS, *OWN_FAULTS))}\n")
+        if unknown := [fault for fault in plan.faults if fault not in names(STREAMS)]:
+            sys.stderr.write(f"unknown faults {unknown}; there are: {', '.join(names(STREAMS))}\n")
             return 2
     result = run_stream_life(seed, plan=plan, echo=_say_line if trace else None)
     totals = StreamTotals()

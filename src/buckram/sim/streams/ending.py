@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from buckram.core.stream_errors import NoSuchStream, StreamEnded
 from buckram.errors import BuckramError
 from buckram.sim.checkers.judge import describe
+from buckram.sim.faults import Faults
 from buckram.sim.streams.facts import Line, Reading
-from buckram.sim.streams.faults import StreamFaults
 from buckram.sim.streams.reading import ReaderActor, line_of
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.sim.streams.tending import Deleter, JanitorActor
@@ -21,7 +21,7 @@ VISIBLE_S = 0.020
 
 
 class Ending:
-    def __init__(self, stage: Stage, faults: StreamFaults, actors: list[asyncio.Task[None]]) -> None:
+    def __init__(self, stage: Stage, faults: Faults, actors: list[asyncio.Task[None]]) -> None:
         self.stage, self.world, self.plan, self.faults, self.actors = stage, stage.world, stage.streams, faults, actors
         self.facts, self.rules, self.report = stage.facts, stage.rules, stage.world.report
         self.final = Actor(stage, "f1")

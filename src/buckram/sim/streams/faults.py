@@ -1,65 +1,69 @@
-"""The ledger simulator's faults, and some that aim at streams: leases that expire, heads whose replies are lost."""
+"""Stories that aim at streams, beside those of sim/faults: leases that expire, heads whose replies are lost."""
 
 from __future__ import annotations
 
 import asyncio
 
-from buckram.sim.faults import Faults
-from buckram.sim.streams.stage import Stage
+from buckram.sim.faults import Faults, common
+from buckram.sim.faults.registry import STREAMS
 
 
-class StreamFaults(Faults):
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage)  # type: ignore[arg-type]  # of a ledger's stage it uses world, plan and over: they are here
-        self._stories |= {
-            "expire a writer": self._expire_writer, "crash a writer": self._crash_writer,
-            "crash a tender": self._crash_tender, "lose a head": self._lose_head, "pause a writer": self._pause_writer,
-        }  # fmt: skip
+def _hosts(f: Faults, first: str) -> list[str]:
+    return [host for host in f.clients() if host[0] in first and not f.world.processes[host].dead]
 
-    def _hosts(self, first: str) -> list[str]:
-        return [host for host in self._clients() if host[0] in first and not self.world.processes[host].dead]
 
-    async def _expire_writer(self) -> None:
-        """Its session ends while it goes on; another one may take the lease at once."""
-        for _ in range(self.rng.choice((1, 1, 2))):
-            hosts = self._hosts("w")
-            if hosts:
-                host = self.rng.choice(hosts)
-                self.world.report.situation("lease expired under a writer")
-                self.world.sessions[host].expire()
-            await asyncio.sleep(self.rng.random())
-
-    async def _crash_writer(self) -> None:
-        hosts = self._hosts("w")
+async def expire_writer(f: Faults) -> None:
+    """Its session ends while it goes on; another one may take the lease at once."""
+    for _ in range(f.rng.choice((1, 1, 2))):
+        hosts = _hosts(f, "w")
         if hosts:
-            host = self.rng.choice(hosts)
-            self.world.processes[host].crash_after(int(self.rng.random() ** 2 * 150))
-            self.world.disturb(host, 1)
+            host = f.rng.choice(hosts)
+            f.world.report.situation("lease expired under a writer")
+            f.world.sessions[host].expire()
+        await asyncio.sleep(f.rng.random())
 
-    async def _crash_tender(self) -> None:
-        hosts = self._hosts("jtdp")
+
+async def crash_writer(f: Faults) -> None:
+    hosts = _hosts(f, "w")
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.processes[host].crash_after(int(f.rng.random() ** 2 * 150))
+        f.world.disturb(host, 1)
+
+
+async def crash_tender(f: Faults) -> None:
+    hosts = _hosts(f, "jtdp")
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.processes[host].crash_after(int(f.rng.random() ** 2 * 100))
+        f.world.disturb(host, 1)
+
+
+async def lose_head(f: Faults) -> None:
+    for _ in range(3):
+        hosts = _hosts(f, "wjtdp")
         if hosts:
-            host = self.rng.choice(hosts)
-            self.world.processes[host].crash_after(int(self.rng.random() ** 2 * 100))
-            self.world.disturb(host, 1)
-
-    async def _lose_head(self) -> None:
-        for _ in range(3):
-            hosts = self._hosts("wjtdp")
-            if hosts:
-                what = self.rng.choice(("/streams/heads/", "/streams/heads/", "/intents/", "/lease"))
-                when = self.rng.choice(("before", "after", "after"))
-                self.world.metadata.lose_next(when, self.rng.choice(hosts), what)
-            await asyncio.sleep(self.rng.random() * 0.5)
-
-    async def _pause_writer(self) -> None:
-        """Long enough for others to take over; it wakes as an old writer."""
-        hosts = self._hosts("w")
-        if hosts:
-            host = self.rng.choice(hosts)
-            self.world.pause(host)
-            await asyncio.sleep(self.rng.random() * 5)
-            self.world.resume(host)
+            what = f.rng.choice(("/streams/heads/", "/streams/heads/", "/intents/", "/lease"))
+            when = f.rng.choice(("before", "after", "after"))
+            f.world.metadata.lose_next(when, f.rng.choice(hosts), what)
+        await asyncio.sleep(f.rng.random() * 0.5)
 
 
-__all__ = ["StreamFaults"]
+async def pause_writer(f: Faults) -> None:
+    """Long enough for others to take over; it wakes as an old writer."""
+    hosts = _hosts(f, "w")
+    if hosts:
+        host = f.rng.choice(hosts)
+        f.world.pause(host)
+        await asyncio.sleep(f.rng.random() * 5)
+        f.world.resume(host)
+
+
+OWN_FAULTS = {"expire a writer": 5, "crash a writer": 4, "crash a tender": 3, "lose a head": 5, "pause a writer": 4}
+"""Weights among themselves: a life gets none to two of these beside the common ones."""
+
+for _name, _tell in (
+    ("expire a writer", expire_writer), ("crash a writer", crash_writer), ("crash a tender", crash_tender),
+    ("lose a head", lose_head), ("pause a writer", pause_writer),
+):
+    common(_name, OWN_FAULTS[_name], _tell, lives=(STREAMS,))

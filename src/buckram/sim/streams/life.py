@@ -11,10 +11,10 @@ from buckram.core import stream_changes, stream_compaction, stream_head
 from buckram.net.tasks import TaskScope
 from buckram.sim.checkers.safety import Metadata
 from buckram.sim.cluster import LifeResult, report_broken_invariants
+from buckram.sim.faults import Faults
 from buckram.sim.loop import Crashed, Stuck
 from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.ending import Ending
-from buckram.sim.streams.faults import StreamFaults
 from buckram.sim.streams.finals import Finals
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import LIFE_S, StreamPlan, make_stream_plan
@@ -32,7 +32,7 @@ class Life:
         self.plan = plan
         self.world = stream_world(f"streams {plan.seed}", plan, echo)
         self.stage = Stage(self.world, plan)
-        self.faults = StreamFaults(self.stage)
+        self.faults = Faults(self.stage)
 
     async def run(self) -> None:
         world = self.world

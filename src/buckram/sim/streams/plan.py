@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from buckram.config import BookieConfig
-from buckram.sim.plan import Plan, make_plan
+from buckram.sim.faults.registry import STREAMS
+from buckram.sim.plan import Plan, draw_apart, make_cluster
+from buckram.sim.streams.faults import OWN_FAULTS
 from buckram.types import DigestType
 
 DIGESTS = {DigestType.CRC32: "crc32", DigestType.CRC32C: "crc32c", DigestType.MAC: "mac", DigestType.DUMMY: "dummy"}
-OWN_FAULTS = {"expire a writer": 5, "crash a writer": 4, "crash a tender": 3, "lose a head": 5, "pause a writer": 4}
-"""Beside those of sim/plan."""
 MODES = ("publisher", "truncator", "janitor", "compactor", "deleter", "ending", "small_pages")
 LIFE_S = 6.0
 """About how long actors are busy."""
@@ -60,7 +60,7 @@ class StreamPlan:
 
 def make_stream_plan(seed: int) -> StreamPlan:
     rng = random.Random(f"streams {seed}")
-    cluster = make_plan(seed)
+    cluster = make_cluster(seed)
     cluster.liar = cluster.attacker = cluster.hung_for_good = cluster.explicit = cluster.deferred = False
     cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
     cluster.late_wake = rng.random() < 0.2
@@ -75,10 +75,12 @@ def make_stream_plan(seed: int) -> StreamPlan:
         cluster.configs.bookie = BookieConfig()
     cluster.faults = cluster.faults[: rng.choice((1, 2, 2, 3))]
     cluster.faults += rng.choices(list(OWN_FAULTS), list(OWN_FAULTS.values()), k=rng.choice((0, 1, 1, 2)))
+    none = rng.random() < 0.1
+    draw_apart(cluster, STREAMS)
     if cluster.bookies <= cluster.shape[0]:
         # A bookie that is gone for good leaves too few for new segments.
         cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]
-    if rng.random() < 0.1:
+    if none:
         cluster.faults = []
     plan = StreamPlan(cluster, ["one", "two"][: rng.choice((1, 1, 1, 2))], _policy(rng, cluster))
     plan.writers, plan.readers = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
