@@ -21,6 +21,9 @@ NO_ENTRY: EntryId = -1
 """The id before the first entry: LAC of an empty ledger, last entry of an empty closed one."""
 MAX_LEDGER_ID = 2**63 - 1
 MASTER_KEY_SIZE = 20
+BIRTH_SIZE = 16
+NO_BIRTH = bytes(BIRTH_SIZE)
+"""Of a ledger whose birth is not known: bookies have it from releases and clients that give none."""
 DEFAULT_PORT = 3181
 
 

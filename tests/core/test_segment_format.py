@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from buckram.core.ledger_state import STATE_SIZE, LedgerState, unpack_state
 from buckram.core.segment_format import (
     BLOCK_HEADER,
     DIR_RECORD,
@@ -16,9 +17,7 @@ from buckram.core.segment_format import (
     PAGE,
     PAGE_DATA,
     RUN_RECORD,
-    STATE_SIZE,
     CorruptBytes,
-    LedgerState,
     Trailer,
     crc,
     open_block,
@@ -28,7 +27,6 @@ from buckram.core.segment_format import (
     pack_page,
     parse_frames,
     run_extent,
-    unpack_state,
     walk_run,
 )
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from buckram.bookie.process import Bookie
 from buckram.bookie.store import Store
 from buckram.client.client import connect
 from buckram.config import BookieConfig, NetConfig
+from buckram.core.adds import frame_add
 from buckram.core.entry import Digest
 from buckram.disk.local import LocalDisk
 from buckram.metadata.uri import open_store
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats
-from buckram.types import DigestType
+from buckram.seams import Write
+from buckram.types import NO_BIRTH, DigestType
 
 HERE = Path(__file__).parent / "0.1"
 FACTS: dict[str, Any] = json.loads((HERE / "content.json").read_text())
@@ -72,6 +75,83 @@ async def test_the_files_have_all_that_a_directory_can_have(place: Path) -> None
 async def test_everything_in_it_is_read(place: Path) -> None:
     disk, store = opened(place)
     await check(store)
+    await store.close()
+    disk.close()
+
+
+def format_of(place: Path) -> int:
+    found = json.loads((place / "bookie" / "superblock").read_text().splitlines()[0])["format"]
+    assert isinstance(found, int)
+    return found
+
+
+class NothingWritten(LocalDisk):
+    """Notes what the store has said before its first change of the directory."""
+
+    said: list[str] | None = None
+    caplog: pytest.LogCaptureFixture
+
+    def _note(self) -> None:
+        if self.said is None:
+            self.said = [record.getMessage() for record in self.caplog.records]
+
+    def remove(self, name: str) -> None:
+        self._note()
+        super().remove(name)
+
+    def rename(self, old: str, new: str) -> None:
+        self._note()
+        super().rename(old, new)
+
+    def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
+        self._note()
+        super().write_now(writes, sync=sync)
+
+
+async def test_that_there_is_no_way_back_is_said_before_the_first_write_and_once(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for time in range(2):
+        caplog.clear()
+        disk = NothingWritten(place / "bookie", "inline")
+        disk.caplog = caplog
+        store = Store.open(disk, STORE, NullStats(), random.Random(1))
+        expected = [f"{place}/bookie has format 2 and gets format 3 now: "
+                    "releases that know no more than format 2 will not read it any more"]
+        assert disk.said == (expected if time == 0 else [])
+        assert format_of(place) == 3
+        await check(store)
+        await store.close()
+        disk.close()
+
+
+async def test_old_and_new_states_live_beside_each_other(place: Path) -> None:
+    """In one log file, in footers of both versions, through the ledger table and a compaction of all of it."""
+    births = {facts["ledger"]: bytes([facts["ledger"] + 1]) * 16 for facts in LEDGERS if facts["ledger"] % 3 != 1}
+    disk, store = opened(place)
+    for ledger, birth in births.items():
+        store.learn_birth(ledger, birth)
+    for step in ("log", "sealed", "table", "compacted"):
+        if step == "sealed":
+            store.put_ledger(10**6, b"k" * 20)
+            for entry in range(40):
+                body = frame_add(b"k" * 20, Digest(DigestType.CRC32C, b"").seal(10**6, entry, -1, 0, bytes(4000)))
+                store.add_run(10**6, entry, 1, -1, body, 0, len(body))
+                await asyncio.sleep(0.005)
+        elif step == "table":
+            await store._maintenance.checkpoint()
+        elif step == "compacted":
+            store.bury(10**6)
+            assert await store.compact() > 0
+        await store.close()
+        disk.close()
+        disk, store = opened(place)
+        await check(store)
+        for facts in LEDGERS:
+            record = store.ledger(facts["ledger"])
+            assert record is not None
+            assert record.birth == births.get(facts["ledger"], NO_BIRTH)
+    assert store.stats()["checkpoints"] == 0
     await store.close()
     disk.close()
 

@@ -11,7 +11,8 @@ from buckram.bookie.index import FooterBuilder, Place
 from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.segments import DirEntry, Footer, Segment, load_footer
-from buckram.core.segment_format import RUN_RECORD, LedgerState
+from buckram.core.ledger_state import LedgerState
+from buckram.core.segment_format import RUN_RECORD
 from buckram.disk.memory import MemoryDisk
 from buckram.seams import Write
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from buckram.bookie.index import FooterBuilder, SegmentIndex, Slot, find_run
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.segments import Footer, Segment
-from buckram.core.segment_format import EVEN, PAGE, RUN_RECORD, LedgerState, open_trailer
+from buckram.core.ledger_state import LedgerState
+from buckram.core.segment_format import EVEN, PAGE, RUN_RECORD, open_trailer
 
 Adds = list[tuple[int, int, bool]]
 """First entry, count, whether its frames are said to have one size (all have)."""

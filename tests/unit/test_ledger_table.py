@@ -13,7 +13,8 @@ from buckram.bookie import own_ledgers
 from buckram.bookie.ledger_table import LedgerTable, Losses, TableWriter, record_of
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.segments import Footer
-from buckram.core.segment_format import PAGE, LedgerState, open_trailer
+from buckram.core.ledger_state import LedgerState
+from buckram.core.segment_format import PAGE, open_trailer
 from buckram.disk.memory import MemoryDisk
 
 

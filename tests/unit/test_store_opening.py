@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -12,7 +13,7 @@ from tests.unit.store_kit import (
 )
 
 from buckram.bookie.store import Store
-from buckram.bookie.superblock import NAME, Superblock, decode
+from buckram.bookie.superblock import NAME, Superblock, read_superblock
 from buckram.core.segment_format import crc
 from buckram.disk.memory import MemoryDisk
 from buckram.errors import CorruptStore
@@ -39,7 +40,7 @@ async def test_log_files_without_a_superblock_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
-    (b'"format":2', b'"format":3', "format version 3"), (b'"clean"', b'"glean"', "checksum"),
+    (b'"format":3', b'"format":4', "format version 4"), (b'"clean"', b'"glean"', "checksum"),
 ])
 async def test_a_superblock_of_another_format_or_a_damaged_one_is_refused(old: bytes, new: bytes, says: str) -> None:
     disk = MemoryDisk()
@@ -55,10 +56,20 @@ async def test_a_superblock_of_another_format_or_a_damaged_one_is_refused(old: b
         open_store(disk)
 
 
-async def test_a_superblock_of_format_1_becomes_one_of_format_2() -> None:
-    old = Superblock("incarnation", 7).encode().replace(b'"format":2', b'"format":1')
-    body = old.split(b"\n")[0]
-    assert decode(body + b"\ncrc32c %08x\n" % crc(body), "it").format == 2
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_superblock_of_an_older_format_becomes_one_of_format_3(version: int) -> None:
+    fields = json.loads(Superblock("incarnation", 7).encode().split(b"\n")[0])
+    body = json.dumps(fields | {"format": version}).replace(', "starts": 0', "").encode()
+    disk = MemoryDisk()
+    disk.write_now([Write(disk.open(NAME, create=True), 0, [body + b"\ncrc32c %08x\n" % crc(body)])])
+    found = read_superblock(disk)
+    assert found is not None
+    assert (found.format, found.starts) == (version, 0)
+    store = open_store(disk)
+    found = read_superblock(disk)
+    assert found is not None
+    assert (found.format, found.incarnation) == (3, "incarnation")
+    await store.close()
 
 
 async def test_strays_are_removed_and_foreign_files_are_not() -> None:

@@ -14,11 +14,11 @@ from buckram.bookie.segments import DirEntry, Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_state import StoreState
 from buckram.bookie.superblock import LOG_PREFIX
+from buckram.core.ledger_state import LedgerState
 from buckram.core.segment_format import (
     BLOCK_HEADER,
     EVEN,
     MAX_RUN_BYTES,
-    LedgerState,
     open_trailer,
     pack_block_header,
     run_extent,

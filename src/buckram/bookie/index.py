@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterator
 from heapq import merge
 
+from buckram.core.ledger_state import STATE_SIZE, LedgerState
 from buckram.core.segment_format import (
     DIR_RECORD,
     EVEN,
@@ -18,8 +19,6 @@ from buckram.core.segment_format import (
     PAGE,
     PAGE_DATA,
     RUN_RECORD,
-    STATE_SIZE,
-    LedgerState,
     Trailer,
     pack_pages,
     padded,

@@ -14,16 +14,8 @@ from dataclasses import dataclass
 
 from buckram.bookie.index import Slot
 from buckram.bookie.segments import Footer, Segment
-from buckram.core.segment_format import (
-    KEY_RECORD,
-    PAGE,
-    PAGE_DATA,
-    STATE_SIZE,
-    CorruptBytes,
-    LedgerState,
-    Trailer,
-    pack_page,
-)
+from buckram.core.ledger_state import STATE_SIZE, LedgerState
+from buckram.core.segment_format import KEY_RECORD, PAGE, PAGE_DATA, CorruptBytes, Trailer, pack_page
 from buckram.types import LedgerId
 
 _STATES_A_PAGE = PAGE_DATA // STATE_SIZE
@@ -45,14 +37,14 @@ class LedgerRecord(LedgerState):
     def snapshot(self) -> LedgerState:
         return LedgerState(
             self.ledger_id, self.master_key, self.fenced, self.tombstone, self.admitted, self.born, self.epoch,
-            self.lac, self.last, self.explicit_lac,
+            self.lac, self.last, self.explicit_lac, self.birth,
         )
 
 
 def record_of(state: LedgerState) -> LedgerRecord:
     return LedgerRecord(
         state.ledger_id, state.master_key, state.fenced, state.tombstone, state.admitted, state.born, state.epoch,
-        state.lac, state.last, state.explicit_lac,
+        state.lac, state.last, state.explicit_lac, state.birth,
     )
 
 

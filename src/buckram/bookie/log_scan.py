@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from buckram.bookie.index import SegmentIndex, Slot
 from buckram.bookie.ledger_table import record_of
+from buckram.core.ledger_state import LedgerState
 from buckram.core.segment_format import (
     BLOCK_HEADER,
     MAGIC,
     SECTOR,
     Block,
     CorruptBytes,
-    LedgerState,
     Run,
     block_span,
     open_block,

@@ -18,6 +18,7 @@ from buckram.bookie.segments import Footer, Segment
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
 from buckram.bookie.superblock import (
+    FORMAT,
     LOG_PREFIX,
     TABLE_PREFIX,
     TEMPORARY,
@@ -44,6 +45,12 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
         incarnation = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         found = Superblock(incarnation, rng.getrandbits(32))
         write_superblock(disk, found)
+    elif found.format < FORMAT:
+        log.warning(
+            "%s has format %d and gets format %d now: releases that know no more than format %d will not read it any "
+            "more",
+            disk.directory() or "the bookie's directory", found.format, FORMAT, found.format,
+        )
     return StoreState(
         disk, config, found, Losses(found.losses, found.limbo), OpenFiles(disk), PageCache(), SpaceWatch(config),
         fresh=fresh, free=list(found.free), next_number=found.next_number, next_file=found.next_file,

@@ -14,29 +14,24 @@ from itertools import islice
 from buckram.bookie.index import Place, SegmentIndex, last_at_or_below, narrowed
 from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
+from buckram.core.ledger_state import LedgerState, packed_states, state_marks, unpack_state
 from buckram.core.segment_format import (
     DIR_RECORD,
     KEY_RECORD,
     PAGE,
     PAGE_DATA,
     RUN_RECORD,
-    STATE_RECORD,
-    STATE_SIZE,
     TRAILER_SIZE,
     CorruptBytes,
-    LedgerState,
     Trailer,
     open_page,
     open_trailer,
-    state_marks,
-    unpack_state,
 )
 from buckram.seams import File
 from buckram.types import EntryId, LedgerId
 
 _RUNS_A_PAGE = PAGE_DATA // RUN_RECORD.size
 _DIRS_A_PAGE = PAGE_DATA // DIR_RECORD.size
-_STATES_A_PAGE = PAGE_DATA // STATE_SIZE
 _SCAN_PAGES = 64
 MAX_RUNS = 256
 """What is found of neighbouring runs at once."""
@@ -67,6 +62,7 @@ class Footer:
     def __init__(self, trailer: Trailer, file: Callable[[], File], cache: PageCache) -> None:
         self.trailer, self._file, self._cache = trailer, file, cache
         self._first_run, self._first_state = trailer.first_run_page, trailer.first_state_page
+        self._width = trailer.state_size
         self._keys: tuple[array[int], array[int]] | None = None
         # All ledgers with a state here while the table does not cover them: each search passes here, mostly in vain.
         self.ids: array[int] | None = None
@@ -109,14 +105,14 @@ class Footer:
             index = bisect_left(self.ids, ledger)
             if index == len(self.ids) or self.ids[index] != ledger:
                 return None
-            number, at = divmod(index, _STATES_A_PAGE)
-            return unpack_state(self._page(self._first_state + number), at * STATE_SIZE)
+            number, at = divmod(index, PAGE_DATA // self._width)
+            return unpack_state(self._page(self._first_state + number), at * self._width, self._width)
         number = bisect_right(self._first_keys()[1], ledger) - 1
         if number < 0:
             return None
         page = self._page(self._first_state + number)
-        found = _search(page, STATE_SIZE, ledger)
-        return None if found is None else unpack_state(page, found * STATE_SIZE)
+        found = _search(page, self._width, ledger)
+        return None if found is None else unpack_state(page, found * self._width, self._width)
 
     def find_run(self, found: DirEntry, entry: EntryId) -> Place | None:
         """The run of `found` that covers `entry`."""
@@ -198,8 +194,8 @@ class Footer:
         begin = max(0, bisect_right(self._first_keys()[1], after) - 1)
         first = self.trailer.first_state_page
         for page in self._scan(first + begin, self.trailer.first_key_page):
-            for at in range(len(page) // STATE_SIZE):
-                state = unpack_state(page, at * STATE_SIZE)
+            for at in range(0, len(page), self._width):
+                state = unpack_state(page, at, self._width)
                 if state.ledger_id > after:
                     yield state
 
@@ -208,7 +204,7 @@ class Footer:
         found: list[tuple[LedgerId, bool]] = []
         page = self._first_state + max(0, bisect_right(self._first_keys()[1], after) - 1)
         while len(found) < limit and page < self.trailer.first_key_page:
-            marks = state_marks(self._load(page))
+            marks = state_marks(self._load(page), self._width)
             found += marks if not marks or marks[0][0] > after else [mark for mark in marks if mark[0] > after]
             page += 1
         return found
@@ -222,7 +218,7 @@ class Footer:
     def ranked(self, rank: int) -> Iterator[tuple[LedgerId, int, bytes]]:
         """(ledger, `rank`, rest of the packed state), ascending; reads past the cache."""
         for number in range(self._first_state, self.trailer.first_key_page):
-            for ledger, rest in STATE_RECORD.iter_unpack(self._load(number)):
+            for ledger, rest in packed_states(self._load(number), self._width):
                 yield ledger, rank, rest
 
     def _scan(self, begin: int, end: int) -> Iterator[bytes]:

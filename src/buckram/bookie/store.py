@@ -15,22 +15,20 @@ from functools import partial
 
 from buckram.bookie.commit import CommitStats, GroupCommit, Waiter
 from buckram.bookie.compaction import Compaction, Progress
-from buckram.bookie.index import Slot
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable
 from buckram.bookie.lookup import Lookup
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.opening import Opening, open_state
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
-from buckram.bookie.store_reads import ReadableStore
+from buckram.bookie.store_ledgers import LedgerStates
 from buckram.bookie.store_state import StoreState
 from buckram.bookie.tail_ring import TailRing
 from buckram.config import StoreConfig
+from buckram.core.ledger_state import STATE_FRAME_SIZE
 from buckram.core.messages import MemoryUse
-from buckram.core.segment_format import MAX_LAC_PACKET, STATE_FRAME_SIZE
-from buckram.errors import InvalidArgument, invariant_failed
 from buckram.seams import Disk, Stats
-from buckram.types import MASTER_KEY_SIZE, NO_ENTRY, Buffer, EntryId, LedgerId
+from buckram.types import Buffer, EntryId, LedgerId
 
 log = logging.getLogger("buckram.store")
 __all__ = ["LedgerRecord", "Store", "StoreError"]
@@ -42,7 +40,7 @@ def _call_all(listeners: list[Callable[[], None]]) -> None:
         callback()
 
 
-class Store(ReadableStore):
+class Store(LedgerStates):
     """One bookie's data in one directory. Made by `open`; every method runs on the loop's thread."""
 
     def __init__(self, state: StoreState, stats: Stats) -> None:
@@ -148,10 +146,6 @@ class Store(ReadableStore):
 
     # -- inserting
 
-    def ledger(self, ledger_id: LedgerId) -> LedgerRecord | None:
-        """None: never seen by this incarnation (in limbo: not known to have been seen)."""
-        return self._table.find(ledger_id)
-
     def add_run(
         self, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int,
         *, even: bool = False,
@@ -181,77 +175,6 @@ class Store(ReadableStore):
         if lac > record.lac:
             record.lac = lac
 
-    def _first_touch(self, ledger_id: LedgerId) -> tuple[LedgerRecord, Slot]:
-        """The active segment gets the ledger's state before its first add there, so that it can be read by itself."""
-        record = self._known(ledger_id)
-        slot = self._slot(record)
-        record.tombstone = False
-        self._append_state(record)
-        return record, slot
-
-    def _slot(self, record: LedgerRecord) -> Slot:
-        """The record's slot in the active segment; an older one keeps the state as it is now. Before any change."""
-        segment = self._log.segment
-        assert segment is not None
-        assert segment.index is not None
-        slot = record.slot
-        if slot is not None:
-            if slot.segment == segment.seq:
-                return slot
-            slot.frozen = record.snapshot()
-        slot = record.slot = segment.index.slots[record.ledger_id] = Slot(segment.seq, record)
-        self._table.pin(record)
-        return slot
-
-    def _append_state(self, record: LedgerRecord) -> None:
-        frame = record.frame()
-        self._log.append(frame, 0, len(frame))
-
-    def _change(self, record: LedgerRecord) -> Slot:
-        """Get ready to change the record; `_append_state` follows, with no await between."""
-        self._log.make_room(STATE_FRAME_SIZE)
-        return self._slot(record)
-
-    def put_ledger(
-        self, ledger_id: LedgerId, master_key: bytes, admitted: bool = True, *, born: bool = False
-    ) -> None:
-        """First sight of a ledger, or its return after a burial (it stays fenced). Nothing for one that is here.
-
-        `admitted`: metadata allowed normal adds. `born`: the ledger is certainly younger than any loss of this store.
-        """
-        if len(master_key) != MASTER_KEY_SIZE:
-            raise InvalidArgument(f"a master key has {MASTER_KEY_SIZE} bytes, not {len(master_key)}")
-        record = self._table.find(ledger_id)
-        losses = self._state.losses
-        if record is None:
-            mark = losses.count if born or not losses.limbo else losses.count - 1
-            record = LedgerRecord(ledger_id, master_key, admitted=admitted, born=mark)
-            record.limbo = losses.marks(record)
-        elif not record.tombstone:
-            if admitted:
-                self.admit(ledger_id)
-            return
-        else:
-            self._change(record)
-            record.tombstone, record.admitted = False, admitted
-            self._append_state(record)
-            return
-        self._change(record)
-        self._append_state(record)
-
-    def _known(self, ledger_id: LedgerId) -> LedgerRecord:
-        if (record := self._table.find(ledger_id)) is None:
-            invariant_failed("put_ledger", f"ledger {ledger_id} has no record")
-        return record
-
-    def admit(self, ledger_id: LedgerId) -> None:
-        """Metadata allows normal adds: remembered, so that it is asked once."""
-        record = self._known(ledger_id)
-        if not record.admitted:
-            self._change(record)
-            record.admitted = True
-            self._append_state(record)
-
     def fence(self, ledger_id: LedgerId) -> None:
         """For ever; durable with the next commit."""
         record = self._known(ledger_id)
@@ -259,41 +182,6 @@ class Store(ReadableStore):
             self._change(record)
             record.fenced = True
             self._append_state(record)
-
-    def set_explicit_lac(self, ledger_id: LedgerId, lac: EntryId, packet: bytes) -> None:
-        """Keep the newest packet; the known LAC only grows. InvalidArgument for a packet that cannot be one."""
-        if len(packet) > MAX_LAC_PACKET:
-            raise InvalidArgument(f"explicit LAC packet of {len(packet)} bytes: the limit is {MAX_LAC_PACKET}")
-        record = self._known(ledger_id)
-        self._change(record)
-        record.explicit_lac = bytes(packet)
-        record.lac = max(record.lac, lac)
-        self._append_state(record)
-
-    def bury(self, ledger_id: LedgerId) -> None:
-        """Tombstone: the ledger's data is dead, its key and fence stay for ever. Nothing for an unknown ledger."""
-        record = self._table.find(ledger_id)
-        if record is None or record.tombstone:
-            return
-        slot = self._change(record)
-        state = self._state
-        for segment in state.segments:
-            if segment is self._log.segment:
-                continue  # there the index itself forgets the data
-            try:
-                segment.dead_bytes += segment.bytes_of(ledger_id, record.epoch)
-            except (ValueError, OSError):
-                self._maintenance.mend(segment)
-        if state.buried is not None:
-            state.buried.append((ledger_id, record.epoch))
-        record.epoch += 1
-        record.tombstone = record.fenced = True
-        record.admitted = False
-        record.lac = record.last = NO_ENTRY
-        record.explicit_lac = None
-        slot.clear(record.epoch)
-        slot.bytes = 0
-        self._append_state(record)
 
     def after_durable(self, done: Waiter) -> None:
         """done(None | OSError) once everything inserted so far is durable; at once if it is."""

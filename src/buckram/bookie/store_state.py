@@ -15,7 +15,7 @@ from buckram.bookie.page_cache import PageCache
 from buckram.bookie.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
 from buckram.bookie.segments import Segment, load_footer
 from buckram.bookie.space import SpaceWatch
-from buckram.bookie.superblock import SegmentEntry, Superblock
+from buckram.bookie.superblock import FORMAT, SegmentEntry, Superblock
 from buckram.config import StoreConfig
 from buckram.core.messages import MemoryUse
 from buckram.core.segment_format import PAGE
@@ -109,7 +109,8 @@ class StoreState:
         return replace(
             self.superblock, **{
                 "segments": entries, "free": tuple(self.free), "next_number": self.next_number,
-                "next_file": self.next_file, "losses": self.losses.count, "limbo": self.losses.limbo, **changes,
+                "next_file": self.next_file, "losses": self.losses.count, "limbo": self.losses.limbo, "format": FORMAT,
+                **changes,
             }
         )
 

@@ -24,7 +24,8 @@ LOG_PREFIX, TABLE_PREFIX = "log-", "ledgers-"
 class SegmentEntry:
     """A segment in order of age. `states`: its footer carries ledger states (false for compaction's output).
 
-    `log_end`: where its blocks are known to end, so that a shorter scan means damage; 0 while it is written.
+    `log_end`: where its blocks are known to end, so that a shorter scan means damage; 0 while it is written. `made`:
+    bytes the file had when it was made, so that a shorter file means damage; 0 where that is not known.
     """
 
     seq: int
@@ -32,10 +33,13 @@ class SegmentEntry:
     states: bool
     dead_bytes: int
     log_end: int
+    made: int = 0
 
 
-FORMAT = 2
-"""1 has no run records with EVEN and is read as it is; what is written here is for 2."""
+FORMAT = 3
+"""1 has no run records with EVEN, 1 and 2 no births, starts and made sizes. They are read as they are; what is written
+here is for 3."""
+KNOWN = (1, 2, FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class Superblock:
 
     `salt` is in every block, so that blocks of another store never pass. `losses` and `limbo`: see ledger_table.Losses.
     `covered`: the table holds all states of segments up to that number. `next_number` counts segments and tables,
-    `next_file` files; neither ever repeats. `free` names log files whose data is dead.
+    `next_file` files; neither ever repeats. `free` names log files whose data is dead. `starts`: how often the
+    directory was opened. `format` is what was read; what is written is of FORMAT.
     """
 
     incarnation: str
@@ -59,6 +64,7 @@ class Superblock:
     table: str = ""
     table_number: int = 0
     covered: int = 0
+    starts: int = 0
     format: int = field(default=FORMAT)
 
     def encode(self) -> bytes:
@@ -75,12 +81,11 @@ def decode(data: bytes, where: str) -> Superblock:
             "give the bookie an empty directory and let the other replicas fill it"
         )
     fields: dict[str, Any] = json.loads(body)
-    if fields.get("format") not in (1, FORMAT):
+    if fields.get("format") not in KNOWN:
         raise CorruptStore(
             f"{where}: format version {fields.get('format')}, this program knows up to {FORMAT}; "
             "start the program version that wrote it"
         )
-    fields["format"] = FORMAT
     segments = tuple(SegmentEntry(**entry) for entry in fields.pop("segments"))
     return Superblock(segments=segments, free=tuple(fields.pop("free")), **fields)
 

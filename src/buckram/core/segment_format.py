@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import google_crc32c
 
+from buckram.core.ledger_state import (
+    OLD_STATE_SIZE,
+    STATE_FRAME_LENGTHS,
+    STATE_SIZE,
+    LedgerState,
+    unpack_state,
+)
 from buckram.core.strides import all_equal, count_up
 from buckram.types import NO_ENTRY
 
 FORMAT_VERSION = 1
+TRAILER_VERSION = 2
+"""Version 1 has states without births (96 bytes); it is read, not written."""
 MAGIC, TRAILER_MAGIC = b"BkLg", b"BkSg"
 SECTOR = 512
 """Blocks begin at multiples of it, whatever the device's own unit is."""
@@ -31,8 +40,6 @@ ADD_HEADER = _ADD.size
 ENTRY_AT = 28
 """Where the stored entry begins in an ADD frame: after length, packet header and master key."""
 _HIGHEST_ADD = 0x02FFFFFF
-_STATE_HEADER = 0xB0010000
-"""Packets of the wire have version 0 to 2 in their highest byte, frames of our own 0xB0."""
 MAX_RUN_BYTES = 64 * 1024
 
 
@@ -46,67 +53,6 @@ def crc(data: bytes, seed: int = 0) -> int:
 
 def padded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
-
-
-# -- ledger states
-
-_STATE = struct.Struct(">q20sBBHIIqq40s")
-STATE_SIZE = _STATE.size
-_STATE_FRAME = struct.Struct(">II")
-STATE_FRAME_SIZE = _STATE_FRAME.size + STATE_SIZE
-MAX_LAC_PACKET = 40
-_STATE_MARK = struct.Struct(">q20xB67x")
-STATE_RECORD = struct.Struct(">q88s")
-"""A packed state as its ledger and the rest."""
-_FENCED, _TOMBSTONE, _HAS_LAC, _ADMITTED = 1, 2, 4, 8
-_NOT_ADD_LENGTH = 4 + STATE_SIZE
-
-
-@dataclass(slots=True)
-class LedgerState:
-    """All a bookie knows of a ledger apart from its entries. The newest one written is the whole truth.
-
-    `lac` is the highest known (adds and explicit ones), `last` the highest entry id stored, both NO_ENTRY for none.
-    `epoch` counts burials: data of an older epoch is dead. `born` is the number of losses (limbo marks) that the
-    store had suffered when the ledger was certainly new; a store with more of them may have lost part of it.
-    """
-
-    ledger_id: int
-    master_key: bytes
-    fenced: bool = False
-    tombstone: bool = False
-    admitted: bool = False
-    born: int = 0
-    epoch: int = 0
-    lac: int = NO_ENTRY
-    last: int = NO_ENTRY
-    explicit_lac: bytes | None = None
-
-    def pack(self) -> bytes:
-        packet = self.explicit_lac
-        flags = self.fenced * _FENCED | self.tombstone * _TOMBSTONE | self.admitted * _ADMITTED
-        if packet is not None:
-            flags |= _HAS_LAC
-        return _STATE.pack(
-            self.ledger_id, self.master_key, flags, len(packet or b""), 0, self.born, self.epoch, self.lac, self.last,
-            packet or b"",
-        )
-
-    def frame(self) -> bytes:
-        return _STATE_FRAME.pack(_NOT_ADD_LENGTH, _STATE_HEADER) + self.pack()
-
-
-def unpack_state(data: bytes, at: int = 0) -> LedgerState:
-    ledger_id, key, flags, size, _, born, epoch, lac, last, packet = _STATE.unpack_from(data, at)
-    return LedgerState(
-        ledger_id, key, bool(flags & _FENCED), bool(flags & _TOMBSTONE), bool(flags & _ADMITTED), born, epoch, lac,
-        last, packet[:size] if flags & _HAS_LAC else None,
-    )
-
-
-def state_marks(records: bytes) -> list[tuple[int, bool]]:
-    """(ledger, tombstone) of packed states: all that a listing needs, at a tenth of the cost."""
-    return [(ledger, flags & _TOMBSTONE != 0) for ledger, flags in _STATE_MARK.iter_unpack(records)]
 
 
 # -- blocks
@@ -187,8 +133,8 @@ def parse_frames(payload: bytes, base: int) -> list[Run | LedgerState]:
             if ledger >= 0:
                 found.append((ledger, first, following - first, base + start, at - start, even, top, run_key))
                 ledger = -1
-            if header == _STATE_HEADER and length == _NOT_ADD_LENGTH:
-                found.append(unpack_state(payload, at + 8))
+            if STATE_FRAME_LENGTHS.get(header) == length:
+                found.append(unpack_state(payload, at + 8, length - 4))
             else:
                 raise CorruptBytes(f"unknown frame {header:#x} at {base + at}")
         at = after
@@ -354,13 +300,18 @@ class Trailer:
     lowest: int
     highest: int
     data_bytes: int
+    version: int = TRAILER_VERSION
 
     def pack(self) -> bytes:
         body = _TRAILER.pack(
-            TRAILER_MAGIC, FORMAT_VERSION, self.segment, self.log_end, self.footer_at, self.directory, self.runs,
+            TRAILER_MAGIC, self.version, self.segment, self.log_end, self.footer_at, self.directory, self.runs,
             self.states, self.salt, self.lowest, self.highest, self.data_bytes, 0,
         )[:-4]
         return (body + _SUM.pack(crc(body))).rjust(TRAILER_SIZE, b"\0")
+
+    @property
+    def state_size(self) -> int:
+        return OLD_STATE_SIZE if self.version == 1 else STATE_SIZE
 
     @property
     def first_run_page(self) -> int:
@@ -372,11 +323,11 @@ class Trailer:
 
     @property
     def first_key_page(self) -> int:
-        return self.first_state_page + pages_of(self.states, STATE_SIZE)
+        return self.first_state_page + pages_of(self.states, self.state_size)
 
     @property
     def keys(self) -> int:
-        return pages_of(self.directory, DIR_RECORD.size) + pages_of(self.states, STATE_SIZE)
+        return pages_of(self.directory, DIR_RECORD.size) + pages_of(self.states, self.state_size)
 
     @property
     def pages(self) -> int:
@@ -389,7 +340,7 @@ def open_trailer(data: bytes, segment: int, salt: int) -> Trailer | None:
         return None
     at = TRAILER_SIZE - _TRAILER.size
     fields = _TRAILER.unpack_from(data, at)
-    if fields[0] != TRAILER_MAGIC or fields[1] != FORMAT_VERSION or crc(data[at:-4]) != fields[-1]:
+    if fields[0] != TRAILER_MAGIC or fields[1] not in (1, TRAILER_VERSION) or crc(data[at:-4]) != fields[-1]:
         return None
-    trailer = Trailer(*fields[2:-1])
+    trailer = replace(Trailer(*fields[2:-1]), version=fields[1])
     return trailer if trailer.segment == segment and trailer.salt == salt else None

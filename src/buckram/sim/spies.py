@@ -37,7 +37,7 @@ def watch_stores(world: World) -> Iterator[None]:
         bury(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose
-    Store.bury = watched_bury  # type: ignore[method-assign]  # as above
+    Store.bury = watched_bury  # type: ignore[method-assign,assignment]  # as above
     try:
         yield
     finally:
