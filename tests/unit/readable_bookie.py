@@ -53,6 +53,8 @@ class ReadableBookie(ScriptedBookie):
         self.hang: Callable[[object], bool] = lambda request: False
         """Requests that get no answer."""
         self.refuse: Callable[[object], Code | None] = lambda request: None
+        self.delay_s: Callable[[object], float] = lambda request: 0.0
+        """How long the answer to a request takes."""
         self.batches = True
         self.claimed_lac: int | None = None
         """The unproven LAC that it tells beside its answers."""
@@ -101,7 +103,11 @@ class ReadableBookie(ScriptedBookie):
             self._poll(request, context, transport)
         else:
             reply = self._reply(request, code)
-            transport.write(encode_reply(context, reply) if reply else self.answer(item))
+            data = encode_reply(context, reply) if reply else self.answer(item)
+            if delay_s := self.delay_s(request):
+                asyncio.get_running_loop().call_later(delay_s, transport.write, data)
+            else:
+                transport.write(data)
 
     def _reply(self, request: object, code: Code | None) -> Reply | None:
         if isinstance(request, Read):

@@ -1,4 +1,4 @@
-"""Recovery as a coroutine: R1 to R8 (protocol.md, recovery). The decisions are core/recovery's.
+"""Recovery as a coroutine: R1 to R8 (protocol.md, recovery). The decisions are core/recovery's and core/promises'.
 
 Fencing reads and recovery adds travel on the v3 wire (net/pool sees to that): on v2 their answers could not be told
 from those to a plain read or add of the same entry by this client's own reader or writer.
@@ -7,9 +7,12 @@ from those to a plain read or add of the same entry by this client's own reader 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 from buckram.client.copies import Copies
+from buckram.client.lac import bookie_lac
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.open import check_ledger_id, check_password, digest_of
 from buckram.client.reader import Reader
@@ -19,9 +22,11 @@ from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add
 from buckram.core.answers import Answer, Positive, Unknown
 from buckram.core.entry import Digest, master_key
 from buckram.core.metadata import in_recovery, recovered
+from buckram.core.promises import Promises
 from buckram.core.reading import Race, Strategy, span_of
 from buckram.core.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
 from buckram.errors import (
+    BookieUnavailable,
     BuckramError,
     HandleClosed,
     RecoveryFailed,
@@ -40,7 +45,12 @@ from buckram.types import (
     LedgerState,
 )
 
+T = TypeVar("T")
 _PATIENCE_S = 10.0
+_MEMBERS_S = 1.0
+"""So long, in all, one recovery waits for members that have not answered before it believes the denials of others."""
+_ATTEMPTS = 5
+_BIRTH = "buckram.birth"
 _AHEAD_MIN, _AHEAD_MAX = 16, 256
 _AHEAD_BYTES = 8 * 1024 * 1024
 
@@ -64,12 +74,7 @@ async def recover_ledger(
     opened = digest_of(ledger_id, versioned.metadata, password, digest)
     if not versioned.metadata.closed:
         cell = MetadataCell(services.store, ledger_id, versioned)
-        # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
-        begun = await cell.update(_begin, patience_s=_PATIENCE_S)
-        if begun.state is LedgerState.IN_RECOVERY:
-            attempt = _Attempt(services, ledger_id, begun, opened, master_key(password))
-            close = await attempt.run()
-            await cell.update(close, patience_s=_PATIENCE_S)
+        await _close(services, cell, ledger_id, opened, master_key(password))
         # Whoever closed it, its record is the result (F15).
         versioned = cell.current
     metadata = versioned.metadata
@@ -78,8 +83,39 @@ async def recover_ledger(
     return Reader(services, ledger_id, versioned, opened, metadata.last_entry, on_closed=on_closed)
 
 
+async def _close(services: Services, cell: MetadataCell, ledger_id: LedgerId, digest: Digest, key: bytes) -> None:
+    """Until somebody has closed it. What was found under one record closes that one only (F22)."""
+    for _ in range(_ATTEMPTS):
+        # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
+        begun = await cell.update(_begin, patience_s=_PATIENCE_S)
+        if begun.closed:
+            return
+        close = await _Attempt(services, ledger_id, begun, digest, key).run()
+        try:
+            await cell.update(close, patience_s=_PATIENCE_S)
+            return
+        except _OtherRecordError:
+            continue
+    raise RecoveryFailed(ledger_id, f"its metadata changed during each of {_ATTEMPTS} attempts: recover it again")
+
+
 def _begin(metadata: LedgerMetadata) -> LedgerMetadata | None:
     return in_recovery(metadata) if metadata.state is LedgerState.OPEN else None
+
+
+class _OtherRecordError(Exception):
+    """The record is no longer the one that the attempt was made for."""
+
+
+def _same(before: LedgerMetadata, now: LedgerMetadata) -> bool:
+    """Whether what was found in the last fragment of one record says where the other ends."""
+    return (
+        now.state is LedgerState.IN_RECOVERY
+        and now.last_fragment == before.last_fragment
+        and quorum_of(now) == quorum_of(before)
+        and now.creation_time_ms == before.creation_time_ms
+        and now.custom_metadata.get(_BIRTH) == before.custom_metadata.get(_BIRTH)
+    )
 
 
 class _Attempt:
@@ -97,18 +133,27 @@ class _Attempt:
         self._reads = LedgerReads(services, ledger_id, digest, self._scope)
         self._progress = asyncio.Event()
         self._error: BaseException | None = None
+        self._promises = Promises(ledger_id)
+        self._patience = _Patience()
+        self._unheard = 0
+        """Questions to members about the ledger as a whole that are not answered yet."""
 
     async def run(self) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
         try:
             start = await self._fence()
             back = await self._copy_forward(start)
             length = await self._length(back)
+            self._promises.check_end(back.head)
         finally:
             await self._scope.close()
         fragments = [Fragment(first, members) for first, members in back.fragments.items()]
 
         def close(metadata: LedgerMetadata) -> LedgerMetadata | None:
-            return None if metadata.closed else recovered(metadata, fragments, back.head, length)
+            if metadata.closed:
+                return None
+            if not _same(self._metadata, metadata):
+                raise _OtherRecordError
+            return recovered(metadata, fragments, back.head, length)
 
         return close
 
@@ -117,21 +162,48 @@ class _Attempt:
     async def _fence(self) -> EntryId:
         fencing = Fencing(self._ledger_id, self._metadata)
         asked = {
-            self._scope.spawn(self._fencing_read(bookie, None), f"fence {bookie}"): position
+            self._scope.spawn(self._member(partial(self._fencing_read, bookie, None)), f"fence {bookie}"): position
             for position, bookie in enumerate(fencing.ensemble)
         }
+        for bookie in fencing.ensemble:
+            self._scope.spawn(self._member(partial(self._sealed_lac, bookie)), f"LAC of {bookie}")
         while not fencing.covered:
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in asked if task.done()]:
                 fencing.answered(asked.pop(task), task.result())
-        # Those that have not answered go on being asked: the more are fenced the sooner a live writer stops.
+        # Those that have not answered go on being asked: the more are fenced the sooner a live writer stops, and what
+        # they have to show may still forbid the end that is found meanwhile.
         return fencing.start
+
+    async def _member(self, question: Callable[[], Awaitable[T]]) -> T:
+        self._unheard += 1
+        try:
+            return await question()
+        finally:
+            self._unheard -= 1
+            self._progress.set()
+
+    def _heard_all(self) -> bool:
+        return not self._unheard or not self._patience.left_s
 
     async def _fencing_read(self, bookie: BookieId, entry: EntryId | None) -> Answer[Entry]:
         try:
-            return await self._reads.fencing(bookie, entry, self._key)
+            losses = self._services.pool.losses(bookie)
+            answer = await self._reads.fencing(bookie, entry, self._key)
+            lost = isinstance(answer, Unknown) and isinstance(answer.error, BookieUnavailable)
+            if lost and self._services.pool.losses(bookie) != losses:
+                # The end of a connection says nothing of the process that may be there now.
+                answer = await self._reads.fencing(bookie, entry, self._key)
         except HandleClosed as error:
             return Unknown(error)
+        if isinstance(answer, Positive):
+            self._promises.entry(bookie, answer.value)
+        return answer
+
+    async def _sealed_lac(self, bookie: BookieId) -> None:
+        answer = await bookie_lac(self._services, bookie, self._ledger_id, self._digest)
+        if isinstance(answer, Positive):
+            self._promises.sealed_lac(bookie, answer.value)
 
     # -- R5, R6 ------------------------------------------------------------------------------------------
 
@@ -140,7 +212,7 @@ class _Attempt:
         back = WriteBack(self._ledger_id, self._metadata, start)
         sink = _Sink(back, self._progress, self._services)
         largest = _AHEAD_BYTES // _AHEAD_MIN
-        while not (reads.finished and not back.pending):
+        while not (reads.finished and not back.pending and self._heard_all()):
             self._progress.clear()
             if self._error is not None:
                 raise self._error
@@ -153,11 +225,17 @@ class _Attempt:
                 largest = max(largest // 2, *(len(entry.payload) for entry in found), 1)
                 self._send(back, back.add(found), sink)
                 continue
+            if reads.finished:
+                self._promises.check_end(reads.end)
             ahead = max(_AHEAD_MIN, min(_AHEAD_MAX, _AHEAD_BYTES // largest)) - back.pending
             order = {bookie: rank for rank, bookie in enumerate(self._services.bookies.read_order(back.ensemble))}
             for entry in reads.next_reads(max(ahead, 0)):
                 self._scope.spawn(self._decide(reads, entry, order), f"recovery read {entry}")
-            if not (reads.finished and not back.pending) and not back.to_replace:
+            ended = reads.finished and not back.pending
+            if reads.denied or (ended and not self._heard_all()):
+                if not await self._patience.wait(self._progress):
+                    reads.give_up()
+            elif not ended and not back.to_replace:
                 await self._progress.wait()
         sink.copies.complete()
         return back
@@ -165,7 +243,9 @@ class _Attempt:
     async def _decide(self, reads: ForwardRead, entry: EntryId, order: dict[BookieId, int]) -> None:
         try:
             race = reads.race(entry, order)
-            outcome = await play(race, lambda b: self._fencing_read(b, entry), self._services, self._scope)
+            outcome = await play(
+                race, lambda b: self._fencing_read(b, entry), self._services, self._scope, told=self._progress.set
+            )
             reads.decided(entry, outcome)
         except asyncio.CancelledError:
             raise
@@ -227,6 +307,26 @@ class _Attempt:
         raise RecoveryFailed(
             self._ledger_id, f"entry {back.head} is confirmed but cannot be read for the ledger's length: {why}"
         )
+
+
+class _Patience:
+    """What is left of the time that one recovery gives to members that have not answered (F18)."""
+
+    def __init__(self) -> None:
+        self.left_s = _MEMBERS_S
+
+    async def wait(self, progress: asyncio.Event) -> bool:
+        """Until something is heard; False when there is no time left."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self.left_s):
+                await progress.wait()
+        except TimeoutError:
+            self.left_s = 0.0
+            return False
+        self.left_s = max(0.0, self.left_s - (loop.time() - began))
+        return True
 
 
 class _Sink:

@@ -64,12 +64,12 @@ class Soon(Protocol[T]):
 
 async def play(
     race: Race[T], question: Question[T], services: Services, scope: TaskScope, soon: Soon[T] | None = None, *,
-    begun: Asked | Answer[T] | None = None,
+    begun: Asked | Answer[T] | None = None, told: Callable[[], None] | None = None,
 ) -> Answer[T]:  # fmt: skip
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
 
     `begun`: the first bookie was asked through `soon`. It has said this (which is reported), or takes so long that
-    the next one's time has come.
+    the next one's time has come. `told` is called when the race has taken answers: its owner may decide it, too.
     """
     first = race.start()
     asked = first[0]
@@ -95,6 +95,8 @@ async def play(
                 game.ask(race.answered(bookie, answer))
             if not answers:
                 game.ask(race.hedge())
+            elif told is not None:
+                told()
     finally:
         scope.drop(game)
         game.forget()

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from buckram.core.answers import Answer, FailureFold, Negative, Positive
-from buckram.errors import InvalidArgument
+from buckram.errors import Code, InvalidArgument
 from buckram.types import BookieId, EntryId, LedgerMetadata
 
 T = TypeVar("T")
+_ABSENT = Negative(Code.NO_ENTRY)
 
 
 class Strategy(enum.Enum):
@@ -29,11 +30,15 @@ class Strategy(enum.Enum):
 class Race(Generic[T]):
     """One read against its replicas, in the order in which they should be asked.
 
-    `enough_negatives`: so many explicit negatives decide "absent" at once (recovery: Qw - Qa + 1); by default
-    only all of them together do (S18). `outcome` is set exactly once (S20), later answers change nothing.
+    `enough_negatives`: so many explicit negatives are enough for "absent" (recovery: Qw - Qa + 1); by default only all
+    of them together are (S18). They decide at once, or, in a `patient` race, when all have answered or at `give_up`:
+    until then a copy wins over any number of denials (F18). `outcome` is set exactly once (S20), later answers change
+    nothing.
     """
 
-    __slots__ = ("_enough", "_failed", "_fold", "_order", "_sent", "_strategy", "negatives", "outcome", "winner")
+    __slots__ = (
+        "_enough", "_failed", "_fold", "_order", "_patient", "_sent", "_strategy", "negatives", "outcome", "winner",
+    )
 
     def __init__(
         self,
@@ -41,10 +46,12 @@ class Race(Generic[T]):
         strategy: Strategy = Strategy.SEQUENTIAL,
         *,
         enough_negatives: int | None = None,
+        patient: bool = False,
     ) -> None:
         self._order = order
         self._strategy = strategy
         self._enough = enough_negatives
+        self._patient = patient
         self._sent = 0
         self._failed: dict[BookieId, None] = {}
         self._fold = FailureFold()
@@ -67,11 +74,11 @@ class Race(Generic[T]):
         self._fold.add(answer)
         if isinstance(answer, Negative):
             self.negatives += 1
-            if self._enough is not None and self.negatives >= self._enough:
+            if self.denied and not self._patient:
                 self.outcome = answer
                 return ()
         if len(self._failed) == len(self._order):
-            self.outcome = self._fold.result
+            self.outcome = _ABSENT if self.denied else self._fold.result
             return ()
         if self._strategy is Strategy.WIDENING:
             return self._ask(len(self._order))
@@ -85,6 +92,16 @@ class Race(Generic[T]):
         if self.outcome is not None:
             return ()
         return self._ask(len(self._order) if self._strategy is Strategy.WIDENING else 1)
+
+    @property
+    def denied(self) -> bool:
+        """So many denied it that it cannot have been acknowledged, if they are right."""
+        return self._enough is not None and self.negatives >= self._enough
+
+    def give_up(self) -> None:
+        """Nobody waits for the others any more: what is denied by enough is absent."""
+        if self.outcome is None and self.denied:
+            self.outcome = _ABSENT
 
     @property
     def can_hedge(self) -> bool:

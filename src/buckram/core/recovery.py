@@ -73,7 +73,8 @@ class ForwardRead:
     """R5: reads entries from `start` + 1 on until one is certainly absent.
 
     Several are read ahead, but decided in order: an absent one makes everything behind it irrelevant, an
-    undecided one ends the attempt only when all before it are decided.
+    undecided one ends the attempt only when all before it are decided. The one that would end the ledger is `denied`
+    first: a copy from a member that has not answered yet would still win, until all have answered or `give_up` (F18).
     """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId) -> None:
@@ -85,6 +86,7 @@ class ForwardRead:
         self._next_read = start + 1
         self._next_taken = start + 1
         self._outcomes: dict[EntryId, Answer[Entry]] = {}
+        self._races: dict[EntryId, Race[Entry]] = {}
         check(start >= metadata.last_fragment.first_entry - 1, "F9", f"start {start} below the last fragment")
 
     def next_reads(self, ahead: int) -> list[EntryId]:
@@ -100,12 +102,34 @@ class ForwardRead:
         """The read of one entry against its write set in the frozen ensemble (F7); `order` ranks the bookies."""
         members = [self._ensemble[position] for position in self._quorum.write_set(entry)]
         members.sort(key=lambda bookie: order.get(bookie, 0))
-        return Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage)
+        race: Race[Entry] = Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage, patient=True)
+        self._races[entry] = race
+        return race
 
     def decided(self, entry: EntryId, outcome: Answer[Entry]) -> None:
         """The race of `entry` ended."""
-        if entry >= self._next_taken:
+        self._races.pop(entry, None)
+        if entry >= self._next_taken and not self.finished:
             self._outcomes[entry] = outcome
+
+    @property
+    def end(self) -> EntryId:
+        """The last entry that was taken: that of the ledger, once it is `finished`."""
+        return self._next_taken - 1
+
+    @property
+    def denied(self) -> bool:
+        """The next entry is denied by enough members to end the ledger, but not everybody has answered."""
+        race = self._races.get(self._next_taken)
+        return not self.finished and race is not None and race.denied
+
+    def give_up(self) -> None:
+        """Those that have not answered had their time: what is denied is absent."""
+        race = self._races.get(self._next_taken)
+        if race is not None:
+            race.give_up()
+            if race.outcome is not None:
+                self.decided(self._next_taken, race.outcome)
 
     def take(self) -> list[Entry]:
         """Entries found since the last call, in order and without gaps. RecoveryFailed at an undecided one (F13)."""
