@@ -285,6 +285,10 @@ class KeyStore(Protocol):
         """All or nothing, in order, each seeing the ones before; the error is that of the first that fails."""
         ...
 
+    async def sync(self) -> None:
+        """Reads begun afterwards see everything that was complete before this was called, whoever did it."""
+        ...
+
     def on_session_lost(self, notify: Notify) -> None:
         """Called on the loop each time the session and its ephemeral keys were lost; a new one serves from then on."""
         ...
@@ -310,6 +314,10 @@ class MetadataStore(Protocol):
 
     async def instance_id(self) -> str:
         """The cluster's id (a UUID); ClusterNotInitialised if nothing was set up here yet."""
+        ...
+
+    async def sync(self) -> None:
+        """As KeyStore.sync. A read without it may be behind: a server that lags says nothing of a ledger just made."""
         ...
 
     async def allocate_ledger_id(self) -> LedgerId: ...

@@ -10,6 +10,7 @@ from buckram.errors import (
     InvalidArgument,
     KeyExists,
     KeyNotEmpty,
+    MetadataUnavailable,
     NoSuchKey,
     ValueTooLarge,
     VersionConflict,
@@ -230,3 +231,23 @@ async def test_only_one_of_many_creators_wins(cluster: Cluster) -> None:
     results = await asyncio.gather(*tries, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["KeyExists"] * 3 + ["int"]
     assert int((await sessions[0].get("/one")).value) == results.index(0)
+
+
+async def test_what_is_read_after_a_sync_is_not_older(cluster: Cluster) -> None:
+    keys, other = await cluster.keys(), await cluster.keys()
+    for number in range(20):
+        key = f"/synced-{number}"
+        await keys.create(key, b"%d" % number)
+        await other.sync()
+        assert (await other.get(key)).value == b"%d" % number
+        await keys.delete(key, 0)
+        await other.sync()
+        with pytest.raises(NoSuchKey):
+            await other.get(key)
+
+
+async def test_a_closed_store_cannot_be_synced(cluster: Cluster) -> None:
+    keys = await cluster.keys()
+    await keys.close()
+    with pytest.raises(MetadataUnavailable):
+        await keys.sync()

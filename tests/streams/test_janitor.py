@@ -211,6 +211,9 @@ class Mortal:
     ) -> list[str]:
         return await self.inner.children(parent, after=after, limit=limit, watch=watch)
 
+    async def sync(self) -> None:
+        await self.inner.sync()
+
     def _dies(self) -> bool:
         self.left -= 1
         return self.left < 0

@@ -280,6 +280,10 @@ class MemoryKeys:
         await self._turn()
         return self.tree.children(parent, self.session, after, limit, watch)
 
+    async def sync(self) -> None:
+        """There is one copy, and every read sees it as it is."""
+        await self._turn()
+
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
 

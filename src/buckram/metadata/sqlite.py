@@ -91,6 +91,10 @@ class SqliteKeys:
         check_parent(parent, limit)
         return await self._call(lambda: self._worker.children(parent, after, limit, watch))
 
+    async def sync(self) -> None:
+        """Every read is a transaction of its own, which begins with what was committed by then."""
+        self._check_usable()
+
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
 
@@ -111,16 +115,19 @@ class SqliteKeys:
         return cast(T, await self._submit(run=run))
 
     async def _submit(self, *, run: Callable[[], object] | None = None, ops: Sequence[KeyOp] | None = None) -> object:
-        if os.getpid() != self._pid:
-            raise ForkedClient(f"{self._path} was opened before this process was forked: connect again in the child")
-        if self._closing is not None or not self._thread.is_alive():
-            raise MetadataUnavailable("this metadata store was closed")
+        self._check_usable()
         if self._waiting >= _MAX_WAITING:
             raise MetadataUnavailable(f"{self._waiting} operations wait for {self._path}, the limit; try again later")
         self._waiting += 1
         job = _Job(self._loop.create_future(), run, ops)
         self._worker.jobs.put(job)
         return await job.future
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedClient(f"{self._path} was opened before this process was forked: connect again in the child")
+        if self._closing is not None or not self._thread.is_alive():
+            raise MetadataUnavailable("this metadata store was closed")
 
     # Called by the worker's thread; what they schedule runs on the loop.
 

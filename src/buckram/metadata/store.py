@@ -97,6 +97,10 @@ class TreeStore:
         except NoSuchKey:
             raise ClusterNotInitialised(self.uri) from None
 
+    async def sync(self) -> None:
+        """What is read afterwards is at least as new as this call."""
+        await self._keys.sync()
+
     # Ledgers
 
     async def allocate_ledger_id(self) -> LedgerId:

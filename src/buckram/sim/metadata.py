@@ -159,6 +159,9 @@ class SimKeys:
         )
         return names
 
+    async def sync(self) -> None:
+        await self._request([], lambda: None)
+
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
 

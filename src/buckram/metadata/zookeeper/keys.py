@@ -105,6 +105,11 @@ class ZooKeeperKeys:
                 missing = found
         raise MetadataUnavailable(f"multi from {ops[0].key} on: its parents come and go too fast; try again")
 
+    async def sync(self) -> None:
+        """The server of this session catches up with the leader before it answers what is asked next."""
+        self._listings.clear()
+        await self.session.sync("/")
+
     def on_session_lost(self, notify: Notify) -> None:
         self.session.on_session_lost(notify)
 
