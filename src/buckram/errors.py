@@ -48,6 +48,8 @@ __all__ = [
     "ReadFailed",
     "RecoveryFailed",
     "RequestTimeout",
+    "StoreReplaced",
+    "StoreWentBack",
     "Unauthorized",
     "UnknownLedgerState",
     "ValueTooLarge",
@@ -307,6 +309,14 @@ class ClusterNotInitialised(MetadataError):
 
 class WrongCluster(MetadataError):
     """The metadata store holds another cluster than before, or something that is not a cluster of ours alone."""
+
+
+class StoreReplaced(MetadataError):
+    """The file of an embedded store is not the one that was opened: nothing is read from or written to the old one."""
+
+
+class StoreWentBack(MetadataError):
+    """The metadata store is behind what bookies have seen of it, or was restored and nobody has accepted that yet."""
 
 
 class WrongLedgerManager(ConfigError, MetadataError):

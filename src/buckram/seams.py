@@ -18,6 +18,7 @@ from buckram.types import (
     BookieInfo,
     BookieSet,
     Buffer,
+    History,
     LedgerId,
     LedgerMetadata,
     Versioned,
@@ -318,6 +319,18 @@ class MetadataStore(Protocol):
 
     async def sync(self) -> None:
         """As KeyStore.sync. A read without it may be behind: a server that lags says nothing of a ledger just made."""
+        ...
+
+    async def history(self, watch: Notify | None = None) -> History:
+        """Which past the store has, as of now and not of a server that lags. Epoch 0 where none was noted."""
+        ...
+
+    async def begin_history(self) -> History:
+        """Note a first epoch where there is none; only for who never saw a higher one."""
+        ...
+
+    async def reopen(self) -> None:
+        """After StoreReplaced: go on with what has the name now. Whoever calls this compares histories before use."""
         ...
 
     async def allocate_ledger_id(self) -> LedgerId: ...

@@ -45,6 +45,18 @@ class LedgerState(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """Which past a metadata store has. Every accepted restore raises `epoch` and gives another `restore`.
+
+    Epoch 0: a cluster that never noted any. Not `accepted`: restored, and nobody has said yet that it shall go on.
+    """
+
+    epoch: int = 0
+    restore: str = ""
+    accepted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Fragment:
     """A run of entries from `first_entry` on, stored by one ensemble (ordered bookie ids)."""
 

@@ -22,7 +22,7 @@ from buckram.errors import (
 )
 from buckram.metadata.store import TreeStore
 from buckram.seams import Create, MetadataStore
-from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo, LedgerMetadata, Versioned
+from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo, History, LedgerMetadata, Versioned
 
 from .conftest import Cluster, Watch, until
 
@@ -50,6 +50,36 @@ async def test_initialising_is_idempotent_and_shared(cluster: Cluster) -> None:
     assert await empty.instance_id() == ids[0] == await others[2].initialise()
     assert len(ids[0]) == 36
     assert ids[0][14] == "4"
+
+
+async def test_a_new_cluster_has_a_history_that_every_session_sees(cluster: Cluster) -> None:
+    one, two = await cluster.store(1), await cluster.store(2)
+    history = await one.history()
+    assert history.epoch == 1
+    assert history.accepted
+    assert len(history.restore) == 36
+    assert await two.history() == history
+    assert await two.begin_history() == history, "it begins once"
+
+
+async def test_a_cluster_of_an_older_release_has_none_until_it_is_begun(cluster: Cluster) -> None:
+    one, two = await cluster.store(1), await cluster.store(2)
+    await one.keys.delete(one.layout.history, 0)
+    assert await one.history() == History(0, "")
+    changed = Watch()
+    await one.history(changed)
+    first, second = await asyncio.gather(one.begin_history(), two.begin_history())
+    assert first == second
+    assert first.epoch == 1
+    await changed.fired()
+    await one.reopen()  # nothing, where no file was replaced
+
+
+async def test_a_history_that_cannot_be_read_is_an_error_with_a_name(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.keys.set(store.layout.history, b"epoch 7", 0)
+    with pytest.raises(MalformedRecord, match="history"):
+        await store.history()
 
 
 async def test_a_ledger_from_birth_to_death(cluster: Cluster) -> None:
@@ -354,4 +384,4 @@ async def test_buckrams_own_keys_are_outside_the_ledgers_root(cluster: Cluster) 
     await store.register(bookie("b1"), readonly=True)
     await store.write_cookie("b1", b"", None)
     assert await store.keys.children("/") == ["buckram", "ledgers"]
-    assert await store.keys.children("/buckram") == ["next-ledger-id"]
+    assert await store.keys.children("/buckram") == ["history", "next-ledger-id"]

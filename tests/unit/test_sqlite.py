@@ -157,11 +157,12 @@ async def test_too_many_waiting_operations_are_refused(path: Path, monkeypatch: 
         assert await keys.children("/") == []
 
 
-async def test_an_idle_store_does_not_wake_up(path: Path) -> None:
+async def test_an_idle_store_wakes_up_once_a_second_and_only_for_its_file(path: Path) -> None:
     async with opened(path) as keys:
         await keys.prepare()
+        assert keys._worker._pause() is None, "nothing is open"
         await keys.create("/a", b"")
-        assert keys._worker._pause() is None
+        assert keys._worker._pause() == 1.0
         await keys.get("/a", lambda: None)
         assert keys._worker._pause() == 0.05
         await keys.create("/buckram/streams/x", b"")
@@ -171,7 +172,7 @@ async def test_an_idle_store_does_not_wake_up(path: Path) -> None:
             await keys.set("/buckram/streams/x", b"", version)
             assert keys._worker._pause() == 0.05
         await keys.set("/a", b"", 0)
-        assert keys._worker._pause() is None
+        assert keys._worker._pause() == 1.0
         await keys.create("/e", b"", ephemeral=True)
         assert keys._worker._pause() == 1.0
 

@@ -39,6 +39,22 @@ class ClusterLayout(ABC):
     def registration(self, bookie_id: BookieId, *, readonly: bool) -> str:
         return f"{self.registrations(readonly=readonly)}/{bookie_id}"
 
+    @property
+    def history(self) -> str:
+        return f"{self.own}/history"
+
+    @property
+    def witnesses(self) -> str:
+        return f"{self.own}/witness"
+
+    @property
+    def suspects(self) -> str:
+        return f"{self.own}/suspects"
+
+    @property
+    def collect(self) -> str:
+        return f"{self.own}/collect"
+
     @abstractmethod
     def ledger(self, ledger_id: LedgerId) -> str:
         """The key of a ledger's record; InvalidArgument for an id that cannot be kept."""

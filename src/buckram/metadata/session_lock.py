@@ -43,7 +43,8 @@ class SessionLock:
         with _fork_guard:
             if _held.pop(self._fd, self) is self:
                 return
-            self._path.unlink(missing_ok=True)
+            if self.intact():  # else the name is somebody else's by now
+                self._path.unlink(missing_ok=True)
             os.close(self._fd)
 
 

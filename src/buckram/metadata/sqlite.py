@@ -95,6 +95,10 @@ class SqliteKeys:
         """Every read is a transaction of its own, which begins with what was committed by then."""
         self._check_usable()
 
+    async def reopen(self) -> None:
+        """After StoreReplaced: go on with what has the name now."""
+        await self._call(self._worker.tree.reopen)
+
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
 
@@ -280,7 +284,8 @@ class _Worker:
         """Between two polls; None when nobody would notice anything."""
         if self._watches:
             return _EAGER_POLL_S if self._eager else _POLL_S
-        return _SESSION_POLL_S if self.tree.has_session else None
+        # Also without anything to notice: an open file that nobody looks at could be deleted unseen.
+        return _SESSION_POLL_S if self.tree.is_open else None
 
     def _poll(self) -> None:
         pause, now = self._pause(), time.monotonic()

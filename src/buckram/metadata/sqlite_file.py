@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from buckram.errors import ClusterNotInitialised, MetadataError
+from buckram.errors import ClusterNotInitialised, MetadataError, StoreReplaced
 
 FORMAT_VERSION = 1
 _APPLICATION_ID = 0x42_4B_52_4D
@@ -58,6 +58,31 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def which(path: Path) -> tuple[int, int] | None:
+    """Device and inode of what has the name now; None where nothing has it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found.st_nlink else None
+
+
+def connect_known(path: Path, busy_timeout_s: float) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    """As `connect`, and which file that is; SQLite itself does not say which one it has opened."""
+    for _ in range(10):
+        before = which(path)
+        db = connect(path, busy_timeout_s)
+        if before is not None and before == which(path):
+            return db, before
+        db.close()  # it was replaced while it was being opened
+    raise StoreReplaced(f"{path}: replaced again and again while it was being opened; let nothing write over it")
+
+
+def is_whole(db: sqlite3.Connection) -> bool:
+    """Whether the pages fit together. A file that was put under the log of another one may not."""
+    return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
 
 def _open(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from buckram.errors import (
     BuckramError,
@@ -19,6 +20,7 @@ from buckram.errors import (
     MetadataError,
     MetadataUnavailable,
     NoSuchKey,
+    StoreReplaced,
     VersionConflict,
 )
 from buckram.metadata import session_lock, sqlite_file
@@ -40,6 +42,8 @@ class SqliteTree:
         self._sessions_dir = path.with_name(path.name + ".sessions")
         self._busy_timeout_s = busy_timeout_s
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._replaced = ""
         self._lock: SessionLock | None = None
         self._new_lock: SessionLock | None = None
         self._seen_dead: dict[int, None] = {}
@@ -50,14 +54,55 @@ class SqliteTree:
     def prepare(self) -> None:
         """Create the file and its tables where they are missing."""
         with self._translated():
+            self.check_file()
             self._sessions_dir.parent.mkdir(parents=True, exist_ok=True)
             self._sessions_dir.mkdir(exist_ok=True)
             sqlite_file.prepare(self._path, self._busy_timeout_s)
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = sqlite_file.connect(self._path, self._busy_timeout_s)
+            if self._replaced:
+                raise StoreReplaced(self._replaced)
+            db, file = sqlite_file.connect_known(self._path, self._busy_timeout_s)
+            if self._file not in (None, file):
+                db.close()
+                self._file_is_another(file)
+            self._db, self._file = db, file
         return self._db
+
+    @property
+    def is_open(self) -> bool:
+        return self._db is not None
+
+    def check_file(self) -> None:
+        """StoreReplaced, for good, unless the open file still is the one with that name. One stat."""
+        if self._replaced:
+            raise StoreReplaced(self._replaced)
+        if self._db is None:
+            return
+        found = sqlite_file.which(self._path)
+        if found != self._file:
+            self._file_is_another(found)
+
+    def _file_is_another(self, found: tuple[int, int] | None) -> NoReturn:
+        """Whatever the file without a name is told, nobody will ever read again."""
+        what = "was deleted or moved away" if found is None else "was replaced by another file"
+        self._replaced = (
+            f"{self._path} {what} while it was in use: nothing more is read from it or written to it. Put the right "
+            "file back, or `buckram cluster restore` a backup, and connect again"
+        )
+        self.session_lost = True
+        self._drop_session()
+        self._disconnect()
+        raise StoreReplaced(self._replaced)
+
+    def reopen(self) -> None:
+        """Go on with what has the name now."""
+        if self._replaced:
+            self._replaced, self._file = "", None
+        with self._translated():
+            if not sqlite_file.is_whole(self._open()):
+                raise MetadataError(f"{self._path}: its pages do not fit together: restore it from a backup")
 
     def close(self) -> None:
         """End the session and the connection."""
@@ -96,6 +141,7 @@ class SqliteTree:
     def get(self, key: str) -> tuple[KeyValue | None, Token]:
         """The value, None if absent, and the state to compare with later."""
         with self._translated():
+            self.check_file()
             row = self._open().execute(
                 "SELECT id, version, session, value FROM keys WHERE parent=? AND name=?", split(key)
             ).fetchone()
@@ -105,6 +151,7 @@ class SqliteTree:
 
     def children(self, parent: str, after: str, limit: int) -> tuple[list[str], Token]:
         with self._translated():
+            self.check_file()
             token = self.token(("children", parent))  # first, so that a change in between shows
             dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
             marks = ",".join("?" * len(dead))
@@ -143,6 +190,7 @@ class SqliteTree:
     def poll(self, watched: Mapping[Place, Token], *, liveness: bool = True) -> None:
         """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed."""
         with self._translated():
+            self.check_file()
             version = self._open().execute("PRAGMA data_version").fetchone()[0]
             if version != self._data_version:
                 for place, token in watched.items():
@@ -169,6 +217,7 @@ class SqliteTree:
 
     def _write_all(self, body: Callable[[], None]) -> None:
         with self._translated():
+            self.check_file()
             db = self._open()
             dead: list[int] = []
             db.execute("BEGIN IMMEDIATE")
@@ -178,10 +227,12 @@ class SqliteTree:
                 for session in dead:
                     self._bury(session)
                 body()
+                self.check_file()
                 db.execute("COMMIT")
             except BaseException:
                 self._abandon(db)
                 raise
+            self.check_file()  # or it was replaced just now, and what is reported as done is in no file that has a name
             if self._new_lock is not None:
                 self._lock, self._new_lock = self._new_lock, None
             for session in dead:
@@ -189,13 +240,16 @@ class SqliteTree:
 
     def _abandon(self, db: sqlite3.Connection) -> None:
         self.touched.clear()
+        self._forget_new_lock()
+        if self._db is not None and db.in_transaction:  # it was closed when the file was replaced
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+
+    def _forget_new_lock(self) -> None:
         if self._new_lock is not None:
             # Before the rollback: after it another process may get the same session id, and with it the same file.
             self._new_lock.release()
             self._new_lock = None
-        if db.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
 
     def _run_job(self, ops: Sequence[KeyOp]) -> list[int] | BuckramError:
         db = self._open()

@@ -8,10 +8,12 @@ bytes are core/metadata_codec, the compare-and-set loop of an operation is the c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import uuid
 from dataclasses import replace
 
+from buckram.core.history import encode_history, parse_history
 from buckram.core.metadata_codec import parse, serialise
 from buckram.core.service_info import check_bookie_id, decode_bookie, encode_bookie, valid_bookie_id
 from buckram.errors import (
@@ -27,11 +29,12 @@ from buckram.errors import (
 from buckram.metadata.hub import WatchHub
 from buckram.metadata.layout import ClusterLayout, Layout
 from buckram.metadata.ledger_tree import FolderTree, LedgerTree
-from buckram.seams import KeyStore, KeyValue, Notify
+from buckram.seams import Create, KeyStore, KeyValue, Notify
 from buckram.types import (
     BookieId,
     BookieInfo,
     BookieSet,
+    History,
     LedgerId,
     LedgerMetadata,
     Versioned,
@@ -83,12 +86,16 @@ class TreeStore:
             return await self.instance_id()
         except ClusterNotInitialised:
             pass
-        chosen = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        chosen, layout = self._uuid(), self._layout
+        first = encode_history(History(1, self._uuid()))
         try:
-            await self._keys.create(self._layout.instance_id, chosen.encode())
+            await self._keys.multi([Create(layout.instance_id, chosen.encode()), Create(layout.history, first)])
         except KeyExists:
             return await self.instance_id()
         return chosen
+
+    def _uuid(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     async def instance_id(self) -> str:
         """The cluster's UUID; ClusterNotInitialised if there is none yet."""
@@ -100,6 +107,25 @@ class TreeStore:
     async def sync(self) -> None:
         """What is read afterwards is at least as new as this call."""
         await self._keys.sync()
+
+    async def history(self, watch: Notify | None = None) -> History:
+        key = self._layout.history
+        await self._keys.sync()
+        try:
+            return parse_history(key, (await self._keys.get(key, watch)).value)
+        except NoSuchKey:
+            return History()
+
+    async def begin_history(self) -> History:
+        """A cluster of an older release has none; every bookie may find that at the same time."""
+        with contextlib.suppress(KeyExists):  # another one was first
+            await self._keys.create(self._layout.history, encode_history(History(1, self._uuid())))
+        return await self.history()
+
+    async def reopen(self) -> None:
+        reopen = getattr(self._keys, "reopen", None)
+        if reopen is not None:  # only a file can be another one under its old name
+            await reopen()
 
     # Ledgers
 

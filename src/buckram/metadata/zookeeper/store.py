@@ -65,7 +65,9 @@ class ZooKeeperStore(TreeStore):
 
     async def initialise(self) -> str:
         """Make the cluster, or find the one that is there: its instance id, "" for one that has none."""
-        await make_cluster(self.session, self.root, self._wanted, self._rng)
+        made = await make_cluster(self.session, self.root, self._wanted, self._rng)
+        if made.created:
+            await self.begin_history()
         return await self.instance_id()
 
     async def instance_id(self) -> str:

@@ -1,0 +1,185 @@
+"""What a metadata store's past is judged by: the history of the store, and each bookie's witness key in it.
+
+A bookie notes in a key of the store how far its own files are, and in a file what the store confirmed last. A store
+that knows less than that was put back to an earlier state. Pure; who reads and writes is bookie/witness.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from buckram.errors import MalformedRecord
+from buckram.types import History
+
+LONGEST_RECORD = 64 * 1024
+HIGHEST_EPOCH = 2**40
+"""Nobody restores that often: a higher number is not an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a witness key says: how far a bookie's directory was, and the history in which it said so."""
+
+    incarnation: str
+    starts: int
+    seq: int
+    offset: int
+    epoch: int
+    restore: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A key's value and version, as a store gave them."""
+
+    version: int
+    value: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a bookie remembers of the store, in its file WITNESS. `heard`: the highest epoch that anybody told it."""
+
+    history: History = field(default_factory=History)
+    heard: int = 0
+    confirmed: Confirmed | None = None
+    collected: str = ""
+    """The last word to collect that was followed: each counts once."""
+    reviewed: str = ""
+    """The restore since which somebody gave such a word, or that was the first: until then nothing goes for absence."""
+
+    @property
+    def epoch(self) -> int:
+        return max(self.history.epoch, self.heard)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`why`: the store went back, in words; "" for one that did not. `adopt`: another history begins, by a restore
+    that was accepted."""
+
+    why: str = ""
+    adopt: bool = False
+
+
+def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgement:
+    """Compare what a bookie remembers with what the store says now."""
+    if not history.accepted:
+        return Judgement("it was restored from a backup and nobody has accepted that yet")
+    if history.epoch < memory.epoch:
+        return Judgement(f"its epoch is {history.epoch}, and {memory.epoch} was seen before")
+    if history.epoch > memory.history.epoch:
+        if history.restore == memory.history.restore:
+            return Judgement(f"its epoch is {history.epoch}, but its restore id is still {history.restore!r}")
+        return Judgement(adopt=True)
+    if history.restore != memory.history.restore:
+        return Judgement(
+            f"its epoch {history.epoch} began with restore {history.restore!r}, "
+            f"this bookie's began with {memory.history.restore!r}"
+        )
+    return Judgement(_compare(memory.confirmed, found))
+
+
+def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
+    if told is None:
+        return ""
+    if found is None:
+        return f"the witness key is missing, it was at version {told.version}"
+    if found.version < told.version:
+        return f"the witness key is at version {found.version}, it was at {told.version}"
+    if found.version == told.version and found.value != told.value:
+        return f"the witness key holds something else at version {told.version} than this bookie wrote"
+    return ""  # a higher version: a change whose answer was lost
+
+
+def learn(memory: Memory, history: History, confirmed: Confirmed) -> Memory:
+    """What to remember when the store has confirmed a change in that history."""
+    first = memory.history.epoch == 0 and memory.confirmed is None
+    return replace(
+        memory, history=history, confirmed=confirmed, reviewed=history.restore if first else memory.reviewed
+    )
+
+
+# Bytes
+
+
+def encode_history(history: History) -> bytes:
+    fields: dict[str, Any] = {"epoch": history.epoch, "restore": history.restore}
+    if not history.accepted:
+        fields["accepted"] = False
+    return json.dumps(fields).encode()
+
+
+def parse_history(key: str, record: bytes) -> History:
+    fields = _object(key, record)
+    return _history(key, fields)
+
+
+def _history(what: str, fields: dict[str, Any]) -> History:
+    return History(
+        _number(what, fields, "epoch"), _text(what, fields, "restore"), fields.get("accepted", True) is True
+    )
+
+
+def encode_statement(value: Statement) -> bytes:
+    return json.dumps(asdict(value)).encode()
+
+
+def parse_statement(key: str, record: bytes) -> Statement:
+    return _statement(key, _object(key, record))
+
+
+def _statement(what: str, fields: dict[str, Any]) -> Statement:
+    return Statement(
+        _text(what, fields, "incarnation"), _number(what, fields, "starts"), _number(what, fields, "seq"),
+        _number(what, fields, "offset"), _number(what, fields, "epoch"), _text(what, fields, "restore"),
+        _text(what, fields, "nonce"),
+    )  # fmt: skip
+
+
+def encode_memory(memory: Memory) -> bytes:
+    return json.dumps(asdict(memory)).encode()
+
+
+def parse_memory(name: str, record: bytes) -> Memory:
+    fields = _object(name, record)
+    history, told = fields.get("history"), fields.get("confirmed")
+    if not isinstance(history, dict) or not (told is None or isinstance(told, dict)):
+        raise MalformedRecord(f"{name}: has no history or a malformed witness")
+    confirmed = None
+    if told is not None:
+        value = told.get("value")
+        if not isinstance(value, dict):
+            raise MalformedRecord(f"{name}: the confirmed witness has no value")
+        confirmed = Confirmed(_number(name, told, "version"), _statement(name, value))
+    return Memory(
+        _history(name, history), _number(name, fields, "heard"), confirmed, _text(name, fields, "collected"),
+        _text(name, fields, "reviewed"),
+    )  # fmt: skip
+
+
+def _object(what: str, record: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(record[:LONGEST_RECORD])
+    except ValueError as error:
+        raise MalformedRecord(f"{what}: {error}") from None
+    if not isinstance(fields, dict):
+        raise MalformedRecord(f"{what}: {record[:40]!r} is no JSON object")
+    return fields
+
+
+def _number(what: str, fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise MalformedRecord(f"{what}: {name} is {value!r}, it must be a whole number from 0 on")
+    return value
+
+
+def _text(what: str, fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise MalformedRecord(f"{what}: {name} is {value!r}, it must be text")
+    return value
