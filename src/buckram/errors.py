@@ -55,6 +55,7 @@ __all__ = [
     "ValueTooLarge",
     "VersionConflict",
     "WriteFailed",
+    "WrongBookie",
     "WrongCluster",
     "WrongCookie",
     "WrongLedgerManager",
@@ -214,6 +215,10 @@ class BookieError(BuckramError):
 
 class BookieUnavailable(BookieError):
     """No connection: refused, reset, or not registered."""
+
+
+class WrongBookie(BookieUnavailable):
+    """Somebody else answers at the bookie's address, or does not say who it is: nothing that it says counts."""
 
 
 class RequestTimeout(BookieError):

@@ -27,10 +27,11 @@ LARGEST_COOKIE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The bookie's id, and whether this is the first start of the directory."""
+    """The bookie's id, whether this is the first start of the directory, and the cluster's instance id."""
 
     bookie_id: BookieId
     first_start: bool
+    cluster: str = ""
 
 
 def remembered_id(disk: Disk) -> BookieId | None:
@@ -50,7 +51,8 @@ async def claim(
     local, unfinished = _local(disk, COOKIE_FILE), _local(disk, UNFINISHED_FILE)
     known = local or unfinished
     bookie_id = check_bookie_id(configured_id or (known.bookie_host if known is not None else default_id))
-    master = Cookie(bookie_id, DIRECTORY, encode_dirs([DIRECTORY]), await metadata.instance_id() or None)
+    cluster = await metadata.instance_id()
+    master = Cookie(bookie_id, DIRECTORY, encode_dirs([DIRECTORY]), cluster or None)
     remote = await _remote(metadata, bookie_id)
     if known is not None:
         check_cookie(master, known)
@@ -66,20 +68,20 @@ async def claim(
                 "names another cluster than the one the directory was made for"
             )
         _check_remote(metadata, master, remote)
-        return Claim(bookie_id, False)
+        return Claim(bookie_id, False, cluster)
     if unfinished is None:
         _refuse_unless_new(disk, bookie_id, remote)
         _write(disk, UNFINISHED_FILE, serialise_cookie(master))
     elif remote is not None:
         _check_remote(metadata, master, remote)
-        return Claim(bookie_id, True)
+        return Claim(bookie_id, True, cluster)
     try:
         await _create_remote(metadata, bookie_id, serialise_cookie(master))
     except WrongCookie:
         if unfinished is None:
             disk.remove(UNFINISHED_FILE)
         raise
-    return Claim(bookie_id, True)
+    return Claim(bookie_id, True, cluster)
 
 
 def finish(disk: Disk, claimed: Claim) -> None:

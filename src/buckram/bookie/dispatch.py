@@ -20,6 +20,7 @@ from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
 from buckram.core import availability
 from buckram.core.context import ReplyContext
+from buckram.core.identity import Identity, Introduction, stranger
 from buckram.core.messages import (
     FREE_DISK_SPACE,
     MEMORY_USE,
@@ -50,13 +51,20 @@ LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
 """The two numbers and the longest digest (MAC)."""
 
 
+def nobody(introduction: Introduction) -> None:
+    """Who wants to hear of introductions: nobody."""
+
+
 class Dispatcher:
-    """Answers every request that is not an add."""
+    """Answers every request that is not an add. `identity` says who this bookie is, `introduced` hears what each client
+    of ours that found the right one said of itself."""
 
     def __init__(
         self, store: Store, reads: ReadPath, polls: LongPolls, budget: Budget, max_frame_bytes: int,
-        space: Callable[[], Space],
+        space: Callable[[], Space], identity: Callable[[], Identity],
+        introduced: Callable[[Introduction], None] = nobody,
     ) -> None:
+        self._identity, self._introduced = identity, introduced
         self._store, self._reads, self._polls, self._budget, self._space = store, reads, polls, budget, space
         self._max_body = max_frame_bytes - 128
 
@@ -167,7 +175,21 @@ class Dispatcher:
         session.requests_held -= REQUEST_COST
         session.reply(context, ForceReply(Code.OK if error is None else Code.IO_ERROR, request.ledger_id))
 
+    def _introduce(self, session: Session, context: ReplyContext, said: Introduction) -> None:
+        """Say who this is. To a client that expects somebody else nothing more is said, nor heard."""
+        mine = self._identity()
+        session.reply(context, BookieInfoReply(Code.OK, identity=mine))
+        other = stranger(said, mine)
+        if other:
+            session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, but {other}")
+        else:
+            session.introduction = said
+            self._introduced(said)
+
     def _info(self, session: Session, context: ReplyContext, request: GetBookieInfo) -> None:
+        if request.introduction is not None:
+            self._introduce(session, context, request.introduction)
+            return
         try:
             space = self._space()
         except OSError as error:

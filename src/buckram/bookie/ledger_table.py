@@ -145,6 +145,17 @@ class LedgerTable:
         indexes = [segment.index for segment in self._uncovered() if segment.index is not None]
         return [list(self.pinned), *(list(index.slots) for index in indexes)]
 
+    @property
+    def highest(self) -> LedgerId:
+        """The highest ledger that is or was here, buried ones included; -1 if there never was one."""
+        highest = max(self.pinned, default=-1)
+        for segment in self._uncovered():
+            if segment.index is not None:
+                highest = max(highest, max(segment.index.slots, default=-1))
+            elif segment.footer is not None:
+                highest = max(highest, segment.footer.trailer.highest)
+        return highest if self.file is None else max(highest, self.file.trailer.highest)
+
     def marks(self, after: LedgerId, limit: int) -> tuple[dict[LedgerId, bool], LedgerId | None]:
         """Whether it is buried, for each ledger above `after` that sealed segments and the table know: complete up to
         the id returned (None: to the end). About `limit` are read of each file. CorruptBytes, OSError."""

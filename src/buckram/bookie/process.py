@@ -19,6 +19,7 @@ from buckram.bookie.registration import PATIENCE_S, Registration
 from buckram.bookie.server import BookieServer, Service
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig, StoreConfig
+from buckram.core.identity import IDENTITY, IDENTITY_PROPERTY, Identity, Introduction
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
 from buckram.metadata.uri import open_store
@@ -27,7 +28,7 @@ from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tasks import TaskScope
 from buckram.seams import Disk, Listener, MetadataStore, Runtime
-from buckram.types import BookieAddress, BookieInfo
+from buckram.types import BookieAddress, BookieId, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 INCARNATION = "buckram.incarnation"
@@ -56,6 +57,7 @@ class Bookie:
         self.store: Store | None = None
         self.collector: Collector | None = None
         self.info: BookieInfo | None = None
+        self._cluster = ""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._stopped = False
 
@@ -81,11 +83,13 @@ class Bookie:
         claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
         store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng)
         cookie.finish(self._disk, claimed)
-        properties = self._properties | {INCARNATION: store.incarnation}
+        properties = self._properties | {INCARNATION: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
+        self._cluster = claimed.cluster
         self.service = Service(
-            self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space
+            self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space,
+            partial(self._identity, store, claimed.bookie_id), self._introduced,
         )
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
@@ -104,6 +108,16 @@ class Bookie:
     async def stop(self) -> None:
         """Stop accepting, finish what was taken in, unregister, close. Idempotent; leaves no task."""
         await self._close(graceful=True)
+
+    def _identity(self, store: Store, bookie_id: BookieId) -> Identity:
+        """What this bookie says of itself to clients that introduce themselves."""
+        return Identity(
+            self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(),
+            highest_ledger=store.highest_ledger,
+        )
+
+    def _introduced(self, introduction: Introduction) -> None:
+        """A client said which metadata epoch it has seen."""
 
     async def _claim(self, address: BookieAddress) -> cookie.Claim:
         return await cookie.claim(

@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 from buckram.bookie.adds import AddPath, Held
 from buckram.bookie.admission import Admission, Verdict
-from buckram.bookie.dispatch import Dispatcher
+from buckram.bookie.dispatch import Dispatcher, nobody
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.reads import ReadPath
 from buckram.bookie.session import Session
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig
+from buckram.core.identity import Identity, Introduction
 from buckram.core.protocol import Close, Incoming, Item, Ready, ServerProtocol
 from buckram.seams import Listener, MetadataStore, Runtime, Space
 from buckram.types import EntryId, LedgerId
@@ -47,7 +48,8 @@ class Service:
 
     def __init__(
         self, runtime: Runtime, store: Store, metadata: MetadataStore, config: BookieConfig, net: NetConfig,
-        budget: Budget, space: Callable[[], Space],
+        budget: Budget, space: Callable[[], Space], identity: Callable[[], Identity],
+        introduced: Callable[[Introduction], None] = nobody,
     ) -> None:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
@@ -60,7 +62,9 @@ class Service:
             runtime.stats,
         )
         store.on_room(budget.release)
-        self.dispatch = Dispatcher(store, self.reads, self.polls, budget, net.max_frame_bytes, space)
+        self.dispatch = Dispatcher(
+            store, self.reads, self.polls, budget, net.max_frame_bytes, space, identity, introduced
+        )
 
     def _admitted(self, held: Held, verdict: Verdict, last: EntryId) -> None:
         self.adds.admitted(held, verdict, last)

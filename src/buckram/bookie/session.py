@@ -15,6 +15,7 @@ from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import Waiter
 from buckram.core.adds import AddRun
 from buckram.core.context import ReplyContext
+from buckram.core.identity import Introduction
 from buckram.core.messages import Reply
 from buckram.core.protocol import Item, ServerProtocol, encode_reply
 from buckram.types import Buffer
@@ -52,6 +53,8 @@ class Session(asyncio.Protocol):
         self.waiting_mark = 0
         self.add_run: Callable[[Session, AddRun], None]
         self.on_room: Callable[[Session], None] | None = None
+        self.introduction: Introduction | None = None
+        """What the client said of itself; None for Apache's and older ones, which say nothing."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._received = 0
@@ -83,7 +86,13 @@ class Session(asyncio.Protocol):
                 add(self, item)
             else:
                 handle(self, item)
+                if self.ended:
+                    return  # it came to the wrong bookie: what it sent behind that was meant for another one
         self._budget.update(self)
+
+    @property
+    def ended(self) -> bool:
+        return not self.open
 
     def eof_received(self) -> bool:
         return False
@@ -205,6 +214,12 @@ class Session(asyncio.Protocol):
             self._flush()
             self.open = False
             self._transport.close()
+
+    def refuse(self, why: str) -> None:
+        """Close after what is queued has left; what came behind the present request is not looked at."""
+        if self.open:
+            self._refused(self, why)
+            self.close()
 
     def abort(self, why: str) -> None:
         if self.open:

@@ -134,6 +134,11 @@ class Store(LedgerStates):
         for callback in self._failure_listeners:
             callback(error)
 
+    @property
+    def highest_ledger(self) -> LedgerId:
+        """The highest ledger id that anything is known of here; -1: of none."""
+        return self._table.highest
+
     def stats(self) -> dict[str, int]:
         """Counts and bytes of now, for people and metrics."""
         return {

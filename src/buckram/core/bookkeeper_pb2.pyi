@@ -193,7 +193,7 @@ class ReadLacRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
 
 class GetBookieInfoRequest(_message.Message):
-    __slots__ = ("requested",)
+    __slots__ = ("requested", "cluster", "bookie", "incarnation", "epoch")
     class Flags(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TOTAL_DISK_CAPACITY: _ClassVar[GetBookieInfoRequest.Flags]
@@ -201,8 +201,16 @@ class GetBookieInfoRequest(_message.Message):
     TOTAL_DISK_CAPACITY: GetBookieInfoRequest.Flags
     FREE_DISK_SPACE: GetBookieInfoRequest.Flags
     REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BOOKIE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     requested: int
-    def __init__(self, requested: _Optional[int] = ...) -> None: ...
+    cluster: bytes
+    bookie: bytes
+    incarnation: bytes
+    epoch: int
+    def __init__(self, requested: _Optional[int] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerRequest(_message.Message):
     __slots__ = ("ledgerId",)
@@ -291,16 +299,30 @@ class ReadLacResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoResponse(_message.Message):
-    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory")
+    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TOTALDISKCAPACITY_FIELD_NUMBER: _ClassVar[int]
     FREEDISKSPACE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BOOKIE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WALLUS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    HIGHESTLEDGER_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     totalDiskCapacity: int
     freeDiskSpace: int
     memory: _containers.RepeatedCompositeFieldContainer[MemoryUse]
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ...) -> None: ...
+    cluster: bytes
+    bookie: bytes
+    incarnation: bytes
+    epoch: int
+    wallUs: int
+    features: int
+    highestLedger: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ...) -> None: ...
 
 class MemoryUse(_message.Message):
     __slots__ = ("name", "bytes", "limit")

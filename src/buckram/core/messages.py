@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from buckram.core.identity import Identity, Introduction
 from buckram.core.located import Located
 from buckram.errors import Code
 from buckram.types import EntryId, LedgerId
@@ -123,7 +124,11 @@ class Force:
 
 @dataclass(frozen=True, slots=True)
 class GetBookieInfo:
+    """With `introduction` it is the first exchange of a connection: a bookie of ours says who it is, and who is not the
+    one that is expected says only that."""
+
     requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE
+    introduction: Introduction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,7 @@ class BookieInfoReply:
     total_bytes: int | None = None
     free_bytes: int | None = None
     memory: Sequence[MemoryUse] = ()
+    identity: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from buckram.core.context import (
 )
 from buckram.core.entry import MIN_STORED_BYTES
 from buckram.core.frames import frame
+from buckram.core.identity import Identity, Introduction
 from buckram.core.messages import (
     Add,
     AddReply,
@@ -115,6 +116,10 @@ def encode_request(request: Request, txn: int) -> bytes:
         body.masterKey, body.body = request.master_key, request.body
     elif isinstance(request, GetBookieInfo):
         body.requested = request.requested
+        if request.introduction is not None:
+            said = request.introduction
+            body.cluster, body.bookie = said.cluster.encode(), said.bookie_id.encode()
+            body.incarnation, body.epoch = said.incarnation.encode(), said.epoch
     elif isinstance(request, Auth):
         body.authPluginName, body.payload = request.plugin, request.payload
     elif isinstance(request, ReadLac | Force | ListEntries):
@@ -155,7 +160,7 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | No
     if header.version != VERSION:
         return Refused(Code.BAD_VERSION), context
     if operation == OP_BOOKIE_INFO:
-        return GetBookieInfo(body.requested), context
+        return GetBookieInfo(body.requested, _introduction(body)), context
     if ledger < 0:
         return Refused(Code.BAD_REQUEST), context
     return _decode_body(operation, body, priority > 0), context
@@ -243,6 +248,12 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             body.freeDiskSpace = reply.free_bytes
         for name, size, limit in reply.memory:
             body.memory.add(name=name, bytes=size, limit=limit)
+        if reply.identity is not None:
+            who = reply.identity
+            body.cluster, body.bookie = who.cluster.encode(), who.bookie_id.encode()
+            body.incarnation, body.epoch = who.incarnation.encode(), who.epoch
+            body.wallUs, body.features = who.wall_us, who.features
+            body.highestLedger = who.highest_ledger
     elif isinstance(reply, ListEntriesReply) and reply.code is Code.OK:
         body.availabilityOfEntriesOfLedger = reply.availability
     return frame(message.SerializeToString())
@@ -293,7 +304,7 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         total = body.totalDiskCapacity if body.HasField("totalDiskCapacity") else None
         free = body.freeDiskSpace if body.HasField("freeDiskSpace") else None
         memory = tuple(MemoryUse(u.name, u.bytes, u.limit if u.HasField("limit") else None) for u in body.memory)
-        return BookieInfoReply(code, total, free, memory)
+        return BookieInfoReply(code, total, free, memory, _identity(body))
     if operation == OP_LIST_ENTRIES:
         return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger)
     if operation == OP_START_TLS:
@@ -302,6 +313,27 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
     if plugin is None:
         raise BadPacket("a v3 AUTH answer whose plug-in name is no text")
     return AuthReply(code, plugin, body.payload)
+
+
+def _introduction(body: Any) -> Introduction | None:
+    """None for a client that does not say who it expects: Apache's, and older ones."""
+    if not body.HasField("cluster") and not body.HasField("bookie"):
+        return None
+    return Introduction(_name(body.cluster), _name(body.bookie), _name(body.incarnation), body.epoch)
+
+
+def _identity(body: Any) -> Identity | None:
+    """None for a bookie that does not say who it is: Apache's, and older ones."""
+    if not body.HasField("cluster") or not body.HasField("bookie"):
+        return None
+    return Identity(
+        _name(body.cluster), _name(body.bookie), _name(body.incarnation), body.epoch, body.wallUs, body.features,
+        body.highestLedger if body.HasField("highestLedger") else -1,
+    )
+
+
+def _name(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def _text(auth: Any) -> str | None:

@@ -1,0 +1,56 @@
+"""Who a bookie says that it is, and whom a client expects: what both say before anything else on a connection.
+
+A name, an address and a port are given out again; these values are not. Who is somebody else than was expected answers
+nothing and is believed nothing (docs/protocol.md, identity). No bytes here: the packets are wire_v3's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.types import BookieId
+
+IDENTITY_PROPERTY = "buckram.identity"
+"""A bookie whose registration has this property with the value IDENTITY answers an introduction with who it is."""
+IDENTITY = "1"
+NAMES_LEDGERS = 1
+"""A feature: it understands the packet that names a ledger's birth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a bookie says of itself."""
+
+    cluster: str
+    """The cluster's instance id."""
+    bookie_id: BookieId
+    incarnation: str
+    epoch: int = 0
+    """The highest metadata epoch that it has seen; 0: it knows of none."""
+    wall_us: int = 0
+    """Its wall clock, microseconds since 1970."""
+    features: int = 0
+    highest_ledger: int = -1
+    """The highest ledger id that it holds anything of; -1: it holds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a client says: the cluster it belongs to, whom it expects ("" as incarnation: any), and the highest metadata
+    epoch that it knows of."""
+
+    cluster: str
+    bookie_id: BookieId
+    incarnation: str = ""
+    epoch: int = 0
+
+
+def stranger(expected: Introduction, found: Identity) -> str:
+    """Why `found` is not whom the client expects, to be told to people; "" when it is."""
+    if found.cluster != expected.cluster:
+        return f"it belongs to cluster {found.cluster}, not to {expected.cluster}"
+    if found.bookie_id != expected.bookie_id:
+        return f"it is bookie {found.bookie_id}"
+    if expected.incarnation and found.incarnation != expected.incarnation:
+        return f"it is incarnation {found.incarnation}, not {expected.incarnation}: its earlier data is gone"
+    return ""
