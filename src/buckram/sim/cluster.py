@@ -61,7 +61,7 @@ class _Recorder:
 class Life:
     def __init__(self, plan: Plan, echo: Callable[[str], None] | None = None) -> None:
         self.plan = plan
-        self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata)
+        self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
         self.stage = Stage(self.world, plan)
         self.faults = Faults(self.stage)
         if "replay" in plan.faults:

@@ -29,7 +29,7 @@ HUNG_DEADLINE_S = 40.0
 LATE_S, COPIES_S = 0.05, 2.0
 """How much later a member sees metadata, and by when it must have its copies all the same."""
 IDLE_S = 0.03
-"""idle_lac_ms of the lives, a round trip and two syncs of the simulated disk."""
+"""idle_lac_ms of the lives, a round trip and two syncs of the simulated disk. All of these hold for fast lives: Pace."""
 
 
 async def clear_limbo(store: Store) -> None:
@@ -40,7 +40,7 @@ class Ending:
     def __init__(self, stage: Stage, faults: Faults, actors: list[asyncio.Task[None]]) -> None:
         self.stage, self.world, self.plan, self.faults = stage, stage.world, stage.plan, faults
         self.judge, self.report = stage.world.judge, stage.world.report
-        self.actors = actors
+        self.actors, self.pace = actors, stage.plan.pace
         self.hung: str | None = None
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class Ending:
     async def _settle(self) -> None:
         """Long enough for every timeout; then nothing may hang any more (L3, L4, L10)."""
         healed_at = self.world.loop.time() + 0.001
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(self.pace.patience(SETTLE_S, syncs=20, questions=5))
         for _, process, _, handle in self.stage.writers:
             handle.died = process.dead
         if self.hung is None:
@@ -123,7 +123,7 @@ class Ending:
     async def _within(self, deadline_s: float, work: Awaitable[bool], invariant: str, what: str) -> bool:
         began = self.world.loop.time()
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(self.pace.patience(deadline_s, syncs=200, questions=30)):
                 ok = await work
         except TimeoutError:
             ok = False
@@ -173,7 +173,7 @@ class Ending:
             over = asyncio.Event()
             task.add_done_callback(lambda _, over=over: over.set(), context=self.world.loop.world.context)  # type: ignore[misc]
             try:
-                async with asyncio.timeout(DEADLINE_S):
+                async with asyncio.timeout(self.pace.patience(DEADLINE_S, syncs=200, questions=30)):
                     await over.wait()
             except TimeoutError:
                 self.report.check("L6", False, "a tail of {} does not end although its ledger is closed", process.name)
@@ -187,7 +187,7 @@ class Ending:
         for host in woken:
             self.world.resume(host)
         if woken:
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(self.pace.patience(SETTLE_S, syncs=20, questions=5))
         writers = [(host, process, writer, handle) for host, process, writer, handle in self.stage.writers
                    if not process.dead and not writer.closed]
         for host, process, writer, handle in writers:
@@ -206,7 +206,7 @@ class Ending:
 
             process.spawn(late(), "late append")
         if writers:
-            await asyncio.sleep(5.0)
+            await asyncio.sleep(self.pace.patience(5.0, syncs=10, questions=5))
 
     async def _read_all(self, actor: RecovererActor, client: Client) -> None:
         """S19, L11: every closed ledger in full, from a client that knows nothing of it."""
@@ -249,9 +249,11 @@ class Ending:
         if await last.connect(5) is None:
             return
 
+        idle_s = self.pace.patience(IDLE_S, syncs=4)
+
         async def idle() -> LedgerId:
             writer = await self._two_entries(last)
-            await asyncio.sleep(IDLE_S)
+            await asyncio.sleep(idle_s)
             return writer.ledger_id
 
         async def look(ledger_id: LedgerId) -> int:
@@ -266,7 +268,7 @@ class Ending:
             last.note(f"no calm: {error!r}")
             return
         self.report.check("L7", lac == 1, "{} s after its ack the last entry of ledger {} is not readable, LAC {}",
-                          IDLE_S, ledger_id, lac)
+                          idle_s, ledger_id, lac)
         await self._short(last)
 
     async def _two_entries(self, last: WriterActor) -> Writer:
@@ -283,7 +285,12 @@ class Ending:
         return writer
 
     async def _short(self, last: WriterActor) -> None:
-        """L14: a ledger is closed before a member has looked at its metadata, which is far from there."""
+        """L14: a ledger is closed before a member has looked at its metadata, which is far from there.
+
+        So far that the look takes longer than a request may is the same as out of reach.
+        """
+        if self.pace.metadata_s >= self.plan.configs.net.request_timeout_s:
+            return
         late = self.world.rng.choice([name for name, machine in self.world.machines.items() if machine.ready])
         self.world.fabric.slow(late, HOST, LATE_S)
 
@@ -299,7 +306,7 @@ class Ending:
             return
         finally:
             self.world.fabric.slow(late, HOST, 0)
-        await asyncio.sleep(COPIES_S)
+        await asyncio.sleep(self.pace.patience(COPIES_S, syncs=10, questions=3))
         ledger = self.judge.facts.ledger(writer.ledger_id)
         for entry in range(2):
             for member in write_set(writer.metadata, entry):
@@ -356,7 +363,7 @@ class Ending:
             await asyncio.sleep(1.0)
             if all(machine.ready for machine in due):
                 break
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(self.pace.patience(2.0, syncs=10, questions=2))
 
     async def _delete_all(self, actor: RecovererActor) -> None:
         """Delete what is left; with collection on, the bookies then drop it (F17)."""
@@ -364,4 +371,4 @@ class Ending:
         for ledger_id in self._present():
             await actor.delete(actor.client, ledger_id)
         if self.plan.collecting:
-            await asyncio.sleep(30.0)
+            await asyncio.sleep(self.pace.patience(30.0, syncs=100, questions=20))

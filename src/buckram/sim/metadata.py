@@ -41,6 +41,7 @@ class MetadataFaults(ABC):
         self.rng = rng
         self.observers: list[MetadataObserver] = []
         self.lose_before = self.lose_after = 0.0
+        self.late_chance = self.late_s = 0.0
         self.down = False
         self.given_up = False
         """Whether who sent the request that is carried out now has stopped waiting for it."""
@@ -72,6 +73,10 @@ class MetadataFaults(ABC):
             if roll < self.lose_before + self.lose_after:
                 return "after"
         return "none"
+
+    def lateness(self) -> float:
+        """How much longer the next message from or to the store takes."""
+        return self.rng.random() * self.late_s if self.late_s and self.rng.random() < self.late_chance else 0.0
 
     def not_lost(self) -> None:
         """The request of the last fate() failed, so a loss that was scripted waits for the next one."""
@@ -241,10 +246,10 @@ class SimKeys:
                 fabric.when_open(HOST, process.name, lambda: loop.call_soon(
                     resolve, result, error, context=process.context))
 
-            loop.call_later(fabric.delay(HOST, process.name), back, context=loop.world.context)
+            loop.call_later(fabric.delay(HOST, process.name) + server.lateness(), back, context=loop.world.context)
 
         loop.call_later(
-            fabric.delay(process.name, HOST), lambda: fabric.when_open(process.name, HOST, arrive),
+            fabric.delay(process.name, HOST) + server.lateness(), lambda: fabric.when_open(process.name, HOST, arrive),
             context=loop.world.context,
         )
         silent = MetadataUnavailable("the metadata store does not answer")
@@ -266,7 +271,7 @@ class SimKeys:
 
     def _deliver(self, notify: Notify) -> None:
         server, process = self._server, self._process
-        delay = server.fabric.delay(HOST, process.name)
+        delay = server.fabric.delay(HOST, process.name) + server.lateness()
         if server.rng.random() < 0.2:
             delay += server.rng.random() * server.late_watch_s
 

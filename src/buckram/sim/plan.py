@@ -6,11 +6,12 @@ Biased to where defects were found: E > Qw, Qw == Qa, Qa = 1, clusters no larger
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.sim.faults import of_lives, stories
 from buckram.sim.faults.registry import LEDGERS
+from buckram.sim.pace import Pace, draw_pace
 from buckram.sim.world import KIB, Configs
 from buckram.types import DigestType
 
@@ -51,6 +52,7 @@ class Plan:
     large: bool = False
     password: bytes = b""
     busy_s: float = 2.0
+    pace: Pace = field(default_factory=Pace)
     notes: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -61,7 +63,7 @@ class Plan:
         return (
             f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
             f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "
-            f"faults {self.faults}, "
+            f"faults {self.faults}, {self.pace}, "
             f"{' '.join(modes)}{f' racks {self.racks}' if self.racks else ''}"
         )
 
@@ -117,6 +119,7 @@ def make_cluster(seed: int) -> Plan:
     if plan.racks:
         _enforce_racks(plan)
     plan.metadata = random.Random(f"metadata kind {seed}").choice(METADATA)
+    _set_pace(plan)
     return plan
 
 
@@ -140,6 +143,15 @@ def draw_apart(plan: Plan, lives: str) -> None:
         if not story.damages or (plan.shape[2] >= 2 and not damaged and not plan.liar):
             plan.faults.append(story.name)
             story.suit(plan)
+
+
+def _set_pace(plan: Plan) -> None:
+    pace = plan.pace = draw_pace(plan.seed, plan.bookies)
+    # Clients come up and ledgers are made before the faults have passed.
+    plan.busy_s = max(plan.busy_s, 10 * pace.sync_s, 1.5 * pace.metadata_s if pace.late_s else 0.0)
+    net = plan.configs.net
+    if pace.sync_s and net.request_timeout_s < 10 * pace.sync_s:
+        plan.configs.net = replace(net, request_timeout_s=10 * pace.sync_s)
 
 
 def _enforce_racks(plan: Plan) -> None:

@@ -49,18 +49,21 @@ class MemoryStores:
 class ZooKeeperStores:
     ledger_keys = "/L"
 
-    def __init__(self, manager: str, fabric: Fabric, rng: random.Random) -> None:
+    def __init__(self, manager: str, fabric: Fabric, rng: random.Random, lag_s: float) -> None:
         self._fabric, self._manager = fabric, MANAGERS[manager]
-        self.server = SimZooKeeper(rng, lambda: int(fabric.loop.time() * 1000))
+        loop = fabric.loop
+        self.server = SimZooKeeper(rng, lambda: int(loop.time() * 1000))
+        if lag_s:
+            self.server.lag(lag_s, lambda delay_s, run: loop.call_later(delay_s, run, context=loop.world.context))
         self.layout: ClusterLayout = ApacheLayout(manager=self._manager)
 
     def open(self, process: Process, rng: random.Random) -> tuple[TreeStore, Session]:
-        session = SimZkSession(self.server, FabricLine(self._fabric, process))
+        session = SimZkSession(self.server, FabricLine(self._fabric, process, self.server.lateness))
         return ZooKeeperStore(session, self.layout.root, rng, manager=self._manager), session
 
 
-def stores_of(kind: str, fabric: Fabric, rng: random.Random) -> Stores:
-    """`kind` is "memory" or "zk+" and the name of one of Apache's ledger managers."""
+def stores_of(kind: str, fabric: Fabric, rng: random.Random, lag_s: float = 0.0) -> Stores:
+    """`kind` is "memory" or "zk+" and the name of one of Apache's ledger managers. `lag_s`: of ZooKeeper's follower."""
     if kind == "memory":
         return MemoryStores(fabric, rng)
-    return ZooKeeperStores(kind.removeprefix("zk+"), fabric, rng)
+    return ZooKeeperStores(kind.removeprefix("zk+"), fabric, rng, lag_s)

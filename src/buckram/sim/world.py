@@ -26,11 +26,13 @@ from buckram.seams import Runtime
 from buckram.sim.checkers.judge import Judge, Senses
 from buckram.sim.checkers.report import Report, Violation
 from buckram.sim.disk import Device, SimDisk
-from buckram.sim.loop import PROCESS, Process, SimLoop, make_loop
+from buckram.sim.loop import PROCESS, Process, make_loop
 from buckram.sim.neighbours import SimNeighbours
 from buckram.sim.network import Fabric
+from buckram.sim.pace import FAST, Pace, SimClock
 from buckram.sim.stores import Session, stores_of
 from buckram.sim.trace import Trace
+from buckram.sim.zookeeper import SimZooKeeper
 from buckram.types import BookieId, EntryId, LedgerId
 
 T = TypeVar("T")
@@ -39,16 +41,6 @@ KIB = 1024
 
 class Died(Exception):
     """The process that was to give the result is dead."""
-
-
-class SimClock:
-    """Wall time that is a little wrong; nothing may depend on it."""
-
-    def __init__(self, loop: SimLoop, skew_us: int) -> None:
-        self._loop, self._skew = loop, skew_us
-
-    def wall_us(self) -> int:
-        return 1_750_000_000_000_000 + self._skew + int(self._loop.time() * 1e6)
 
 
 @dataclass(slots=True)
@@ -87,19 +79,25 @@ class World:
 
     def __init__(
         self, seed: int | str, *, echo: Callable[[str], None] | None = None, configs: Configs | None = None,
-        metadata: str = "memory",
+        metadata: str = "memory", pace: Pace | None = None,
     ) -> None:
-        self.seed = seed
+        self.seed, self.pace = seed, pace or Pace()
         self.rng = random.Random(f"world {seed}")
         self.trace = Trace(echo)
         self.configs = configs or Configs()
         self.loop = make_loop(random.Random(f"schedule {seed}"), self.trace, self._uncaught)
         self.fabric = Fabric(self.loop, random.Random(f"network {seed}"))
-        self.stores = stores_of(metadata, self.fabric, random.Random(f"metadata {seed}"))
+        self.stores = stores_of(metadata, self.fabric, random.Random(f"metadata {seed}"), self.pace.lag_s)
         self.metadata = self.stores.server
+        self.metadata.late_chance, self.metadata.late_s = self.pace.late_chance, self.pace.late_s
+        self.metadata.timeout_s += 2 * self.pace.late_s
+        self._clocks: dict[str, SimClock] = {}
         self.report = Report(self.loop.time, self._violated)
+        if isinstance(self.metadata, SimZooKeeper):
+            self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
         self.judge = Judge(self.report, Senses(
-            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady),
+            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady,
+            self.pace),
             self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.metadata.observers.append(self.judge)
@@ -168,8 +166,13 @@ class World:
 
     def runtime(self, process: Process) -> Runtime:
         rng = random.Random(f"{self.seed} {process.name} {process.index}")
-        clock = SimClock(self.loop, rng.randrange(-5_000_000, 5_000_000))
-        return Runtime(self.fabric.face(process), clock, rng, NullStats(), self._files)
+        return Runtime(self.fabric.face(process), self.clock(process.name), rng, NullStats(), self._files)
+
+    def clock(self, host: str) -> SimClock:
+        clock = self._clocks.get(host)
+        if clock is None:
+            clock = self._clocks[host] = SimClock(self.loop, host, self.seed, self.pace)
+        return clock
 
     def process(self, host: str) -> Process:
         process = self.loop.process(host)
@@ -211,6 +214,9 @@ class World:
 
     def add_machine(self, name: BookieId, rack: str | None = None) -> Machine:
         device = Device(self.loop, random.Random(f"disk {self.seed} {name}"), name)
+        device.sync_s = self.pace.of_disk(len(self.machines))
+        if device.sync_s != FAST:
+            device.read_s = device.sync_s
         machine = self.machines[name] = Machine(name, device, rack)
         self.judge.facts.bookie(name).rack = rack
         return machine

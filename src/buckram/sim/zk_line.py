@@ -57,24 +57,26 @@ class DirectLine:
 class FabricLine:
     """Through the simulated network, from a simulated process."""
 
-    def __init__(self, fabric: Fabric, process: Process) -> None:
+    def __init__(self, fabric: Fabric, process: Process, lateness: Callable[[], float] = lambda: 0.0) -> None:
         self.name = process.name
+        self._lateness, self._last = lateness, {True: 0.0, False: 0.0}
         self._fabric, self._loop, self._process = fabric, fabric.loop, process
 
     def check_alive(self) -> None:
         self._process.check_alive()
 
     def send(self, arrive: Callable[[], None]) -> None:
-        self._carry(self.name, HOST, arrive)
+        self._carry(self.name, HOST, arrive, there=True)
 
     def answer(self, deliver: Callable[[], None]) -> None:
         loop, context = self._loop, self._process.context
-        self._carry(HOST, self.name, lambda: loop.call_soon(deliver, context=context))
+        self._carry(HOST, self.name, lambda: loop.call_soon(deliver, context=context), there=False)
 
-    def _carry(self, source: str, target: str, done: Callable[[], object]) -> None:
+    def _carry(self, source: str, target: str, done: Callable[[], object], *, there: bool) -> None:
+        """One connection keeps its order: what is late holds up what comes behind it."""
         fabric, loop = self._fabric, self._loop
-        delay = fabric.delay(source, target)
-        loop.call_later(delay, fabric.when_open, source, target, done, context=loop.world.context)
+        at = self._last[there] = max(self._last[there], loop.time() + fabric.delay(source, target) + self._lateness())
+        loop.call_at(at, fabric.when_open, source, target, done, context=loop.world.context)
 
     def later(self, delay_s: float, run: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_s, run, context=self._process.context)

@@ -96,6 +96,10 @@ class ZkTree:
         node = self._nodes.get(path)
         return None if node is None else KeyValue(node.value, node.version)
 
+    def copy_from(self, other: ZkTree) -> None:
+        """All nodes and numbers of another one; no sessions and no watches."""
+        self._nodes, self._opened = copy.deepcopy(other._nodes), other._opened
+
     def snapshot(self) -> dict[str, bytes]:
         """Every node's value, in order of the paths."""
         return {path: node.value for path, node in sorted(self._nodes.items())}

@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.session import (
@@ -26,9 +26,11 @@ from buckram.metadata.zookeeper.session import (
 from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import CheckVersion, Create, KeyOp, KeyValue, Notify, SetValue
 from buckram.sim.metadata import MetadataFaults
+from buckram.sim.zk_follower import Follower, Later
 from buckram.sim.zk_line import DirectLine, Line
-from buckram.sim.zk_tree import ZkTree
+from buckram.sim.zk_tree import Report, ZkTree
 
+T = TypeVar("T")
 _MAX_WAITING = 10_000
 _CLOSED = "this metadata store was closed"
 
@@ -39,8 +41,12 @@ class SimZooKeeper(MetadataFaults):
     def __init__(self, rng: random.Random, now_ms: Callable[[], int] = lambda: 0) -> None:
         super().__init__(rng)
         self.tree = ZkTree(now_ms)
+        self._now_ms = now_ms
+        self.follower: Follower | None = None
         self.expire_after_silence = 0.3
         """The chance that a session whose client heard nothing for `timeout_s` has expired."""
+        self.stale_read: Callable[[], None] = lambda: None
+        """Called when a session is answered from a state that is no more."""
 
     def peek(self, key: str) -> KeyValue | None:
         return self.tree.peek(key)
@@ -49,9 +55,31 @@ class SimZooKeeper(MetadataFaults):
         """A session without a simulated network, on the running loop: what is sent arrives in the next turn."""
         return SimZkSession(self, DirectLine(name))
 
+    def lag(self, most_s: float, later: Later) -> None:
+        """From now on half of the new sessions are on a follower that lies behind by up to `most_s`."""
+        self.follower = Follower(self.rng, self._now_ms, most_s, later)
+        self.follower.tree.copy_from(self.tree)
+
+    def commit(self, step: Callable[[ZkTree], T]) -> T:
+        """A change, of whichever session: what raises changes nothing."""
+        done = step(self.tree)
+        if self.follower is not None:
+            self.follower.commit(step)
+        return done
+
+    def open_session(self, report: Report, *, lagging: bool) -> int:
+        """`report` hears of watches that fire where the session reads."""
+        leader = self.tree
+
+        def step(tree: ZkTree) -> int:
+            return tree.open_session(report if (tree is not leader) is lagging else _unheard)
+
+        return self.commit(step)
+
     def end_session(self, session: int) -> None:
-        for path in self.tree.end_session(session):
-            self.changed("", path)
+        if self.tree.alive(session):
+            for path in self.commit(lambda tree: tree.end_session(session)):
+                self.changed("", path)
 
 
 class _Request:
@@ -60,8 +88,8 @@ class _Request:
     __slots__ = ("apply", "future", "keys", "kind", "path", "session", "watch")
 
     def __init__(
-        self, kind: str, keys: Sequence[str], apply: Callable[[], Any], watch: Notify | None, path: str, session: int,
-        future: asyncio.Future[Any],
+        self, kind: str, keys: Sequence[str], apply: Callable[[ZkTree], Any], watch: Notify | None, path: str,
+        session: int, future: asyncio.Future[Any],
     ) -> None:  # fmt: skip
         self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
         self.session, self.future = session, future
@@ -73,7 +101,8 @@ class SimZkSession:
     def __init__(self, server: SimZooKeeper, line: Line) -> None:
         self.hosts = "sim:2181"
         self.operations = OperationCount()
-        self._server, self._line, self._tree = server, line, server.tree
+        self._server, self._line = server, line
+        self._lagging = server.follower is not None and server.rng.random() < 0.5
         self._watches = WatchTable()
         self._lost: list[Notify] = []
         self._known: dict[str, int] = {}
@@ -100,7 +129,7 @@ class SimZkSession:
 
     async def end_other(self, ticket: str) -> None:
         session = int(ticket)
-        await self._ask("sync", [f"/session {session}"], lambda: self._server.end_session(session))
+        await self._ask("sync", [f"/session {session}"], lambda _: self._server.end_session(session))
 
     @property
     def session_timeout_s(self) -> float:
@@ -121,10 +150,11 @@ class SimZkSession:
         async def create_one(wanted: str) -> str:
             asked = wanted == path
 
-            def apply() -> str:
-                made = self._tree.create(
-                    wanted, value if asked else b"", self._at_server,
-                    ephemeral=asked and ephemeral, sequence=asked and sequence)  # fmt: skip
+            def apply(_: ZkTree) -> str:
+                owner = self._at_server
+                made = self._server.commit(lambda tree: tree.create(
+                    wanted, value if asked else b"", owner, ephemeral=asked and ephemeral,
+                    sequence=asked and sequence))
                 self._server.changed(self._line.name, made)
                 return made
 
@@ -136,7 +166,7 @@ class SimZkSession:
 
     async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
         value, stat = await self._ask(
-            "get", [path], lambda: self._tree.get(path, self._at_server, watch=watch is not None), watch)  # fmt: skip
+            "get", [path], lambda tree: tree.get(path, self._at_server, watch=watch is not None), watch)  # fmt: skip
         self._known[path] = stat.version
         return value, stat
 
@@ -144,18 +174,20 @@ class SimZkSession:
         check_size([SetValue(path, value, version)])
         check_version(path, version)
         self._check_known(path, version)
-        new: int = await self._ask("set", [path], lambda: self._tree.set(path, value, version), session=session)
+        new: int = await self._ask("set", [path], lambda _: self._server.commit(
+            lambda tree: tree.set(path, value, version)), session=session)
         self._known[path] = new
         return new
 
     async def delete(self, path: str, version: int, *, session: int = 0) -> None:
         check_version(path, version)
         self._check_known(path, version)
-        await self._ask("delete", [path], lambda: self._tree.delete(path, version), session=session)
+        await self._ask("delete", [path], lambda _: self._server.commit(
+            lambda tree: tree.delete(path, version)), session=session)
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
         stat: ZkStat | None = await self._ask(
-            "exists", [path], lambda: self._tree.exists(path, self._at_server, watch=watch is not None), watch
+            "exists", [path], lambda tree: tree.exists(path, self._at_server, watch=watch is not None), watch
         )
         if stat is not None:
             self._known[path] = stat.version
@@ -163,7 +195,7 @@ class SimZkSession:
 
     async def children(self, path: str, watch: Notify | None = None) -> list[str]:
         names: list[str] = await self._ask(
-            "children", [path], lambda: self._tree.children(path, self._at_server, watch=watch is not None), watch
+            "children", [path], lambda tree: tree.children(path, self._at_server, watch=watch is not None), watch
         )
         return sorted(names)
 
@@ -179,7 +211,12 @@ class SimZkSession:
             elif op.key not in made:
                 self._check_known(op.key, op.version)
         changed = [op.key for op in ops if not isinstance(op, CheckVersion)]
-        await self._ask("multi", changed, lambda: self._tree.multi(ops, self._at_server))
+
+        def apply(_: ZkTree) -> None:
+            owner = self._at_server
+            self._server.commit(lambda tree: tree.multi(ops, owner))
+
+        await self._ask("multi", changed, apply)
         for op in ops:
             if isinstance(op, Create):
                 self._known[op.key] = 0
@@ -187,7 +224,7 @@ class SimZkSession:
                 self._known[op.key] = op.version + 1
 
     async def sync(self, path: str) -> None:
-        await self._ask("sync", [path], lambda: None)
+        await self._ask("sync", [path], lambda _: None)
 
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
@@ -223,7 +260,7 @@ class SimZkSession:
                 observer.unread_version(self._line.name, path, version)
 
     async def _ask(
-        self, kind: str, keys: list[str], apply: Callable[[], Any], watch: Notify | None = None, session: int = 0
+        self, kind: str, keys: list[str], apply: Callable[[ZkTree], Any], watch: Notify | None = None, session: int = 0
     ) -> Any:
         self._check_usable()
         future = asyncio.get_running_loop().create_future()
@@ -278,7 +315,7 @@ class SimZkSession:
         if not self._closed:
             self._epoch += 1
             self._send(partial(self._attach, self._epoch, self._silent))
-            self._line.later(1.0, partial(self._connect_again, self._epoch))
+            self._line.later(1.0 + 2 * self._server.late_s, partial(self._connect_again, self._epoch))
 
     def _connect_again(self, epoch: int) -> None:
         if epoch == self._epoch and not self._connected:
@@ -338,14 +375,16 @@ class SimZkSession:
             return
         if silent and server.rng.random() < server.expire_after_silence:
             server.end_session(self._at_server)
-        if not self._tree.alive(self._at_server):
-            self._at_server = self._tree.open_session(self._report)
+        if not server.tree.alive(self._at_server):
+            self._at_server = server.open_session(self._report, lagging=self._lagging)
+        if self._lagging and server.follower is not None:
+            server.follower.catch_up()  # no server serves a client that has seen more than the server has
         self._attached = epoch
         self._answer(partial(self._attached_as, epoch, self._at_server))
 
     def _arrive(self, epoch: int, request: _Request) -> None:
         server, name = self._server, self._line.name
-        if epoch != self._attached or not self._tree.alive(self._at_server):
+        if epoch != self._attached or not server.tree.alive(self._at_server):
             self._answer(partial(self._lose_connection, epoch))
             return
         fate = server.fate(name, request.keys)
@@ -356,12 +395,17 @@ class SimZkSession:
         result, error = None, None
         server.given_up = request.future.done()
         try:
-            result = request.apply()
+            result = request.apply(self._reads)
         except BuckramError as caught:
             error = caught
             for key in request.keys[:1]:
                 for observer in server.observers:
                     observer.key_conflict(name, key)
+        if self._lagging and server.follower is not None:
+            if request.kind == "sync" or request.kind not in READS:
+                server.follower.catch_up()
+            elif server.follower.tree.peek(request.path) != server.peek(request.path):
+                server.stale_read()
         for key in request.keys:
             server.changed(name, key)
         if fate == "after" and error is not None:
@@ -374,6 +418,11 @@ class SimZkSession:
             self._answer(partial(self._lose_connection, epoch))
         elif epoch != self._muted:
             self._answer(partial(self._answered, epoch, request, result, error))
+
+    @property
+    def _reads(self) -> ZkTree:
+        follower = self._server.follower
+        return follower.tree if follower is not None and self._lagging else self._server.tree
 
     def _report(self, path: str, change: Change) -> None:
         self._answer(partial(self._node_changed, path, change))
@@ -391,6 +440,10 @@ class SimZkSession:
     def _answer(self, item: Callable[[], None]) -> None:
         self._back.append(item)
         self._line.answer(lambda: self._back.popleft()())
+
+
+def _unheard(path: str, change: Change) -> None:
+    """The session reads elsewhere."""
 
 
 def _fail(request: _Request, why: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from buckram.core.entry import Digest, master_key
 from buckram.core.metadata_codec import parse
@@ -19,6 +19,7 @@ from buckram.sim.checkers.reading import Completions, Reads
 from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.safety import Content, Durability, Metadata, Order
 from buckram.sim.checkers.wire import Answer, Request, Wire, WireEvents
+from buckram.sim.pace import Pace
 from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 
@@ -31,6 +32,7 @@ class Senses:
     entries_on_disk: EntriesOnDisk
     resumed_at: Callable[[str], float]
     steady: Callable[[str, float], bool]
+    pace: Pace = field(default_factory=Pace)
 
 
 class Judge:
@@ -39,7 +41,7 @@ class Judge:
     def __init__(self, report: Report, senses: Senses, layout: ClusterLayout | None = None) -> None:
         self.report, self.facts, self._layout = report, Facts(), layout or Layout()
         facts = self.facts
-        self.progress = Progress(facts, report, senses.now, senses.steady)
+        self.progress = Progress(facts, report, senses.now, senses.steady, senses.pace)
         self.order = Order(facts, report)
         self.checkers: list[Checker] = [
             Durability(facts, report), Content(facts, report), self.order, Metadata(facts, report),

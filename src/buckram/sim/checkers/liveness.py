@@ -14,6 +14,7 @@ from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts, write_set
 from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.wire import Answer, Request
 from buckram.sim.metadata import HOST
+from buckram.sim.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 POLL_SLACK_S = 1.0
@@ -25,9 +26,12 @@ class Progress(Checker):
     """`steady(host, since)`: the host ran without pause, crash or cut link since then."""
 
     def __init__(
-        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool]
+        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool],
+        pace: Pace,
     ) -> None:
         super().__init__(facts, report)
+        self._poll_s = pace.patience(POLL_SLACK_S, syncs=6)
+        self._change_s = pace.patience(CHANGE_PATIENCE_S, syncs=10, questions=6)
         self._now, self._steady = now, steady
         self._ok: dict[tuple[str, LedgerId, EntryId], dict[BookieId, float]] = {}
         self._changed_at: dict[LedgerId, float] = {}
@@ -48,7 +52,7 @@ class Progress(Checker):
         if self._steady(request.bookie, began):
             assert request.wait_s is not None
             waited = self._now() - began
-            self.report.check("L8", waited <= request.wait_s + POLL_SLACK_S,
+            self.report.check("L8", waited <= request.wait_s + self._poll_s,
                               "{} answered a long poll of {:.1f} s after {:.1f} s", request.bookie,
                               request.wait_s, waited)
 
@@ -70,7 +74,7 @@ class Progress(Checker):
             if len(times) >= metadata.ack_quorum:
                 since = max(since, times[metadata.ack_quorum - 1])
         if self._steady(handle.client, since) and self._steady(HOST, since):
-            self.report.check("L4", self._now() - since <= CHANGE_PATIENCE_S,
+            self.report.check("L4", self._now() - since <= self._change_s,
                               "entry {} of ledger {} had all that it needed {:.1f} s before it was acknowledged",
                               entry, ledger.ledger, self._now() - since)
 
@@ -106,7 +110,7 @@ class Progress(Checker):
         for poll in self._polls:
             if poll.conn is not None and poll.conn.broken:
                 continue  # nobody to answer
-            if poll.wait_s is not None and self._now() > (poll.delivered_at or 0.0) + poll.wait_s + POLL_SLACK_S:
+            if poll.wait_s is not None and self._now() > (poll.delivered_at or 0.0) + poll.wait_s + self._poll_s:
                 self._poll_ended(poll)
         self._polls.clear()
         for handle in self.facts.handles:

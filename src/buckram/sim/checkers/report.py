@@ -19,7 +19,7 @@ SITUATIONS = (
     "close with pending adds", "batch read cut by size", "crash during a sync", "lost reply of a metadata write",
     "writer degraded", "late add refused by a fence", "recovery started by a second client", "session expired",
     "bookie came back in limbo", "read-only bookie refused an add",
-    "entries read from the files of a bookie",
+    "entries read from the files of a bookie", "metadata read that lags behind",
 )
 
 

@@ -181,6 +181,8 @@ class Facts:
         """Hosts that seal live segments in bulk steps: they fence first, the epoch follows with the step."""
         self.intents: dict[tuple[str, LedgerId], str] = {}
         """State of every intent that exists."""
+        self.intended: dict[tuple[str, LedgerId], tuple[str, int]] = {}
+        """Purpose of every intent there ever was, and when its maker thought to make it (microseconds)."""
         self.cursors: dict[tuple[str, str], int] = {}
 
     def tick(self) -> int:

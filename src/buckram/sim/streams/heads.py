@@ -104,7 +104,9 @@ class HeadWatch:
             if new is None:
                 facts.intents.pop((uid, int(name)), None)
             else:
-                facts.intents[uid, int(name)] = str(json.loads(new.value)["state"])
+                said = json.loads(new.value)
+                facts.intents[uid, int(name)] = str(said["state"])
+                facts.intended[uid, int(name)] = str(said["purpose"]), int(said["time"])
         elif folder == "cursors":
             before = facts.cursors.get((uid, name))
             if new is None:

@@ -96,7 +96,8 @@ class Life:
 
 def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None) -> World:
     """A world whose ledgers' wire is not judged: that is the ledger simulator's business, and takes time."""
-    world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata)
+    world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata,
+                  pace=plan.cluster.pace)
     world.fabric.observers.remove(world.judge.wire)
     world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Metadata)]
     world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)

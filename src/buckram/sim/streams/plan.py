@@ -52,7 +52,8 @@ class StreamPlan:
         cluster, shape = self.cluster, "/".join(map(str, self.cluster.shape))
         modes = [name for name in MODES if getattr(self, name)]
         return (
-            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {len(self.streams)} streams, {self.policy}, "
+            f"{cluster.bookies} bookies, {shape}, {cluster.metadata}, {cluster.pace}, "
+            f"{len(self.streams)} streams, {self.policy}, "
             f"{self.writers} writers, {self.readers} readers, {' '.join(modes)}, crashes {self.crashing:.2f}, "
             f"faults {cluster.faults}"
         )

@@ -51,7 +51,8 @@ class ReaderActor(Actor):
         reading = self.rules.reading(self.host, kind, follow=follow, skip=skip)
         if kind in ("time", "txid"):
             reading.wanted = wanted
-        before = line.head.earliest if line.head else 0
+        # Who asks a server that lies behind may be told of an earliest that was.
+        before = line.head.earliest if line.head and not self.stage.plan.pace.lag_s else 0
         reader = self.ns.read(stream, follow=follow, on_truncated="skip" if skip else "error", **options)
         self.maybe_crash(120)
         try:
