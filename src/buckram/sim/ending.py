@@ -29,7 +29,7 @@ HUNG_DEADLINE_S = 40.0
 LATE_S, COPIES_S = 0.05, 2.0
 """How much later a member sees metadata, and by when it must have its copies all the same."""
 IDLE_S = 0.03
-"""idle_lac_ms of the lives, a round trip and two syncs of the simulated disk. All of these hold for fast lives: Pace."""
+"""idle_lac_ms of the lives, a round trip and two syncs of the simulated disk. All of these are of fast lives (Pace)."""
 
 
 async def clear_limbo(store: Store) -> None:

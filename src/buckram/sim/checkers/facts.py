@@ -71,6 +71,8 @@ class LedgerFacts:
     claims: dict[EntryId, dict[BookieId, bool]] = field(default_factory=dict)
     """Entry -> bookie -> whether the claim is a durable one (False: answered before the sync on purpose)."""
     claimed_at: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
+    held_since: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
+    """When a bookie first acknowledged an entry."""
     fenced: dict[BookieId, int] = field(default_factory=dict)
     """Bookies that answered a fencing read, with the loop step of the first such answer."""
     negatives: dict[tuple[BookieId, EntryId], float] = field(default_factory=dict)

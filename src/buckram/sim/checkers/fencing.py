@@ -72,10 +72,11 @@ class BookieSide(Checker):
         if ledger.deleted or ledger.repaired:
             return
         bookie, entry = request.bookie, request.entry
-        if entry >= 0:
-            held = bookie in ledger.claims.get(entry, {})
-        else:
-            held = any(bookie in claims for claims in ledger.claims.values())
+        # One that waits for the fence to be durable says what was so when the question came.
+        asked = request.delivered_at or 0.0
+        entries = [entry] if entry >= 0 else list(ledger.claims)
+        held = any(bookie in ledger.claims.get(e, {}) and ledger.held_since.get((e, bookie), 0.0) < asked
+                   for e in entries)
         if ledger.claims:
             self.report.check("F6", not held or self.facts.bookie(bookie).wiped,
                               "{} says that it has no entry {} of ledger {}, but it acknowledged it",

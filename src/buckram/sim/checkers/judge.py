@@ -81,6 +81,7 @@ class Judge:
         if request.kind == "add":
             claims = ledger.claims.setdefault(request.entry, {})
             claims[request.bookie] = claims.get(request.bookie, False) or not request.deferred
+            ledger.held_since.setdefault((request.entry, request.bookie), self._now())
             if request.recovery:
                 self.report.situation("recovery wrote entries back")
         elif request.kind == "force":

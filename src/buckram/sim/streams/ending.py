@@ -268,7 +268,8 @@ class Ending:
                 dead = row.sealed and row.end <= line.head.earliest and row.number != line.head.producers
                 self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, line.name)
         for (uid, ledger), state in facts.intents.items():
-            self.report.check("orphans", self._looks_young(uid, ledger), "the intent ({}) of ledger {} of stream {} is left", state, ledger, uid)
+            self.report.check("orphans", self._looks_young(uid, ledger), "the intent ({}) of ledger {} of stream {} "
+                              "is left", state, ledger, uid)
         for line in facts.lines.values():
             if line.gone:
                 known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
