@@ -90,7 +90,15 @@ class BookieConfig:
     max_connections: int = _key(2000, "connections accepted at the same time", least=1)
     max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read", least=4 * KIB)
     max_long_polls: int = _key(10_000, "long polls waiting at the same time")
-    admission_timeout_s: float = _key(30.0, "how long an add waits for the metadata store before it gets an error")
+    admission: str = _key(
+        "known",
+        "adds to which ledgers are taken: known (those that metadata knows) or any (UNSAFE: a deleted ledger or one of "
+        "another cluster is taken, too; for tests that write to bookies without metadata)",
+        choices=("known", "any"),
+    )
+    admission_timeout_s: float = _key(
+        30.0, "how long an add to a new ledger waits for the metadata store before it is told to come later"
+    )
     collection_interval_s: float = _key(
         900.0,
         "pause between two comparisons of the store with the metadata listing",

@@ -28,7 +28,8 @@ KEY = master_key(b"secret")
 OTHER_KEY = master_key(b"wrong")
 DIGEST = Digest(DigestType.CRC32C, b"secret")
 STORE = StoreConfig(segment_bytes=8 * 1024 * 1024, reserved_bytes=0, writable_again_bytes=0, disk_mode="inline")
-CONFIG = BookieConfig(port=0)
+CONFIG = BookieConfig(port=0, admission="any")
+"""Most of these tests write to a bookie whose metadata knows nothing of their ledgers."""
 
 
 def stored(ledger: int, entry: int, lac: int | None = None, payload: bytes = b"payload") -> bytes:

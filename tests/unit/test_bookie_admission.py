@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.unit.bookie_kit import DIGEST, KEY, OTHER_KEY, FlakyMetadata, add, memory_metadata, running, until
+from tests.unit import bookie_kit
+from tests.unit.bookie_kit import DIGEST, KEY, OTHER_KEY, FlakyMetadata, Kit, add, memory_metadata, until
 
 from buckram.core.messages import Read, WriteLac
-from buckram.errors import Code, MetadataUnavailable
+from buckram.errors import ClusterNotInitialised, Code, MetadataUnavailable, NoSuchLedger
+from buckram.metadata.checkup import examine
+from buckram.metadata.store import TreeStore
 from buckram.types import LedgerState
+
+
+def running(path: Path, **options: Any) -> contextlib.AbstractAsyncContextManager[Kit]:
+    """A bookie as people run it."""
+    return bookie_kit.running(path, **{"admission": "known", **options})
+
+
+class LaggingMetadata(FlakyMetadata):
+    """A server that hears of ledgers only when it is told to catch up, and `deaf` times not even then."""
+
+    def __init__(self, inner: TreeStore, deaf: int = 0) -> None:
+        super().__init__(inner)
+        self.deaf, self.current = deaf, False
+
+    async def sync(self) -> None:
+        await self._inner.sync()
+        self.current = self.deaf <= 0
+        self.deaf -= 1
+
+    async def read_ledger(self, ledger_id: int, watch: Callable[[], None] | None = None) -> Any:
+        if not self.current:
+            self.reads += 1
+            raise NoSuchLedger(ledger_id)
+        self.current = False
+        return await super().read_ledger(ledger_id, watch)
+
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [2, 3])
 
@@ -59,17 +91,95 @@ async def test_a_fence_that_came_first_holds_for_a_closed_ledger_too(tmp_path: P
 
 
 @PROTOCOLS
-async def test_open_and_absent_ledgers_are_accepted(tmp_path: Path, protocol: int) -> None:
+async def test_an_open_ledger_is_accepted(tmp_path: Path, protocol: int) -> None:
     async with running(tmp_path) as kit:
         await kit.ledger(1)
         wire = await kit.wire(protocol)
         assert (await wire.call(add(1, 0))).code is Code.OK
+
+
+@PROTOCOLS
+async def test_a_ledger_that_metadata_does_not_know_is_fenced_durably(tmp_path: Path, protocol: int) -> None:
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata) as kit:
+        wire = await kit.wire(protocol)
+        assert (await wire.call(add(1, 0))).code is Code.FENCED
+        assert metadata.reads == 2  # absence is looked at twice
+        assert kit.store.ledger(1).fenced
+        assert kit.store.entries(1) == []
+        assert (await wire.call(Read(1, 0))).code is Code.NO_ENTRY
+    async with running(tmp_path, metadata=metadata) as kit:
+        wire = await kit.wire(protocol)
+        assert kit.store.ledger(1).fenced
+        assert (await wire.call(add(1, 0))).code is Code.FENCED
+
+
+async def test_the_refusal_of_an_unknown_ledger_waits_for_its_fence(tmp_path: Path) -> None:
+    disk = bookie_kit.HeldDisk(tmp_path)
+    async with running(tmp_path, disk=disk) as kit:
+        wire = await kit.wire()
+        disk.holding = True
+        wire.send(add(1, 0))
+        await until(lambda: disk.waiting > 0)
+        assert await wire.silent()
+        disk.release()
+        assert (await wire.reply()).code is Code.FENCED
+
+
+@pytest.mark.parametrize("deaf", [0, 1])
+async def test_a_server_that_lags_does_not_fence_a_ledger_just_made(tmp_path: Path, deaf: int) -> None:
+    """Its absence counts only after a sync, and only when it was seen twice."""
+    metadata = LaggingMetadata(await memory_metadata(), deaf)
+    async with running(tmp_path, metadata=metadata) as kit:
+        await kit.ledger(1)
+        wire = await kit.wire()
+        assert (await wire.call(add(1, 0))).code is Code.OK
+        assert metadata.reads == 1 + deaf
+
+
+async def test_a_cluster_that_is_gone_is_no_proof_of_absence(tmp_path: Path) -> None:
+    metadata = FlakyMetadata(await memory_metadata())
+
+    async def gone() -> str:
+        raise ClusterNotInitialised("memory:test")
+
+    async with running(tmp_path, metadata=metadata) as kit:
+        wire = await kit.wire()
+        metadata.instance_id = gone  # type: ignore[attr-defined]  # the rest goes to the real one
+        assert (await wire.call(add(1, 0))).code is Code.IO_ERROR
+        assert kit.store.ledger(1) is None
+
+
+async def test_any_admission_takes_a_ledger_that_metadata_does_not_know(tmp_path: Path) -> None:
+    """For tests that write to bookies directly; `cluster check` tells of it."""
+    async with running(tmp_path, admission="any") as kit:
+        wire = await kit.wire()
         assert (await wire.call(add(2, 0))).code is Code.OK
+        problems = [one for one in (await examine(kit.metadata)).problems if one.node.endswith(kit.id)]
+        assert ["any" in one.found and "admission" in one.advice for one in problems] == [True]
+    async with running(tmp_path / "known") as kit:
+        assert not (await examine(kit.metadata)).problems
+
+
+async def test_admitted_ledgers_go_on_while_new_ones_wait(tmp_path: Path) -> None:
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata, admission_timeout_s=0.2) as kit:
+        await kit.ledger(1)
+        wire = await kit.wire(3)
+        assert (await wire.call(add(1, 0))).code is Code.OK
+        metadata.error = MetadataUnavailable("partitioned")
+        assert (await wire.call(add(1, 1))).code is Code.OK
+        assert (await wire.call(add(2, 0))).code is Code.TOO_MANY_REQUESTS
+        assert (await wire.call(add(3, 0, recovery=True))).code is Code.OK
+        assert (await wire.call(Read(4, -1, fence=True, master_key=KEY))).code is Code.NO_ENTRY
+        assert (await wire.call(WriteLac(5, 0, KEY, DIGEST.seal_lac(5, 0)))).code is Code.OK
+        assert kit.store.ledger(2) is None
 
 
 async def test_one_look_per_ledger(tmp_path: Path) -> None:
     metadata = FlakyMetadata(await memory_metadata())
     async with running(tmp_path, metadata=metadata) as kit:
+        await kit.ledger(1)
         wire = await kit.wire()
         for entry in range(5):
             assert (await wire.call(add(1, entry))).code is Code.OK
@@ -113,6 +223,7 @@ async def test_adds_behind_a_wrong_key_are_judged_on_their_own(tmp_path: Path) -
 async def test_adds_wait_in_order_while_the_store_is_unreachable(tmp_path: Path, protocol: int) -> None:
     metadata = FlakyMetadata(await memory_metadata())
     async with running(tmp_path, metadata=metadata) as kit:
+        await kit.ledger(1)
         metadata.error = MetadataUnavailable("partitioned")
         wire, other = await kit.wire(protocol), await kit.wire(protocol)
         for entry in range(3):
@@ -127,23 +238,24 @@ async def test_adds_wait_in_order_while_the_store_is_unreachable(tmp_path: Path,
         assert kit.store.entries(1) == [(0, 3), (9, 1)]
 
 
-async def test_an_answer_of_io_error_when_the_store_stays_away(tmp_path: Path) -> None:
+async def test_later_when_the_store_stays_away(tmp_path: Path) -> None:
     metadata = FlakyMetadata(await memory_metadata())
     async with running(tmp_path, metadata=metadata, admission_timeout_s=0.2) as kit:
+        await kit.ledger(1)
         metadata.error = MetadataUnavailable("partitioned")
         wire = await kit.wire()
-        assert (await wire.call(add(1, 0))).code is Code.IO_ERROR
+        assert (await wire.call(add(1, 0))).code is Code.TOO_MANY_REQUESTS
         assert kit.store.ledger(1) is None
         metadata.error = None
         assert (await wire.call(add(1, 0))).code is Code.OK
 
 
-async def test_a_hanging_store_is_an_io_error_too(tmp_path: Path) -> None:
+async def test_a_hanging_store_is_later_too(tmp_path: Path) -> None:
     metadata = FlakyMetadata(await memory_metadata())
     async with running(tmp_path, metadata=metadata, admission_timeout_s=0.2) as kit:
         metadata.gate.clear()
         wire = await kit.wire()
-        assert (await wire.call(add(1, 0))).code is Code.IO_ERROR
+        assert (await wire.call(add(1, 0))).code is Code.TOO_MANY_REQUESTS
         metadata.gate.set()
 
 

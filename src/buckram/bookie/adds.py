@@ -25,7 +25,9 @@ from buckram.types import EntryId, LedgerId
 Held = tuple[Session, AddRun]
 REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
 """What an add is answered when the store takes nothing; any other kind is an I/O error."""
-_CODES = {Verdict.UNKNOWN: Code.IO_ERROR, Verdict.WRONG_KEY: Code.UNAUTHORIZED}
+_CODES = {
+    Verdict.UNKNOWN: Code.IO_ERROR, Verdict.WRONG_KEY: Code.UNAUTHORIZED, Verdict.LATER: Code.TOO_MANY_REQUESTS,
+}
 
 
 class AddPath:

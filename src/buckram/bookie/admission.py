@@ -6,6 +6,10 @@ M10), so metadata decides. Runs wait here in order; what happens to them afterwa
 A ledger that is closed already is not always a stale writer's: where this bookie looks later than the others of a
 quorum, they may have answered, and the writer sealed, before it has looked. What the ledger was closed with is then
 the copy that nobody waited for, and refusing it would leave it missing here until somebody repairs it.
+
+A ledger that metadata does not know is not one: it was deleted, or it is another cluster's. Its adds are refused as
+fenced, and the fence is durable, because this store denies its entries from then on (F5, I6). Absence is believed only
+where two reads say so, each of them after a sync: a metadata server that lags has not heard of a ledger just made.
 """
 
 from __future__ import annotations
@@ -19,16 +23,19 @@ from typing import Generic, TypeVar
 
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
+from buckram.config import BookieConfig
 from buckram.core.entry import master_key
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
-from buckram.types import NO_ENTRY, EntryId, LedgerId, LedgerState
+from buckram.types import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
 VOUCHED_LIMIT = 100_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+LOOKS, BETWEEN_LOOKS_S = 2, 0.1
+"""How often a ledger has to be absent, and the pause before the next look."""
 R = TypeVar("R")
 
 
@@ -36,10 +43,12 @@ class Verdict(enum.Enum):
     ADMITTED = 1
     FENCED = 2
     UNKNOWN = 3
-    """The metadata store did not answer in time, or its record is unreadable."""
+    """Its record is unreadable, or the metadata store is not as it should be."""
     WRONG_KEY = 4
     CLOSED = 5
     """It may not grow any more; entries up to its last one are for good, wherever they come from."""
+    LATER = 6
+    """The metadata store did not answer in time. Nothing is known, nothing changed."""
 
 
 Finding = tuple[Verdict, bytes | None, EntryId]
@@ -54,10 +63,11 @@ class Admission(Generic[R]):
     """
 
     def __init__(
-        self, store: Store, metadata: MetadataStore, timeout_s: float, rng: random.Random,
+        self, store: Store, metadata: MetadataStore, config: BookieConfig, rng: random.Random,
         release: Callable[[R, Verdict, EntryId], None],
     ) -> None:
-        self._store, self._metadata, self._timeout_s, self._rng = store, metadata, timeout_s, rng
+        self._store, self._metadata, self._timeout_s, self._rng = store, metadata, config.admission_timeout_s, rng
+        self._anybody = config.admission == "any"
         self._release = release
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[R]] = {}
@@ -116,7 +126,7 @@ class Admission(Generic[R]):
 
     def _write_down(self, ledger_id: LedgerId, verdict: Verdict, offered: bytes, key: bytes | None) -> Verdict:
         record = self._store.ledger(ledger_id)
-        if verdict is not Verdict.UNKNOWN and key is not None and record is None and offered != key:
+        if verdict not in (Verdict.UNKNOWN, Verdict.LATER) and key is not None and record is None and offered != key:
             # The first run has a wrong password, so it changes nothing (F14); the others get a check of their own.
             return Verdict.WRONG_KEY
         if verdict is Verdict.ADMITTED:
@@ -138,28 +148,41 @@ class Admission(Generic[R]):
         return verdict
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
-        pause = FIRST_PAUSE_S
         try:
             async with asyncio.timeout_at(deadline):
-                while True:
-                    try:
-                        metadata = (await self._metadata.read_ledger(ledger_id)).metadata
-                        break
-                    except MetadataUnavailable:
-                        await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                        pause = min(pause * 2, LONGEST_PAUSE_S)
-        except (NoSuchLedger, NoSuchKey):
-            # Tools write to bookies directly. A bookie that lost data may have lost the burial, too: not there.
-            return (Verdict.FENCED if self._store.limbo else Verdict.ADMITTED), None, NO_ENTRY
+                metadata = await self._look(ledger_id)
         except TimeoutError:
-            log.warning("ledger %d: no metadata within %.0f s, its adds get an error", ledger_id, self._timeout_s)
-            return Verdict.UNKNOWN, None, NO_ENTRY
+            log.warning("ledger %d: no metadata within %.0f s, its adds have to wait", ledger_id, self._timeout_s)
+            return Verdict.LATER, None, NO_ENTRY
         except MetadataError as error:
             log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)
             return Verdict.UNKNOWN, None, NO_ENTRY
+        if metadata is None:
+            if self._anybody and not self._store.limbo:  # one that lost data may have lost the burial, too
+                return Verdict.ADMITTED, None, NO_ENTRY
+            log.info("ledger %d: no such ledger in metadata, so nothing of it is taken", ledger_id)
+            return Verdict.FENCED, None, NO_ENTRY
         key = None if metadata.password is None else master_key(metadata.password)
         if metadata.state is LedgerState.OPEN:
             return Verdict.ADMITTED, key, NO_ENTRY
         if metadata.closed and metadata.last_entry is not None and not self._store.limbo:
             return Verdict.CLOSED, key, metadata.last_entry
         return Verdict.FENCED, key, NO_ENTRY  # in recovery, or this store may have lost a fence
+
+    async def _look(self, ledger_id: LedgerId) -> LedgerMetadata | None:
+        """The ledger's metadata as of now; None where it is absent for good. Asks for as long as nobody answers."""
+        pause, absent = FIRST_PAUSE_S, 0
+        while True:
+            try:
+                await self._metadata.sync()
+                return (await self._metadata.read_ledger(ledger_id)).metadata
+            except (NoSuchLedger, NoSuchKey):
+                absent += 1
+                if absent >= LOOKS:
+                    # Of a cluster that is gone, too, one hears that there is no such ledger.
+                    await self._metadata.instance_id()
+                    return None
+                await asyncio.sleep(BETWEEN_LOOKS_S)
+            except MetadataUnavailable:
+                await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(pause * 2, LONGEST_PAUSE_S)

@@ -20,6 +20,7 @@ from buckram.bookie.server import BookieServer, Service
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.identity import IDENTITY, IDENTITY_PROPERTY, Identity, Introduction
+from buckram.core.service_info import ADMISSION_PROPERTY
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
 from buckram.metadata.uri import open_store
@@ -84,6 +85,8 @@ class Bookie:
         store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng)
         cookie.finish(self._disk, claimed)
         properties = self._properties | {INCARNATION: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
+        if self._config.admission != "known":
+            properties[ADMISSION_PROPERTY] = self._config.admission
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster

@@ -54,7 +54,7 @@ class Service:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
         self.admission: Admission[Held] = Admission(
-            store, metadata, config.admission_timeout_s, runtime.rng, self._admitted
+            store, metadata, config, runtime.rng, self._admitted
         )
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission.hold, self.admission.vouched)
         self.reads = ReadPath(

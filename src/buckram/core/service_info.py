@@ -17,6 +17,8 @@ from buckram.types import BookieAddress, BookieId, BookieInfo
 
 BOOKIE_RPC = "bookie-rpc"
 """The protocol name of the endpoint that clients connect to; compared exactly."""
+ADMISSION_PROPERTY = "buckram.admission"
+"""Of a registration: whose adds the bookie takes where that is not the safe way."""
 _ENDPOINT_ID = "bookie"
 # Apache's grammar: the range from ':' to '_' is an accident of its regular expression, but it is the rule.
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9.\-:-_]+")

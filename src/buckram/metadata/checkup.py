@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from buckram.core.cookie import parse_cookie
 from buckram.core.metadata_codec import parse
-from buckram.core.service_info import decode_service_info, valid_bookie_id
+from buckram.core.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
 from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
 from buckram.metadata.store import UNREADABLE, TreeStore
 from buckram.types import BookieId, LedgerId, LedgerState
@@ -128,11 +128,16 @@ async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly
         if record is None:
             continue
         try:
-            address = decode_service_info(name, record).rpc_address
+            info = decode_service_info(name, record)
         except MalformedRecord as error:
             _add(checkup, node, str(error), f"restart bookie {name} with software that registers well: {_HANGS}")
             continue
-        if address is None:
+        admission = info.properties.get(ADMISSION_PROPERTY, "known")
+        if admission != "known":
+            found = f"takes adds to {admission} ledger, also to one that metadata does not know"
+            advice = f'acknowledged entries can be lost: restart bookie {name} without admission = "{admission}"'
+            _add(checkup, node, found, advice)
+        if info.rpc_address is None:
             found = "no address" if record else "empty, and the id is no host:port"
             _add(checkup, node, found, f"nobody can reach bookie {name}: restart it with its address configured")
         if name not in checkup.cookies:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from buckram.sim.checkers.report import Violation
 from buckram.sim.cluster import report_broken_invariants
 from buckram.sim.loop import Stuck
-from buckram.sim.scenarios import directed, more
+from buckram.sim.scenarios import directed, identity, more
 from buckram.sim.scenarios.script import ScenarioFailed, Script, quiet_plan
 from buckram.sim.spies import watch_stores
 from buckram.sim.world import Died, World
@@ -33,6 +33,7 @@ SCENARIOS: dict[str, Scenario] = {
     "D4": Scenario(directed.striping_change, (3, 2, 2)),
     "D4-late": Scenario(directed.striping_change_late, (3, 2, 2)),
     "D5": Scenario(directed.identity_reuse, (2, 2, 2)),
+    "D5-delete": Scenario(identity.reuse_after_deletion, (2, 2, 2)),
     "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
     "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),
