@@ -79,6 +79,9 @@ class Read:
     length: int
 
 
+PAGE_BYTES = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     total_bytes: int
@@ -124,6 +127,12 @@ class Disk(Protocol):
 
         When the caller is cancelled it still waits for the job: its files are in use until then.
         """
+        ...
+
+    def map_page(self, name: str) -> memoryview:
+        """The first PAGE_BYTES of a file that has them, as memory: what is put there outlives this process without a
+        call. Nobody says when it reaches the device: after a loss of power each sector is as it was at some time since
+        it was mapped, or later. Never while the file is written otherwise."""
         ...
 
     def space(self) -> Space: ...

@@ -90,7 +90,8 @@ async def test_limbo_lasts_over_restarts_until_it_is_cleared(tmp_path: Path) -> 
         async with running(tmp_path, metadata=metadata) as kit:
             assert (await (await kit.wire(3)).call(Read(77, 0))).code is Code.UNKNOWN_LEDGER_STATE
     async with running(tmp_path, metadata=metadata) as kit:
-        kit.store.clear_limbo()
+        assert kit.store.loss == 1  # the same damage is no new loss
+        kit.store.clear_limbo(1)
         assert (await (await kit.wire(3)).call(Read(77, 0))).code is Code.NO_LEDGER
 
 
@@ -102,14 +103,17 @@ async def test_an_operator_clears_it_with_a_command(tmp_path: Path, capfd: pytes
 
     metadata = await damaged(tmp_path)
     async with running(tmp_path, metadata=metadata):
-        code, said = await command("--yes")
+        code, said = await command("--loss", "1", "--yes")
         assert code == Exit.FAILED
         assert "in use by another process" in said
-    code, said = await command()
+    code, said = await command("--yes")
+    assert code == Exit.USAGE
+    assert "say --loss N" in said
+    code, said = await command("--loss", "1")
     assert code == Exit.USAGE
     assert "say --yes" in said
-    code, said = await command("--yes", "--json")
-    assert (code, json.loads(said)) == (Exit.OK, {"directory": str(tmp_path), "cleared": True})
+    code, said = await command("--loss", "1", "--yes", "--json")
+    assert (code, json.loads(said)) == (Exit.OK, {"directory": str(tmp_path), "cleared": True, "loss": 1})
     assert "nothing to do" in (await command())[1]
     async with running(tmp_path, metadata=metadata) as kit:
         assert not kit.store.limbo

@@ -13,20 +13,24 @@ import mmap
 from collections import deque
 from collections.abc import Callable
 
+from buckram.bookie.group import CommitStats, Group, Waiter
+from buckram.bookie.position import Position
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
+from buckram.bookie.tail_page import TailPage
 from buckram.bookie.tail_ring import TailRing
 from buckram.core.segment_format import BLOCK_HEADER, pack_block_header, padded
-from buckram.seams import Disk, Stats, Write
+from buckram.seams import Disk, Write
 from buckram.types import Buffer
 
-Waiter = Callable[[OSError | None], None]
 PENDING_LIMIT = 256 << 20
 """Bytes inserted but not yet handed to the disk, above which adds are refused. The server stops reading long before."""
 INDEX_LIMIT = 24 << 20
 """Bytes of memory for the index of one unsealed segment; four times as much while the next file is not ready."""
 OVERSHOOT = 64 << 20
 """So much at least may go into the old file while the next one is not ready."""
+IDLE_S = 1.0
+"""After so long without a block an empty one closes the log's tail on the device."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
 LAY_BELOW, LAY_AHEAD = 32 * 1024, 256 * 1024
@@ -36,26 +40,6 @@ small block; large blocks do not notice, and zeros before them would double what
 _SMALL = 4096
 _ZEROS = bytes(4096)
 _LAID: Buffer = memoryview(mmap.mmap(-1, LAY_AHEAD))
-
-
-class Group:
-    """One block to be: where it goes, the chunks' slices it consists of, and who waits for it."""
-
-    __slots__ = ("segment", "size", "slices", "start", "waiters")
-
-    def __init__(self, segment: Segment, start: int) -> None:
-        self.segment, self.start, self.size = segment, start, 0
-        self.slices: list[tuple[Buffer, int, int]] = []
-        self.waiters: list[Waiter] = []
-
-
-class CommitStats:
-    """What group commit counts."""
-
-    def __init__(self, stats: Stats) -> None:
-        self.commits = stats.counter("buckram_store_commits_total", "blocks written and synced")
-        self.bytes = stats.counter("buckram_store_log_bytes_total", "bytes of frames written to the log")
-        self.seconds = stats.histogram("buckram_store_commit_seconds", "from handing a block to the disk to its sync")
 
 
 class GroupCommit:
@@ -88,10 +72,13 @@ class GroupCommit:
         self._closed_bytes = 0
         self._in_flight: Group | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self.position = Position(0, 0)
+        self.page: TailPage | None = None
         self._kicked = self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         # The open block: file position of its next byte, where it must end, and the slice that may still grow.
-        self._pos, self._limit = 0, -1
+        self._pos, self._limit, self._synced_at = 0, -1, 0.0
         self._chunk: Buffer | None = None
         self._slice_start = self._slice_end = 0
 
@@ -182,7 +169,7 @@ class GroupCommit:
             return
         self._close_slice()
         group.size = self._pos - group.start - BLOCK_HEADER
-        group.segment.log_end = group.start + padded(BLOCK_HEADER + group.size, self._disk.alignment)
+        group.end = group.segment.log_end = group.start + padded(BLOCK_HEADER + group.size, self._disk.alignment)
         self._closed.append(group)
         self._closed_bytes += group.size
         self._open, self._limit = None, -1
@@ -245,6 +232,7 @@ class GroupCommit:
         group.slices.clear()
         segment, ring = group.segment, self.ring
         header, span = pack_block_header(segment.seq, self._salt, group.start, payload, self._disk.alignment)
+        group.checksum = int.from_bytes(header[-4:], "big")
         segment.base = ring.head - group.start
         head = ring.head
         gap = _ZEROS[: span - BLOCK_HEADER - len(payload)]
@@ -279,7 +267,8 @@ class GroupCommit:
         def done(error: OSError | None) -> None:
             if error is None:
                 self.full = False
-                self._stats.seconds.observe(loop.time() - began)
+                self._synced_at = now = loop.time()
+                self._stats.seconds.observe(now - began)
                 self._written(group)
             elif error.errno == errno.ENOSPC and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.
@@ -295,15 +284,43 @@ class GroupCommit:
         if self.failed is not None:
             return
         self._in_flight = None
-        self.groups += 1
-        self.bytes += group.size
-        self._stats.commits.inc()
-        self._stats.bytes.inc(group.size)
+        self.position = end = Position(group.segment.seq, group.end)
+        if self.page is not None:
+            self.page.write(end, group.checksum)  # before anybody hears of it
+        if group.size:
+            self.groups += 1
+            self.bytes += group.size
+            self._stats.commits.inc()
+            self._stats.bytes.inc(group.size)
+            if self._idle is None:
+                self._watch_idleness(IDLE_S)
         if self._closed or self._open is not None:
             self.kick()
         else:
             self._kicked = False
         _call(group.waiters, None)
+
+    def _watch_idleness(self, delay_s: float) -> None:
+        """One timer from the first block on until nothing has been written for IDLE_S, none for each of them."""
+        if not self._closing and self._loop is not None:
+            self._idle = self._loop.call_later(delay_s, self._close_tail)
+
+    def _close_tail(self) -> None:
+        """An empty block behind the last one: from then on damage to that one is told from a write that was cut short
+        by what is on the device alone."""
+        self._idle = None
+        segment = self.segment
+        if segment is None or self.failed is not None or self._closing:
+            return
+        assert self._loop is not None
+        left = IDLE_S if self.pending_bytes or self._in_flight else self._synced_at + IDLE_S - self._loop.time()
+        if left > 0:
+            self._watch_idleness(left)
+            return
+        group = Group(segment, segment.log_end)
+        group.end = segment.log_end = group.start + padded(BLOCK_HEADER, self._disk.alignment)
+        self._closed.append(group)
+        self.kick()
 
     def fail(self, error: OSError) -> None:
         """The log ends here: nothing is retried, everybody hears the error, now and later."""
@@ -325,6 +342,8 @@ class GroupCommit:
     async def close(self) -> None:
         """Write what is pending; returns when it is durable or the log has failed."""
         self._closing = True
+        if self._idle is not None:
+            self._idle.cancel()
         finished = asyncio.get_running_loop().create_future()
         self.after_durable(lambda error: None if finished.done() else finished.set_result(None))
         if self._retry is not None:

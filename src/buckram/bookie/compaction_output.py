@@ -79,6 +79,7 @@ class Output:
         segment = Segment(self._number, self._name, has_states=False)
         if not state.load_footer(segment):
             raise StoreError("corrupt", f"the footer of {self._name} reads back differently")
+        segment.made = self._file.size()
         self._file.close()
         return segment
 

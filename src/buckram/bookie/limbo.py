@@ -18,24 +18,25 @@ from buckram.seams import Disk
 _SEALED_S, _PAUSE_S = 120.0, 0.01
 
 
-async def may_lack_data(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> bool:
-    """Whether the bookie answers "unknown" for what it does not have. Opens its store, which may find a loss."""
-    return await _open(directory, config, environment, clear=False)
+async def newest_loss(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> int:
+    """The number of the newest loss if the bookie answers "unknown" for what it does not have, else 0. Opens its store,
+    which may find another loss."""
+    return await _open(directory, config, environment, None)
 
 
-async def clear_limbo(directory: str, config: StoreConfig, *, environment: Mapping[str, str]) -> bool:
-    """Let it say "no such entry" again, durably. False: nothing to do. Errors: OSError (the bookie runs, the disk
-    fails), CorruptStore, InvalidArgument."""
-    return await _open(directory, config, environment, clear=True)
+async def clear_limbo(directory: str, config: StoreConfig, loss: int, *, environment: Mapping[str, str]) -> int:
+    """Let it say "no such entry" again, durably, if that is its newest loss. 0: nothing to do. Errors: InvalidArgument
+    (there is a newer loss, no store there), OSError (the bookie runs, the disk fails), CorruptStore."""
+    return await _open(directory, config, environment, loss)
 
 
-async def _open(directory: str, config: StoreConfig, environment: Mapping[str, str], *, clear: bool) -> bool:
+async def _open(directory: str, config: StoreConfig, environment: Mapping[str, str], loss: int | None) -> int:
     if not Path(directory).is_dir():  # noqa: ASYNC240
         raise InvalidArgument(f"{directory}: no such directory; name the data directory of a bookie")
     disk = open_disk(directory, config.disk_mode, environment.get(DISK_VARIABLE, ""))
     try:
         disk.lock()
-        return await _run(directory, disk, config, clear)
+        return await _run(directory, disk, config, loss)
     finally:
         disk.close()
 
@@ -50,7 +51,7 @@ async def _sealed(store: Store) -> None:
             await asyncio.sleep(_PAUSE_S)
 
 
-async def _run(directory: str, disk: Disk, config: StoreConfig, clear: bool) -> bool:
+async def _run(directory: str, disk: Disk, config: StoreConfig, loss: int | None) -> int:
     runtime = production_runtime()
     try:
         if superblock.read_superblock(disk) is None:
@@ -59,13 +60,13 @@ async def _run(directory: str, disk: Disk, config: StoreConfig, clear: bool) -> 
     except CorruptStore as error:
         raise CorruptStore(f"{directory}: {error}") from error
     try:
-        limbo = store.limbo
-        if limbo and clear:
+        found = store.loss if store.limbo else 0
+        if found and loss is not None:
             await _sealed(store)
-            store.clear_limbo()
+            store.clear_limbo(loss)
     finally:
         await store.close()
     written = superblock.read_superblock(disk)
-    if clear and (written is None or written.limbo):
+    if loss is not None and (written is None or written.limbo):
         raise OSError(errno.EIO, f"{directory}: the disk did not take it; nothing has changed")
-    return limbo
+    return found

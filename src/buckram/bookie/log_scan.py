@@ -19,6 +19,7 @@ from buckram.core.segment_format import (
     CorruptBytes,
     Run,
     block_span,
+    crc,
     open_block,
     parse_frames,
 )
@@ -32,7 +33,8 @@ _PIECE = 64 << 10
 class Scanned:
     """What a segment's blocks hold. `damaged`: a block is bad although later ones are good, or is unreadable.
 
-    `torn`: after the last good block stands the header of one more.
+    `torn`: after the last good block stands the header of one more. `checksum`: of the block that ends at the offset
+    that was asked for. `digest`: of all good blocks that hold something, so that damage is told from more damage.
     """
 
     index: SegmentIndex
@@ -40,6 +42,8 @@ class Scanned:
     runs: int = 0
     damaged: bool = False
     torn: bool = False
+    checksum: int | None = None
+    digest: int = 1
 
 
 class _Window:
@@ -100,8 +104,9 @@ class _Window:
         return None
 
 
-def scan_segment(file: File, segment: int, salt: int) -> Scanned:
-    """Walk all blocks. Never fails on bad bytes: what is good is kept."""
+def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
+    """Walk all blocks. Never fails on bad bytes: what is good is kept. `ask`: the checksum of the block that ends there
+    is wanted."""
     window = _Window(file)
     result = Scanned(SegmentIndex())
     offset = 0
@@ -113,6 +118,10 @@ def scan_segment(file: File, segment: int, salt: int) -> Scanned:
                 break
             result.damaged = True
         offset = result.log_end = block.offset + block.span
+        if block.payload:
+            result.digest = crc(offset.to_bytes(8, "big"), crc(block.checksum.to_bytes(4, "big"), result.digest)) or 1
+        if offset == ask:
+            result.checksum = block.checksum
         try:
             items = parse_frames(block.payload, block.offset + BLOCK_HEADER)
         except CorruptBytes:

@@ -58,6 +58,7 @@ class Maintenance:
         self._timer: asyncio.TimerHandle | None = None
         # Segments that are out of the list; their files are reused when nobody reads them any more.
         self._retired: list[Segment] = []
+        self._lost: set[str] = set()
         self.sealed = 0
         self._free = stats.gauge("buckram_store_free_bytes", "free bytes of the device")
         self._data = stats.gauge("buckram_store_log_file_bytes", "bytes of blocks in log files, dead ones included")
@@ -202,7 +203,7 @@ class Maintenance:
             name = f"{LOG_PREFIX}{state.take_file():08d}"
             file = await state.disk.offload(lambda: self._create(name, state.file_bytes))
         segment = fresh_segment(state.take_number(), name)
-        segment.file = file
+        segment.file, segment.made = file, file.size()
         if name in state.free:
             segment.laid_to = state.file_bytes
         async with self._publishing:
@@ -247,6 +248,7 @@ class Maintenance:
         if not state.load_footer(segment):
             raise OSError(errno.EIO, f"the footer of {segment.name} reads back differently")
         assert segment.footer is not None
+        segment.made = file.size()
         segment.footer.ids = builder.ids
         segment.index = segment.file = None
         state.lookup.segments_changed()
@@ -275,7 +277,10 @@ class Maintenance:
         """A page of a segment's footer (None: of the ledger table) is damaged. Blocking: rare, and it must not lie."""
         state = self._state
         if segment is None:
-            self._mark_loss(f"ledger table {state.superblock.table} is damaged")
+            block = state.superblock
+            if not state.losses.limbo or block.lost_table != block.table:
+                state.superblock = replace(block, lost_table=block.table)
+                self._mark_loss(f"ledger table {block.table} is damaged")
             return
         if segment.index is not None:
             return
@@ -293,9 +298,14 @@ class Maintenance:
     def _mark_loss(self, what: str) -> None:
         """Limbo from now on. In memory first: no negative answer leaves meanwhile; the superblock follows at once."""
         state = self._state
-        log.error("acknowledged data may be missing: %s; absent entries are reported as unknown (limbo)", what)
-        if not state.losses.limbo or state.losses.count == state.superblock.losses:
-            state.losses.count += 1
+        if what in self._lost:
+            return  # found again: one piece of damage is one loss
+        self._lost.add(what)
+        state.losses.count += 1
+        log.error(
+            "acknowledged data may be missing (loss %d): %s; absent entries are reported as unknown (limbo)",
+            state.losses.count, what,
+        )
         state.losses.limbo = True
         state.table.refresh_limbo()
         if not self._closed:

@@ -9,11 +9,13 @@ import itertools
 import logging
 import random
 import uuid
+from dataclasses import replace
 
 from buckram.bookie.ledger_table import LedgerRecord, Losses
 from buckram.bookie.log_scan import Scanned, scan_segment
 from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
+from buckram.bookie.position import Claim, Position, behind
 from buckram.bookie.segments import Footer, Segment
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
@@ -24,13 +26,16 @@ from buckram.bookie.superblock import (
     TEMPORARY,
     SegmentEntry,
     Superblock,
+    opened,
     read_superblock,
     write_superblock,
 )
+from buckram.bookie.tail_page import NAME as TAIL
+from buckram.bookie.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.config import StoreConfig
 from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer, pack_block_header
 from buckram.errors import ConfigError
-from buckram.seams import Disk, Write
+from buckram.seams import PAGE_BYTES, Disk, Write
 
 log = logging.getLogger("buckram.store")
 
@@ -58,24 +63,33 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
 
 
 class Opening:
-    """One start of a store."""
+    """One start of a store. `claim`: what a witness outside knows of the directory."""
 
-    def __init__(self, state: StoreState) -> None:
-        self._state = state
+    def __init__(self, state: StoreState, claim: Claim | None = None) -> None:
+        self._state, self._claim = state, claim
         self._lost: list[str] = []
         self._torn: list[Segment] = []
+        # The log went at least so far once, and is shorter: its end proves nothing, and it goes on behind that.
+        self._missing = Position(0, 0)
+        self._mark: Mark | None = None
 
     def run(self) -> None:
         """Fill in segments, table and the active segment, and make what was found durable."""
         state = self._state
         self._remove_strays()
+        self._read_mark()
         self._load_table()
         unsealed = [segment for entry in state.superblock.segments if (segment := self._load(entry)) is not None]
+        self._judge_ends(unsealed)
         if self._lost:
             state.losses.count += 1
             state.losses.limbo = True
             for what in self._lost:
-                log.error("acknowledged data may be missing: %s; absent entries are reported as unknown (limbo)", what)
+                log.error(
+                    "acknowledged data may be missing (loss %d): %s; absent entries are reported as unknown (limbo) "
+                    "until the ledgers are repaired and `buckram bookie clear-limbo` is told so",
+                    state.losses.count, what,
+                )
         self._choose_active(unsealed)
         self._count_dead()
         self._settle()
@@ -102,7 +116,9 @@ class Opening:
             trailer = None
             log.error("ledger table %s: %s", block.table, error)
         if trailer is None:
-            self._lost.append(f"the ledger table {block.table} is missing or damaged")
+            if block.lost_table != block.table:
+                self._lost.append(f"the ledger table {block.table} is missing or damaged")
+                state.superblock = replace(block, lost_table=block.table)
             return
         state.table.file = Footer(trailer, lambda: state.files.get(block.table), state.cache)
 
@@ -110,7 +126,7 @@ class Opening:
         """Add the segment to the list; with its scan if it has no good footer."""
         state = self._state
         segment = Segment(entry.seq, entry.name, has_states=entry.states)
-        segment.dead_bytes = entry.dead_bytes
+        segment.dead_bytes, segment.made = entry.dead_bytes, entry.made
         try:
             sealed = state.load_footer(segment)
         except OSError as error:
@@ -124,31 +140,65 @@ class Opening:
         if sealed:
             return None
         segment.file = state.disk.open(entry.name, direct=True)
-        scanned = scan_segment(segment.file, entry.seq, state.salt)
+        mark, size = self._mark, segment.file.size()
+        asked = mark.end.offset if mark is not None and mark.end.seq == entry.seq else 0
+        scanned = scan_segment(segment.file, entry.seq, state.salt, asked)
         segment.index, segment.log_end, segment.runs = scanned.index, scanned.log_end, scanned.runs
-        scanned.damaged = scanned.damaged or scanned.log_end < entry.log_end
-        if scanned.damaged:
-            self._lost.append(f"log file {entry.name} has damaged blocks")
+        what = ""
+        if scanned.damaged or scanned.log_end < entry.log_end:
+            what = f"log file {entry.name} has damaged blocks"
+        elif size < entry.made and not entry.log_end:
+            what = f"log file {entry.name} has {size} bytes, it was made with {entry.made}"
+        elif mark is not None and 0 < asked <= scanned.log_end and scanned.checksum != mark.checksum:
+            what = f"log file {entry.name} holds another block than was written before {asked}"
+        if what:
+            scanned.damaged, segment.damage = True, scanned.digest
+            if entry.damage != scanned.digest:
+                self._lost.append(what)
+        segment.made = max(size, segment.made)
         if scanned.torn:
             self._torn.append(segment)
         return segment, scanned
 
-    def _choose_active(self, unsealed: list[tuple[Segment, Scanned]]) -> None:
-        """Go on in the last segment that was written to, or in a new one if it is damaged or full."""
-        state = self._state
-        logs = [one for one in unsealed if one[0].has_states]
-        empty = [segment for segment, scanned in logs if scanned.log_end == 0 and not scanned.damaged]
-        written = [one for one in logs if one[0] not in empty]
-        for (segment, scanned), later in itertools.pairwise(written):
+    def _judge_ends(self, unsealed: list[tuple[Segment, Scanned]]) -> None:
+        """Whether each log is as long as it is known to have been."""
+        state, block, mark, claim = self._state, self._state.superblock, self._mark, self._claim
+        known = [] if mark is None else [*mark.earlier, mark.end]
+        if mark is None and block.starts and not block.clean:
+            self._lost.append(f"the file {TAIL!r} is missing or damaged, so nothing says how long the log was")
+        if claim is not None and claim.incarnation == block.incarnation:
+            known.append(claim.position)
+            if claim.starts > block.starts:
+                self._lost.append(f"the directory was started {claim.starts} times, it knows of {block.starts}: a copy")
+                self._missing = claim.position
+                block = state.superblock = replace(block, starts=claim.starts)
+        for position in known:
+            what = behind(state.segments, block.next_number, position)
+            if what is not None:
+                self._lost.append(what)
+                self._missing = max(self._missing, position)
+        state.next_number = max(state.next_number, self._missing.seq + 1)
+        for (segment, scanned), later in itertools.pairwise(self._written(unsealed)):
             if scanned.torn and not scanned.damaged and later[0].log_end:
                 # The log went on elsewhere only after this block was durable, so it is not a write that was cut short.
-                self._lost_later(segment)
+                self._lost.append(f"the last block of log file {segment.name} is damaged")
+
+    @staticmethod
+    def _written(unsealed: list[tuple[Segment, Scanned]]) -> list[tuple[Segment, Scanned]]:
+        return [one for one in unsealed if one[0].has_states and (one[1].log_end or one[1].damaged)]
+
+    def _choose_active(self, unsealed: list[tuple[Segment, Scanned]]) -> None:
+        """Go on in the last segment that was written to, or in a new one if it is damaged, too short or full."""
+        state = self._state
+        written = self._written(unsealed)
+        empty = [one[0] for one in unsealed if one[0].has_states and one not in written]
         active: Segment | None = None
         newest = max((one.seq for one in state.segments if one.has_states and one not in empty), default=0)
-        if written and written[-1][0].seq == newest and not written[-1][1].damaged:
+        if written and written[-1][0].seq == newest and not written[-1][1].damaged and not self._missing.seq:
             segment = written[-1][0]
             if segment.log_end < state.config.segment_bytes:
                 active = segment
+        newest = max(newest, self._missing.seq)
         for segment in empty:
             state.segments.remove(segment)
             if active is None and segment.seq > newest:
@@ -165,13 +215,6 @@ class Opening:
         state.log.go_on_in(active)
         self._pin(active)
 
-    def _lost_later(self, segment: Segment) -> None:
-        log.error("acknowledged data may be missing: the last block of log file %s is damaged (limbo)", segment.name)
-        if not self._lost:
-            self._state.losses.count += 1
-            self._state.losses.limbo = True
-            self._lost.append(segment.name)
-
     def _drop(self, segment: Segment) -> None:
         if segment.file is not None:
             segment.file.close()
@@ -181,6 +224,7 @@ class Opening:
         state = self._state
         segment = fresh_segment(state.take_number(), f"{LOG_PREFIX}{state.take_file():08d}")
         segment.file = state.disk.open(segment.name, create=True, size=state.file_bytes, direct=True)
+        segment.made = segment.file.size()
         return segment
 
     def _pin(self, active: Segment) -> None:
@@ -215,7 +259,8 @@ class Opening:
     def _settle(self) -> None:
         """Nothing that the scan showed may be taken for durable before it is, nor a torn block for a good one later.
 
-        So every scanned file is synced, and an empty block is written where the log goes on.
+        So every scanned file is synced, and an empty block is written where the log goes on. The superblock comes
+        before that: what was lost is remembered and the start is counted before what says so may change.
         """
         state, active = self._state, self._state.log.segment
         assert active is not None
@@ -226,24 +271,47 @@ class Opening:
                 self._write_empty_block(segment)
             else:
                 state.disk.write_now([Write(segment.file, 0, [])])
+        if TAIL not in state.disk.names():
+            self._write_page(Position(0, 0), 0)
         state.disk.sync_names()
-        fresh = state.superblock.clean or self._changed()
-        if fresh:
-            # Named by the superblock before it holds anything, so that no acknowledged block is ever in a stray file.
-            state.superblock = state.next_superblock(clean=False)
-            write_superblock(state.disk, state.superblock)
-        if active.log_end:
-            self._write_empty_block(active)
+        # Names every file before it holds anything, so that no acknowledged block is ever in a stray file.
+        state.superblock = state.next_superblock(clean=False, starts=state.superblock.starts + 1)
+        write_superblock(state.disk, state.superblock)
+        checksum = self._write_empty_block(active) if active.log_end else 0
+        self._write_page(Position(active.seq, active.log_end), checksum)
+        self._map_page()
 
-    def _write_empty_block(self, segment: Segment) -> None:
+    def _write_empty_block(self, segment: Segment) -> int:
+        """Its checksum."""
         assert segment.file is not None
         state = self._state
         header, span = pack_block_header(segment.seq, state.salt, segment.log_end, b"", state.disk.alignment)
         state.disk.write_now([Write(segment.file, segment.log_end, [header.ljust(span, b"\0")])])
         segment.log_end += span
+        return int.from_bytes(header[-4:], "big")
 
-    def _changed(self) -> bool:
-        return self._state.next_superblock() != self._state.superblock
+    # -- the witness in the directory
+
+    def _read_mark(self) -> None:
+        state = self._state
+        if TAIL in state.disk.names():
+            with opened(state.disk, TAIL) as file:
+                self._mark = read_mark(file.read(0, PAGE_BYTES), state.salt)
+
+    def _write_page(self, end: Position, checksum: int) -> None:
+        """Synced: from here on it only gets newer."""
+        state = self._state
+        with opened(state.disk, TAIL, create=TAIL not in state.disk.names()) as file:
+            count = 0 if self._mark is None else self._mark.count
+            page = new_page(state.salt, count, end, checksum)
+            state.disk.write_now([Write(file, 0, [page])])
+        self._mark = read_mark(page, state.salt)
+
+    def _map_page(self) -> None:
+        log, mark = self._state.log, self._mark
+        assert mark is not None
+        log.page = TailPage(self._state.disk.map_page(TAIL), self._state.salt, mark)
+        log.position = mark.end
 
 
 def rescan(state: StoreState, segment: Segment) -> bool:
@@ -253,5 +321,7 @@ def rescan(state: StoreState, segment: Segment) -> bool:
     scanned = scan_segment(segment.file, segment.seq, state.salt)
     segment.index, segment.footer = scanned.index, None
     segment.runs, segment.log_end = scanned.runs, scanned.log_end
-    return not scanned.damaged and scanned.log_end >= expected
+    whole = not scanned.damaged and scanned.log_end >= expected
+    segment.damage = 0 if whole else scanned.digest
+    return whole
 

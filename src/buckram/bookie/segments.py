@@ -242,14 +242,14 @@ class Segment:
     """One log file in one use of it. `index` is set while it is not sealed, `footer` afterwards.
 
     `base` + file offset = position in the tail ring, for what this process wrote; None otherwise. `log_end` is where
-    its blocks end; up to `laid_to` the file has been written before. `dead_bytes` is an estimate that compaction
-    checks. `readers` counts reads under way: a segment that is gone from the list is handed on only when there are
-    none.
+    its blocks end; up to `laid_to` the file has been written before; `made` is how long the file is at least.
+    `damage` is 0 or says which loss of its blocks was counted. `dead_bytes` is an estimate that compaction checks.
+    `readers` counts reads under way: a segment that is gone from the list is handed on only when there are none.
     """
 
     __slots__ = (
-        "base", "dead_bytes", "file", "footer", "has_states", "index", "laid_to", "log_end", "name", "readers",
-        "runs", "seq",
+        "base", "damage", "dead_bytes", "file", "footer", "has_states", "index", "laid_to", "log_end", "made", "name",
+        "readers", "runs", "seq",
     )
 
     def __init__(self, seq: int, name: str, *, has_states: bool = True) -> None:
@@ -258,7 +258,7 @@ class Segment:
         self.index: SegmentIndex | None = None
         self.footer: Footer | None = None
         self.base: int | None = None
-        self.log_end = self.laid_to = self.dead_bytes = self.readers = self.runs = 0
+        self.log_end = self.laid_to = self.dead_bytes = self.made = self.damage = self.readers = self.runs = 0
 
     def find(
         self, ledger: LedgerId, entry: EntryId, last: EntryId, epoch: int, found: DirEntry | None = None,

@@ -13,12 +13,14 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from buckram.bookie.commit import CommitStats, GroupCommit, Waiter
+from buckram.bookie.commit import GroupCommit
 from buckram.bookie.compaction import Compaction, Progress
+from buckram.bookie.group import CommitStats, Waiter
 from buckram.bookie.ledger_table import LedgerRecord, LedgerTable
 from buckram.bookie.lookup import Lookup
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.opening import Opening, open_state
+from buckram.bookie.position import Claim, Position
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.store_ledgers import LedgerStates
@@ -27,6 +29,7 @@ from buckram.bookie.tail_ring import TailRing
 from buckram.config import StoreConfig
 from buckram.core.ledger_state import STATE_FRAME_SIZE
 from buckram.core.messages import MemoryUse
+from buckram.errors import InvalidArgument
 from buckram.seams import Disk, Stats
 from buckram.types import Buffer, EntryId, LedgerId
 
@@ -69,15 +72,20 @@ class Store(LedgerStates):
         )
 
     @classmethod
-    def open(cls, disk: Disk, config: StoreConfig, stats: Stats, rng: random.Random) -> Store:
+    def open(
+        cls, disk: Disk, config: StoreConfig, stats: Stats, rng: random.Random, witness: Claim | None = None
+    ) -> Store:
         """Lock the directory and read what is there; an empty one becomes a new store with a new incarnation.
+
+        `witness`: what somebody outside knows of the directory. One that is behind it was restored from a copy: that is
+        a loss. A claim about another incarnation says nothing.
 
         OSError (in use, unreadable), CorruptStore (damaged superblock, newer format), ConfigError. Blocking. Background
         work starts at once when a loop runs, else with the first insertion.
         """
         disk.lock()
         store = cls(open_state(disk, config, rng), stats)
-        Opening(store._state).run()
+        Opening(store._state, witness).run()
         store._maintenance.measure()
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().call_soon(store._maintenance.start)
@@ -98,6 +106,21 @@ class Store(LedgerStates):
     def limbo(self) -> bool:
         """Acknowledged data may be missing: absence proves nothing for ledgers that are not known to be younger."""
         return self._state.losses.limbo
+
+    @property
+    def loss(self) -> int:
+        """The number of the newest loss, which whoever clears the limbo must name; 0 if there was none."""
+        return self._state.losses.count
+
+    @property
+    def starts(self) -> int:
+        """How often the directory was opened; durable before anything is served."""
+        return self._state.superblock.starts
+
+    @property
+    def position(self) -> Position:
+        """Where the durable log ends now; it only grows."""
+        return self._log.position
 
     @property
     def failed(self) -> OSError | None:
@@ -225,9 +248,14 @@ class Store(LedgerStates):
         finally:
             self._compacting = False
 
-    def clear_limbo(self) -> None:
-        """An operator's word that every ledger was compared with its other replicas and repaired. It lasts once the
-        damaged log file is sealed."""
+    def clear_limbo(self, loss: int) -> None:
+        """An operator's word that every ledger was compared with its other replicas and repaired since they saw this
+        loss. It lasts once the damaged log file is sealed. InvalidArgument for any loss but the newest."""
+        newest = self._state.losses.count
+        if loss != newest:
+            raise InvalidArgument(
+                f"loss {loss} is not the newest, that is {newest}: repair all ledgers of this bookie first"
+            )
         self._state.losses.limbo = False
         self._table.refresh_limbo()
         self._maintenance.spawn(self._maintenance.publish(), "clear limbo")

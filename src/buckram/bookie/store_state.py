@@ -123,4 +123,6 @@ def fresh_segment(seq: int, name: str) -> Segment:
 
 def entry_of(segment: Segment) -> SegmentEntry:
     log_end = 0 if segment.footer is None else segment.log_end
-    return SegmentEntry(segment.seq, segment.name, segment.has_states, segment.dead_bytes, log_end)
+    return SegmentEntry(
+        segment.seq, segment.name, segment.has_states, segment.dead_bytes, log_end, segment.made, segment.damage
+    )

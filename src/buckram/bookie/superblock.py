@@ -25,7 +25,8 @@ class SegmentEntry:
     """A segment in order of age. `states`: its footer carries ledger states (false for compaction's output).
 
     `log_end`: where its blocks are known to end, so that a shorter scan means damage; 0 while it is written. `made`:
-    bytes the file had when it was made, so that a shorter file means damage; 0 where that is not known.
+    bytes the file had when it was made, so that a shorter file means damage; 0 where that is not known. `damage`: what
+    the good blocks of a damaged file added up to when its loss was counted, 0 for none: the same is no new loss.
     """
 
     seq: int
@@ -34,6 +35,7 @@ class SegmentEntry:
     dead_bytes: int
     log_end: int
     made: int = 0
+    damage: int = 0
 
 
 FORMAT = 3
@@ -49,7 +51,8 @@ class Superblock:
     `salt` is in every block, so that blocks of another store never pass. `losses` and `limbo`: see ledger_table.Losses.
     `covered`: the table holds all states of segments up to that number. `next_number` counts segments and tables,
     `next_file` files; neither ever repeats. `free` names log files whose data is dead. `starts`: how often the
-    directory was opened. `format` is what was read; what is written is of FORMAT.
+    directory was opened. `lost_table`: the table whose damage is counted among the losses.
+    `format` is what was read; what is written is of FORMAT.
     """
 
     incarnation: str
@@ -65,6 +68,7 @@ class Superblock:
     table_number: int = 0
     covered: int = 0
     starts: int = 0
+    lost_table: str = ""
     format: int = field(default=FORMAT)
 
     def encode(self) -> bytes:
@@ -119,8 +123,8 @@ def write_superblock(disk: Disk, superblock: Superblock) -> None:
 
 
 @contextmanager
-def opened(disk: Disk, name: str) -> Iterator[File]:
-    file = disk.open(name)
+def opened(disk: Disk, name: str, *, create: bool = False) -> Iterator[File]:
+    file = disk.open(name, create=create)
     try:
         yield file
     finally:

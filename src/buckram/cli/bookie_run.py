@@ -147,29 +147,41 @@ def config(
 @click.command("clear-limbo")
 @click.option("--data", "directory", required=True, type=click.Path(file_okay=False), metavar="DIR", help="Its files.")
 @click.option("--config", "config_file", type=click.Path(), metavar="FILE.toml", help="As for `bookie run`.")
+@click.option("--loss", type=click.IntRange(min=1), metavar="N", help="The loss that `bookie show` named.")
 @yes_option
 @json_option
-def clear_limbo(directory: str, config_file: str | None, yes: bool, as_json: bool) -> None:
+def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: bool, as_json: bool) -> None:
     """Your word that a bookie which may have lost data has all of it again. Stop the bookie first.
 
     A bookie that found acknowledged data missing says "unknown" instead of "no such entry" from then on. Once every
     ledger that names it went through `buckram ledger repair` without anything left to repair, it may say no again.
+    Only the loss that you name is cleared: `buckram bookie show` says its number, before the repairs. A newer one,
+    found meanwhile or by this command itself, stays: repair again, then name that one.
 
     \b
     Example:
-      buckram bookie clear-limbo --data /srv/bookie-1
+      buckram bookie clear-limbo --data /srv/bookie-1 --loss 1
     """
     from buckram.bookie.limbo import clear_limbo as clear
-    from buckram.bookie.limbo import may_lack_data
+    from buckram.bookie.limbo import newest_loss
 
     config, _ = load("store", read_toml(config_file), os.environ, None)
-    limbo = run_async(may_lack_data(directory, config, environment=os.environ))
-    if limbo:
+    newest = run_async(newest_loss(directory, config, environment=os.environ))
+    if newest:
+        if loss is None:
+            raise InvalidArgument(
+                f"{directory}: say --loss N, what `buckram bookie show` gave before the ledgers were repaired"
+            )
+        if loss != newest:
+            raise InvalidArgument(
+                f"{directory}: loss {newest} was found after loss {loss}; start the bookie, repair every ledger that "
+                f"names it once more, then clear loss {newest}"
+            )
         if not yes and not sys.stdin.isatty():
             raise InvalidArgument("say --yes if every ledger that names this bookie was repaired and nothing was left")
         confirm("Was every ledger that names this bookie repaired, and nothing was left?", yes)
-        run_async(clear(directory, config, environment=os.environ))
+        run_async(clear(directory, config, loss, environment=os.environ))
     if as_json:
-        emit({"directory": directory, "cleared": limbo})
+        emit({"directory": directory, "cleared": newest > 0, "loss": newest or None})
     else:
-        print(f"{directory}: {'cleared' if limbo else 'nothing to do, it knows of no lost data'}")
+        print(f"{directory}: {f'loss {newest} is cleared' if newest else 'nothing to do, it knows of no lost data'}")

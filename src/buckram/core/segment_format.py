@@ -60,11 +60,12 @@ def padded(size: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block that passed its check. `span` is its padded length on disk."""
+    """A block that passed its check, the one in its header. `span` is its padded length on disk."""
 
     offset: int
     span: int
     payload: bytes
+    checksum: int = 0
 
 
 def pack_block_header(segment: int, salt: int, offset: int, payload: bytes, unit: int) -> tuple[bytes, int]:
@@ -93,9 +94,10 @@ def open_block(data: bytes, at: int, segment: int, salt: int, offset: int) -> Bl
         return None
     payload = data[at + BLOCK_HEADER : at + BLOCK_HEADER + sizes[0]]
     head = data[at : at + BLOCK_HEADER - 4]
-    if crc(payload, crc(head)) != _SUM.unpack_from(data, at + BLOCK_HEADER - 4)[0]:
+    checksum = crc(payload, crc(head))
+    if checksum != _SUM.unpack_from(data, at + BLOCK_HEADER - 4)[0]:
         return None
-    return Block(offset, sizes[1], payload)
+    return Block(offset, sizes[1], payload, checksum)
 
 
 # -- frames

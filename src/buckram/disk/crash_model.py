@@ -2,7 +2,8 @@
 
 Pure: no clock, no files, randomness is passed in. MemoryDisk and the simulator's disk are thin layers over it. The
 model is that of a POSIX file system without ordered data: until its file is synced any subset of the written sectors
-may survive, and until the directory is synced any subset of the changes of names may.
+may survive, and until the directory is synced any subset of the changes of names may. A mapped page is memory until
+`flush` (the operating system's choice), and each of its sectors survives as it was then or as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 
+from buckram.seams import PAGE_BYTES
 from buckram.types import Buffer
 
 SECTOR = 512
@@ -19,11 +21,24 @@ SECTOR = 512
 class Inode:
     """One file: durable bytes and unsynced writes in the order they were made."""
 
-    __slots__ = ("content", "pending")
+    __slots__ = ("content", "mapped", "pending")
 
     def __init__(self, content: bytearray) -> None:
         self.content = content
         self.pending: list[tuple[int, bytes]] = []
+        self.mapped: bytearray | None = None
+
+    def map_page(self) -> memoryview:
+        """The first page as memory; whoever maps it again gets the same."""
+        if self.mapped is None or bytes(self.mapped) != self.read(0, PAGE_BYTES):
+            self.sync()
+            self.mapped = bytearray(self.content[:PAGE_BYTES])
+        return memoryview(self.mapped)
+
+    def flush(self) -> None:
+        """What is in the mapped page reaches the device."""
+        if self.mapped is not None:
+            self.content[: len(self.mapped)] = self.mapped
 
     def size(self) -> int:
         return max([len(self.content), *(offset + len(data) for offset, data in self.pending)])
@@ -34,6 +49,9 @@ class Inode:
         if end <= offset:
             return b""
         view = bytearray(self.content[offset:end])
+        if self.mapped is not None and offset < len(self.mapped):
+            page = self.mapped[offset:end]
+            view[: len(page)] = page
         view.extend(bytes(end - offset - len(view)))
         for start, data in self.pending:
             low, high = max(start, offset), min(start + len(data), end)
@@ -46,13 +64,20 @@ class Inode:
         count = len(self.pending)
         if upto is not None:
             count = next((n for n, one in enumerate(self.pending, 1) if one is upto), 0)
+        self.flush()
         for offset, data in self.pending[:count]:
             _apply(self.content, offset, data)
+            if self.mapped is not None:
+                self.mapped[:] = self.content[: len(self.mapped)]
         del self.pending[:count]
 
     def survivor(self, rng: random.Random) -> Inode:
         """The file after a crash: each unsynced write is lost, kept, or kept in some of its sectors."""
         copy = Inode(bytearray(self.content))
+        if self.mapped is not None:
+            for low, high in sectors(0, len(self.mapped)):
+                if rng.random() < 0.5:
+                    copy.content[low:high] = self.mapped[low:high]
         for offset, data in self.pending:
             fate = rng.random()
             if fate < 0.3:
@@ -128,6 +153,11 @@ class CrashModel:
         if grows > 0 and grows > self.free_bytes():
             raise OSError(28, "no space left on device")
         inode.pending.append((offset, bytes(data)))
+
+    def flush_pages(self) -> None:
+        """The operating system writes all mapped pages back."""
+        for inode in self._names.values():
+            inode.flush()
 
     def used_bytes(self) -> int:
         return sum(inode.size() for inode in self._names.values())

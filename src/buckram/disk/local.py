@@ -24,7 +24,7 @@ from buckram.disk.local_reads import LocalReads
 from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
 from buckram.errors import ConfigError
-from buckram.seams import Read, Space, Write
+from buckram.seams import PAGE_BYTES, Read, Space, Write
 from buckram.types import Buffer
 
 T = TypeVar("T")
@@ -111,6 +111,15 @@ class LocalDisk:
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def map_page(self, name: str) -> memoryview:
+        fd = os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size < PAGE_BYTES:
+                raise OSError(errno.EINVAL, f"{self.path / name} is shorter than a page and cannot be mapped")
+            return memoryview(mmap.mmap(fd, PAGE_BYTES))
         finally:
             os.close(fd)
 

@@ -102,6 +102,9 @@ class MemoryDisk:
     async def offload(self, job: Callable[[], T]) -> T:
         return job()
 
+    def map_page(self, name: str) -> memoryview:
+        return self.model.inode(name).map_page()
+
     def space(self) -> Space:
         return Space(self.model.total_bytes, self.model.free_bytes())
 

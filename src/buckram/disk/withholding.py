@@ -15,7 +15,7 @@ from pathlib import Path
 
 from buckram.disk.crash_model import sectors
 from buckram.disk.local import LocalDisk
-from buckram.seams import Read, Write
+from buckram.seams import PAGE_BYTES, Read, Write
 
 EARLY_SHARE = 0.3
 """Of the unsynced writes, and of the changes of names, how many reach the directory before their sync."""
@@ -72,6 +72,7 @@ class WithholdingDisk(LocalDisk):
         # What the running process sees: name now -> file in the directory; None: removed.
         self._renamed: dict[str, _Inode | None] = {}
         self._steps: list[Callable[[], None]] = []
+        self._pages: list[tuple[_Inode, bytearray]] = []
 
     # -- names
 
@@ -154,6 +155,21 @@ class WithholdingDisk(LocalDisk):
 
     # -- contents
 
+    def map_page(self, name: str) -> memoryview:
+        with self._guard:
+            inode = self._inode(name)
+            page = bytearray(inode.read(0, PAGE_BYTES))
+            self._pages.append((inode, page))
+            return memoryview(page)
+
+    def _write_back(self) -> None:
+        """Some sectors of the mapped pages reach their files, as the operating system pleases."""
+        for inode, page in self._pages:
+            if self._rng.random() < EARLY_SHARE:
+                cut = sectors(0, len(page))
+                for low, high in self._rng.sample(cut, self._rng.randrange(len(cut) + 1)):
+                    os.pwrite(inode.fd, page[low:high], low)
+
     def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
         inodes: list[_Inode] = []
         for write in writes:
@@ -166,6 +182,8 @@ class WithholdingDisk(LocalDisk):
                     inode.pending.append((write.offset, data))
                     self._leak(inode, write.offset, data)
         if sync and not self._nosync:
+            with self._guard:
+                self._write_back()
             for inode in inodes:
                 self._flush(inode)
 

@@ -19,6 +19,8 @@ from buckram.sim.loop import Crashed, Process, SimLoop
 
 T = TypeVar("T")
 ALIGNMENT = 512
+FLUSHES = 0.02
+"""How probably an operation finds that the operating system has just written mapped pages back."""
 
 
 class Device:
@@ -35,6 +37,7 @@ class Device:
         self.crash_at_op: int | None = None
         self.power_off_at_op = False
         self.syncing = 0
+        self.page_rng = random.Random(f"mapped pages of {name} {rng.getstate()[1][0]}")
 
     def power_loss(self) -> None:
         self.model = self.model.crash(self.rng)
@@ -85,6 +88,8 @@ class SimDisk:
         self.check_alive()
         device = self.device
         device.ops += 1
+        if device.page_rng.random() < FLUSHES:
+            device.model.flush_pages()
         return device.crash_at_op is not None and device.ops >= device.crash_at_op
 
     def _die(self) -> None:
@@ -212,6 +217,10 @@ class SimDisk:
         return result
 
     # the directory
+
+    def map_page(self, name: str) -> memoryview:
+        self.check_alive()
+        return self.device.model.inode(name).map_page()
 
     def space(self) -> Space:
         return Space(self.device.model.total_bytes, self.device.model.free_bytes())

@@ -33,7 +33,7 @@ IDLE_S = 0.03
 
 
 async def clear_limbo(store: Store) -> None:
-    store.clear_limbo()
+    store.clear_limbo(store.loss)
 
 
 class Ending:
