@@ -75,7 +75,7 @@ class BookieSide(Checker):
         # One that waits for the fence to be durable says what was so when the question came.
         asked = request.delivered_at or 0.0
         entries = [entry] if entry >= 0 else list(ledger.claims)
-        held = any(bookie in ledger.claims.get(e, {}) and ledger.held_since.get((e, bookie), 0.0) < asked
+        held = any(bookie in ledger.claims.get(e, {}) and ledger.held_since.get((e, bookie), 0.0) <= asked
                    for e in entries)
         if ledger.claims:
             self.report.check("F6", not held or self.facts.bookie(bookie).wiped,
