@@ -136,7 +136,7 @@ class Between:
             self.done = True
             self._act()
             session: SimZkSession = self._session
-            while session._connected and not session._tree.alive(session.session_id):  # noqa: ASYNC110 - it learns of it
+            while session._connected and not session._server.tree.alive(session.session_id):  # noqa: ASYNC110 - it learns of it
                 await asyncio.sleep(0)
         return found
 

@@ -8,6 +8,7 @@ keeps what was synced and the seed's choice of the rest.
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 import random
 from collections.abc import Callable, Sequence
@@ -43,6 +44,22 @@ class Device:
         self.model = self.model.crash(self.rng)
         self.syncing = 0
         self.loop.trace.note(self.name, "disk loses power")
+
+    def snapshot(self) -> CrashModel:
+        """What a copy of the directory has that is made now, in one moment; later changes do not touch it."""
+        image = copy.deepcopy(self.model)
+        for name in image.names():
+            image.inode(name).sync()
+        image.sync_names()
+        return image
+
+    def restore(self, image: CrashModel) -> None:
+        """An older copy takes the place of the directory. No process may have it open."""
+        total_bytes = self.model.total_bytes
+        self.model = copy.deepcopy(image)
+        self.model.total_bytes = total_bytes
+        self.syncing = 0
+        self.loop.trace.note(self.name, "directory goes back to an older copy")
 
     def wipe(self) -> None:
         self.model = CrashModel(total_bytes=self.model.total_bytes)

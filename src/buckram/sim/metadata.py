@@ -11,10 +11,11 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from buckram.errors import MetadataUnavailable
-from buckram.metadata.memory import MemoryTree
+from buckram.metadata.memory import MemoryTree, _Node
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyValue, Notify, SetValue
 from buckram.sim.loop import Process
 from buckram.sim.network import Fabric
@@ -32,6 +33,14 @@ class MetadataObserver(Protocol):
     def unread_version(self, who: str, key: str, version: int) -> None:
         """A mutation named a version that its process never got from the store."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`keys` is what observers see of it, `kept` the store's own affair."""
+
+    keys: dict[str, KeyValue]
+    kept: object
 
 
 class MetadataFaults(ABC):
@@ -100,6 +109,22 @@ class MetadataFaults(ABC):
     def peek(self, key: str) -> KeyValue | None:
         """What the store holds, whoever may see it."""
 
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """All that a backup has that is made now: every key that is not bound to a session."""
+
+    @abstractmethod
+    def _go_back(self, snapshot: Snapshot) -> None:
+        """End all sessions and replace all keys."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """The store is an older one from now on. Sessions end, as they do with a server that starts from a backup.
+
+        Observers of changes hear nothing (nobody changed anything): Judge.metadata_restored tells the judge.
+        """
+        self._go_back(snapshot)
+        self._values = dict(snapshot.keys)
+
 
 class MetadataServer(MetadataFaults):
     """A cluster's metadata in memory/MemoryTree."""
@@ -112,6 +137,22 @@ class MetadataServer(MetadataFaults):
     def peek(self, key: str) -> KeyValue | None:
         node = self.tree._nodes.get(key)
         return None if node is None else KeyValue(node.value, node.version)
+
+    def snapshot(self) -> Snapshot:
+        keys = {key: KeyValue(node.value, node.version) for key, node in self.tree._nodes.items()
+                if node.session is None}
+        return Snapshot(keys, None)
+
+    def _go_back(self, snapshot: Snapshot) -> None:
+        self.loop.trace.note("meta", "goes back to an older state")
+        tree = self.tree
+        for session in list(tree._sessions):
+            tree.expire(session)
+        tree._nodes.clear()
+        tree._children = {"/": []}
+        for key, kept in sorted(snapshot.keys.items()):
+            tree._insert(key, _Node(kept.value, None, kept.version))
+        tree._fired.clear()
 
 
 class SimKeys:

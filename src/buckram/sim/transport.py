@@ -49,6 +49,11 @@ class Connection:
         return f"#{self.serial} {self.client} -> {self.server}:{self.port}{' (replay)' if self.ghost else ''}"
 
     @property
+    def bookie(self) -> str:
+        """Who really answers: the process that listens, which need not be the one whose address it is."""
+        return self.server_end.process.name
+
+    @property
     def broken(self) -> bool:
         """One end or both are closed."""
         return self.client_end.closed or self.server_end.closed

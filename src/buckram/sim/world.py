@@ -2,6 +2,12 @@
 
 What a life does with them (workload, faults, ending) is decided elsewhere. Hosts: b1, b2, ... are bookies, w1, r1, c1,
 ... clients, `meta` the metadata store.
+
+For stories of identity (sim/faults): a directory goes back with `machine.device.snapshot()` and, while no process of
+it runs, `device.restore(image)`; the metadata store with `metadata.snapshot()` and `restore_metadata(image)`;
+`machine.away = True` keeps supervisors from starting a bookie meanwhile. `add_machine(name, rack, host)` and `boot`
+give a bookie with a new id at the address of one that is gone; sim/strangers puts another cluster's bookie there. The
+judge knows who answers by the process, not by the address: what somebody else acknowledged counts for nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from buckram.sim.checkers.judge import Judge, Senses
 from buckram.sim.checkers.report import Report, Violation
 from buckram.sim.disk import Device, SimDisk
 from buckram.sim.loop import PROCESS, Process, make_loop
+from buckram.sim.metadata import Snapshot
 from buckram.sim.neighbours import SimNeighbours
 from buckram.sim.network import Fabric
 from buckram.sim.pace import FAST, Pace, SimClock
@@ -63,6 +70,10 @@ class Machine:
     name: BookieId
     device: Device
     rack: str | None = None
+    host: str = ""
+    """Its address; that of another machine whose place it takes."""
+    away: bool = False
+    """Its supervisor leaves it alone: somebody else has its address, or it stays off."""
     process: Process | None = None
     bookie: Bookie | None = None
     ready: bool = False
@@ -164,9 +175,9 @@ class World:
 
     # processes
 
-    def runtime(self, process: Process) -> Runtime:
+    def runtime(self, process: Process, host: str | None = None) -> Runtime:
         rng = random.Random(f"{self.seed} {process.name} {process.index}")
-        return Runtime(self.fabric.face(process), self.clock(process.name), rng, NullStats(), self._files)
+        return Runtime(self.fabric.face(process, host), self.clock(host or process.name), rng, NullStats(), self._files)
 
     def clock(self, host: str) -> SimClock:
         clock = self._clocks.get(host)
@@ -212,23 +223,24 @@ class World:
 
     # bookies
 
-    def add_machine(self, name: BookieId, rack: str | None = None) -> Machine:
+    def add_machine(self, name: BookieId, rack: str | None = None, host: str = "") -> Machine:
+        """A bookie's machine; with `host` a new bookie, under a new id, at the address of one that is gone."""
         device = Device(self.loop, random.Random(f"disk {self.seed} {name}"), name)
         device.sync_s = self.pace.of_disk(len(self.machines))
         if device.sync_s != FAST:
             device.read_s = device.sync_s
-        machine = self.machines[name] = Machine(name, device, rack)
+        machine = self.machines[name] = Machine(name, device, rack, host or name)
         self.judge.facts.bookie(name).rack = rack
         return machine
 
     async def boot(self, machine: Machine) -> bool:
         """Start the bookie's process; False if it refused, died or could not register."""
         process = machine.process = self.process(machine.name)
-        self.fabric.set_dark(machine.name, False)
+        self.fabric.set_dark(machine.host, False)
         machine.ready, machine.refused = False, ""
         machine.boots += 1
-        runtime = self.runtime(process)
-        config = replace(self.configs.bookie, host=machine.name, port=3181, bookie_id=machine.name)
+        runtime = self.runtime(process, machine.host)
+        config = replace(self.configs.bookie, host=machine.host, port=3181, bookie_id=machine.name)
         facts = self.judge.facts.bookie(machine.name)
 
         async def run() -> None:
@@ -296,7 +308,7 @@ class World:
             facts.fence_negatives = 0
         self.crashes += 1
         self.resume(machine.name)
-        self.fabric.set_dark(machine.name, power)
+        self.fabric.set_dark(machine.host, power)
         process.crash()
         if power:
             machine.device.power_loss()
@@ -308,6 +320,13 @@ class World:
         if facts.running:
             facts.running = False
             self.disturb(machine.name, 0)
+
+    # states that come back
+
+    def restore_metadata(self, snapshot: Snapshot) -> None:
+        """The metadata store is the one of which `metadata.snapshot()` was made; nobody is told."""
+        self.metadata.restore(snapshot)
+        self.judge.metadata_restored(snapshot.keys)
 
     # what the judge may ask
 

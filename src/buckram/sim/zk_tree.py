@@ -98,7 +98,19 @@ class ZkTree:
 
     def copy_from(self, other: ZkTree) -> None:
         """All nodes and numbers of another one; no sessions and no watches."""
-        self._nodes, self._opened = copy.deepcopy(other._nodes), other._opened
+        self._nodes, self._opened = copy.deepcopy(other._nodes), max(self._opened, other._opened)
+
+    def without_sessions(self) -> ZkTree:
+        """A copy with the nodes that no session owns."""
+        made = ZkTree(self._now_ms)
+        made.copy_from(self)
+        for path in [path for path, node in made._nodes.items() if node.owner]:
+            made._remove(path)
+        made._changed.clear()
+        return made
+
+    def values(self) -> dict[str, KeyValue]:
+        return {path: KeyValue(node.value, node.version) for path, node in self._nodes.items()}
 
     def snapshot(self) -> dict[str, bytes]:
         """Every node's value, in order of the paths."""

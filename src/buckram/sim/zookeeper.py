@@ -1,18 +1,17 @@
-"""A simulated ZooKeeper: `SimZooKeeper` with its faults, and `SimZkSession`, the ZkSession of one process.
+"""A simulated ZooKeeper as its clients see it: `SimZkSession` is the ZkSession of one process.
 
 Requests and answers of a connection keep their order. A connection that breaks loses what was on its way; the session
 connects again, and what was sent before can then not happen any more. Expiry, a server that is away, late and spurious
-watches come from the faults. The tree is zk_tree; what lies between two hosts is zk_line.
+watches come from the faults. The server is zk_server, its tree zk_tree; what lies between two hosts is zk_line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.session import (
@@ -24,62 +23,13 @@ from buckram.metadata.zookeeper.session import (
     create_with_parents,
 )
 from buckram.metadata.zookeeper.watches import Change, WatchTable
-from buckram.seams import CheckVersion, Create, KeyOp, KeyValue, Notify, SetValue
-from buckram.sim.metadata import MetadataFaults
-from buckram.sim.zk_follower import Follower, Later
-from buckram.sim.zk_line import DirectLine, Line
-from buckram.sim.zk_tree import Report, ZkTree
+from buckram.seams import CheckVersion, Create, KeyOp, Notify, SetValue
+from buckram.sim.zk_line import Line
+from buckram.sim.zk_server import SimZooKeeper
+from buckram.sim.zk_tree import ZkTree
 
-T = TypeVar("T")
 _MAX_WAITING = 10_000
 _CLOSED = "this metadata store was closed"
-
-
-class SimZooKeeper(MetadataFaults):
-    """One server, whose data no failure touches. `down`: it is away, sessions live on."""
-
-    def __init__(self, rng: random.Random, now_ms: Callable[[], int] = lambda: 0) -> None:
-        super().__init__(rng)
-        self.tree = ZkTree(now_ms)
-        self._now_ms = now_ms
-        self.follower: Follower | None = None
-        self.expire_after_silence = 0.3
-        """The chance that a session whose client heard nothing for `timeout_s` has expired."""
-        self.stale_read: Callable[[], None] = lambda: None
-        """Called when a session is answered from a state that is no more."""
-
-    def peek(self, key: str) -> KeyValue | None:
-        return self.tree.peek(key)
-
-    def open(self, name: str = "client") -> SimZkSession:
-        """A session without a simulated network, on the running loop: what is sent arrives in the next turn."""
-        return SimZkSession(self, DirectLine(name))
-
-    def lag(self, most_s: float, later: Later) -> None:
-        """From now on half of the new sessions are on a follower that lies behind by up to `most_s`."""
-        self.follower = Follower(self.rng, self._now_ms, most_s, later)
-        self.follower.tree.copy_from(self.tree)
-
-    def commit(self, step: Callable[[ZkTree], T]) -> T:
-        """A change, of whichever session: what raises changes nothing."""
-        done = step(self.tree)
-        if self.follower is not None:
-            self.follower.commit(step)
-        return done
-
-    def open_session(self, report: Report, *, lagging: bool) -> int:
-        """`report` hears of watches that fire where the session reads."""
-        leader = self.tree
-
-        def step(tree: ZkTree) -> int:
-            return tree.open_session(report if (tree is not leader) is lagging else _unheard)
-
-        return self.commit(step)
-
-    def end_session(self, session: int) -> None:
-        if self.tree.alive(session):
-            for path in self.commit(lambda tree: tree.end_session(session)):
-                self.changed("", path)
 
 
 class _Request:
@@ -89,8 +39,7 @@ class _Request:
 
     def __init__(
         self, kind: str, keys: Sequence[str], apply: Callable[[ZkTree], Any], watch: Notify | None, path: str,
-        session: int, future: asyncio.Future[Any],
-    ) -> None:  # fmt: skip
+        session: int, future: asyncio.Future[Any]) -> None:
         self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
         self.session, self.future = session, future
 
@@ -115,6 +64,7 @@ class SimZkSession:
         # What the server knows: the session, the connection that it is on, one whose answers are lost.
         self._at_server = self._attached = self._muted = 0
         line.on_death(self._notice_s, lambda: server.end_session(self._at_server))
+        server.sessions.append(self)
         self._connect()
 
     # the ZkSession face
@@ -442,11 +392,10 @@ class SimZkSession:
         self._line.answer(lambda: self._back.popleft()())
 
 
-def _unheard(path: str, change: Change) -> None:
-    """The session reads elsewhere."""
-
-
 def _fail(request: _Request, why: str) -> None:
     if not request.future.done():
         unsure = "" if request.kind in READS else "; whether it happened is not known"
         request.future.set_exception(MetadataUnavailable(f"{request.path}: {request.kind}: {why}{unsure}"))
+
+
+__all__ = ["SimZkSession", "SimZooKeeper"]

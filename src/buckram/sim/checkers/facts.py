@@ -82,6 +82,8 @@ class LedgerFacts:
     closed: tuple[EntryId, int] | None = None
     forced: EntryId = -1
     repaired: bool = False
+    went_back: bool = False
+    """Its record was that of an older state of the store, or absent there."""
     racks: int = 0
     """Racks that each write quorum of this ledger must span; 0: not enforced."""
 
@@ -153,6 +155,8 @@ class Facts:
     recovering: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     repairing: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
+    restores: int = 0
+    """How often the metadata store went back to an older state."""
     given_up: Callable[[], bool] = lambda: False
     """Whether the change of metadata that is told of now is one that its writer no longer waited for."""
 

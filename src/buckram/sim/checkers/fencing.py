@@ -18,8 +18,11 @@ FencedOnDisk = Callable[[BookieId, LedgerId], bool | None]
 class BookieSide(Checker):
     """F2 to F6, F14: what a bookie owes."""
 
-    def __init__(self, facts: Facts, report: Report, fenced_on_disk: FencedOnDisk) -> None:
+    def __init__(
+        self, facts: Facts, report: Report, fenced_on_disk: FencedOnDisk, now: Callable[[], float]
+    ) -> None:
         super().__init__(facts, report)
+        self._now = now
         self._fenced_on_disk = fenced_on_disk
         self._asked: dict[tuple[BookieId, LedgerId, int], bool] = {}
         self._steps = 0
@@ -73,7 +76,7 @@ class BookieSide(Checker):
             return
         bookie, entry = request.bookie, request.entry
         # One that waits for the fence to be durable says what was so when the question came.
-        asked = request.delivered_at or 0.0
+        asked = self._now() if request.delivered_at is None else request.delivered_at
         entries = [entry] if entry >= 0 else list(ledger.claims)
         held = any(bookie in ledger.claims.get(e, {}) and ledger.held_since.get((e, bookie), 0.0) <= asked
                    for e in entries)

@@ -45,7 +45,7 @@ class Judge:
         self.order = Order(facts, report)
         self.checkers: list[Checker] = [
             Durability(facts, report), Content(facts, report), self.order, Metadata(facts, report),
-            BookieSide(facts, report, senses.fenced_on_disk), RecovererSide(facts, report),
+            BookieSide(facts, report, senses.fenced_on_disk, senses.now), RecovererSide(facts, report),
             WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report),
             Completions(facts, report), Modes(facts, report, senses.entries_on_disk), self.progress,
         ]  # fmt: skip
@@ -130,6 +130,15 @@ class Judge:
                 self._ensemble_change(ledger, old, new)
         for checker in self.checkers:
             checker.metadata_changed(ledger, old, new, who)
+
+    def metadata_restored(self, keys: Mapping[str, KeyValue]) -> None:
+        """The store went back to an older state, with these keys. Nobody changed anything, so no rule judges it."""
+        found = {self._layout.ledger_of(key): kept for key, kept in keys.items()}
+        for ledger_id, ledger in self.facts.ledgers.items():
+            kept = found.get(ledger_id)
+            ledger.metadata = parse(kept.value) if kept is not None else None
+            ledger.went_back = True
+        self.facts.restores += 1
 
     def _look_at_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
         """Repair may find that a bookie holds an entry that it never acknowledged: that counts if it is durable."""

@@ -127,16 +127,16 @@ def _v2_request(conn: Connection, frame: bytes) -> Request:
     _, _, opcode, flags = _HEAD.unpack_from(frame)
     if opcode == 1 and len(frame) >= 60:
         key, ledger, entry, lac, _ = _ADD.unpack_from(frame, 8)
-        return Request("add", conn.client, conn.server, ledger, entry, key, recovery=bool(flags & RECOVERY), lac=lac,
+        return Request("add", conn.client, conn.bookie, ledger, entry, key, recovery=bool(flags & RECOVERY), lac=lac,
                        body=frame[28:])
     if opcode == 2:
         ledger, entry = _IDS.unpack_from(frame, 8)
         fence = bool(flags & FENCE)
-        return Request("read", conn.client, conn.server, ledger, entry, frame[24:44] if fence else None, fence)
+        return Request("read", conn.client, conn.bookie, ledger, entry, frame[24:44] if fence else None, fence)
     if opcode == 7:
         ledger, entry, txn = struct.unpack_from(">qqq", frame, 8)
-        return Request("batch", conn.client, conn.server, ledger, entry, txn=txn)
-    return Request("other", conn.client, conn.server)
+        return Request("batch", conn.client, conn.bookie, ledger, entry, txn=txn)
+    return Request("other", conn.client, conn.bookie)
 
 
 def _take(line: _Line, key: tuple[str, LedgerId, EntryId] | int) -> Request | None:
@@ -174,7 +174,7 @@ def _v2_answer(line: _Line, frame: bytes) -> Answer | None:
 def _v3_request(conn: Connection, frame: bytes) -> Request:
     message = pb.Request()
     message.ParseFromString(frame[4:])
-    request = Request("other", conn.client, conn.server, txn=message.header.txnId)
+    request = Request("other", conn.client, conn.bookie, txn=message.header.txnId)
     if message.HasField("addRequest"):
         add = message.addRequest
         request.kind, request.ledger, request.entry, request.key = "add", add.ledgerId, add.entryId, add.masterKey

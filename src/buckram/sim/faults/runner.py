@@ -76,7 +76,7 @@ class Faults:
         try:
             await self.last()
             for _ in range(5):
-                if machine.running or await self.world.boot(machine):
+                if machine.away or machine.running or await self.world.boot(machine):
                     return
                 self.world.died(machine)
                 if self.world.judge.facts.bookie(machine.name).wiped:
@@ -96,7 +96,8 @@ class Faults:
                 self.world.died(machine)
             if self.world.judge.facts.bookie(machine.name).wiped:
                 return
-            await self.restart(machine)
+            if not machine.away:
+                await self.restart(machine)
             await asyncio.sleep(0.05)
 
     def died_in_op(self, machine: Machine, power: bool) -> None:

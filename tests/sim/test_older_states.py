@@ -1,0 +1,175 @@
+"""What stories of identity need: older copies of a directory and of the metadata, others at a bookie's address."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from buckram.client.client import Client
+from buckram.client.writer import Writer
+from buckram.errors import MetadataUnavailable, NoSuchKey
+from buckram.metadata.zookeeper.store import ZooKeeperStore
+from buckram.seams import Write
+from buckram.sim.disk import Device, SimDisk
+from buckram.sim.strangers import Strangers
+from buckram.sim.world import World
+from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
+from buckram.types import DigestType
+
+
+async def made(client: Client, shape: tuple[int, int, int]) -> Writer:
+    return await client.create(ensemble=shape, digest=DigestType.CRC32C)
+
+
+def run(world: World, coro: Coroutine[Any, Any, None]) -> None:
+    world.loop.run_until_complete(coro)
+    world.close()
+
+
+def test_a_directory_goes_back_to_an_older_copy() -> None:
+    world = World(1)
+    device = Device(world.loop, random.Random(1), "b1")
+    disk = SimDisk(device, world.loop.process("b1"))
+    disk.write_now([Write(disk.open("log", create=True), 0, [b"old"])], sync=False)
+    image = device.snapshot()
+    disk.write_now([Write(disk.open("log"), 0, [b"new"])])
+    disk.open("more", create=True)
+    device.restore(image)
+    assert device.model.names() == ["log"]
+    assert device.model.inode("log").read(0, 3) == b"old"
+    assert device.model.worst_case().inode("log").read(0, 3) == b"old", "a copy is synced"
+    world.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "zk+hierarchical"])
+def test_metadata_goes_back_to_an_older_copy(kind: str) -> None:
+    world = World(1, metadata=kind)
+
+    async def story() -> None:
+        process = world.process("w1")
+        store = world.store(process, random.Random(1))
+
+        async def inside() -> None:
+            await store.initialise()
+            root = world.stores.layout.root
+            keys = store.keys
+            await keys.create(f"{root}/one", b"1")
+            image = world.metadata.snapshot()
+            await keys.set(f"{root}/one", b"2", 0)
+            await keys.create(f"{root}/two", b"2")
+            await keys.create(f"{root}/mine", b"", ephemeral=True)
+            lost: list[int] = []
+            keys.on_session_lost(lambda: lost.append(1))
+            world.restore_metadata(image)
+            for _ in range(20):
+                try:
+                    kept = await keys.get(f"{root}/one")
+                    break
+                except MetadataUnavailable:
+                    continue
+            assert (kept.value, kept.version) == (b"1", 0)
+            for gone in ("two", "mine"):
+                with pytest.raises(NoSuchKey):
+                    await keys.get(f"{root}/{gone}")
+            assert lost == [1]
+            assert await keys.set(f"{root}/one", b"3", 0) == 1
+
+        await world.join(process, inside())
+
+    run(world, story())
+
+
+def test_a_strangers_answers_are_no_claims_of_the_bookie_at_that_address() -> None:
+    """Two of two bookies are taken by another cluster's: whatever they acknowledge, the judge counts none of it."""
+    world = World(1)
+
+    async def story() -> None:
+        await world.store(world.loop.world, world.rng).initialise()
+        machines = [world.add_machine(name) for name in ("b1", "b2")]
+        for machine in machines:
+            assert await world.boot(machine)
+        client = await world.client("w1")
+        writer = await world.join(world.processes["w1"], made(client, (2, 2, 2)))
+        strangers = Strangers(world)
+        for machine in machines:
+            await strangers.take(machine)
+        try:
+            await world.join(world.processes["w1"], writer.append(b"x"))
+        except Exception as error:
+            world.trace.note("w1", repr(error))
+        claims = world.judge.facts.ledger(writer.ledger_id).claims
+        assert not [name for held in claims.values() for name in held if name in ("b1", "b2")]
+        for machine in machines:
+            strangers.leave(machine)
+            assert await world.boot(machine)
+
+    run(world, story())
+
+
+def test_a_new_bookie_at_the_address_of_one_that_is_gone() -> None:
+    world = World(1)
+
+    async def story() -> None:
+        await world.store(world.loop.world, world.rng).initialise()
+        old = world.add_machine("b1")
+        assert await world.boot(old)
+        old.away = True
+        world.crash(old, power=False)
+        new = world.add_machine("b2", host="b1")
+        assert await world.boot(new)
+        await asyncio.sleep(world.metadata.session_timeout_s + 1.0)
+        client = await world.client("w1")
+        writer = await world.join(world.processes["w1"], made(client, (1, 1, 1)))
+        assert await world.join(world.processes["w1"], writer.append(b"x")) == 0
+        assert writer.metadata.last_fragment.ensemble == ("b2",)
+        assert list(world.judge.facts.ledger(writer.ledger_id).claims[0]) == ["b2"]
+
+    run(world, story())
+
+
+def lagging() -> World:
+    world = World(1, metadata="zk+hierarchical")
+    assert isinstance(world.metadata, SimZooKeeper)
+    loop = world.loop
+    world.metadata.lag(2.0, lambda delay_s, go: loop.call_later(delay_s, go, context=loop.world.context))
+    assert world.metadata.follower is not None
+    world.metadata.follower._rng = random.Random(3)
+    return world
+
+
+def test_a_session_on_a_follower_reads_an_older_state_until_it_syncs() -> None:
+    world = lagging()
+
+    async def story() -> None:
+        writer = world.process("w1")
+        first, session = world.stores.open(writer, random.Random(1))
+        assert isinstance(session, SimZkSession)
+        session._lagging = False
+        await world.join(writer, first.initialise())
+        stale = 0
+        for n in range(12):
+            reader = world.process(f"r{n}")
+            second, _ = world.stores.open(reader, random.Random(1))
+            assert isinstance(second, ZooKeeperStore)
+            key = f"/ledgers/key{n}"
+
+            async def look(store: ZooKeeperStore = second, key: str = key) -> bool:
+                await store.keys.sync()
+                await world.join(writer, first.keys.create(key, b"1"))
+                try:
+                    await store.keys.get(key)
+                except NoSuchKey:
+                    await store.keys.sync()
+                    await store.keys.get(key)
+                    return True
+                return False
+
+            stale += await world.join(reader, look())
+        assert 0 < stale < 12, "some sessions are on the follower, others on the leader"
+        assert world.report.reached["metadata read that lags behind"] == stale
+
+    run(world, story())
