@@ -148,9 +148,9 @@ async def test_a_page_that_was_being_written_falls_back_to_the_block_before() ->
     mark = read_mark(page, 7)
     assert mark is not None
     writer = TailPage(memoryview(page), 7, mark)
-    writer.write(Position(3, 1024), 12)
+    writer.write(3, 1024, 12)
     whole = bytes(page)
-    writer.write(Position(3, 2048), 13)
+    writer.write(3, 2048, 13)
     for slot in (0, SECTOR):
         for length in range(0, 100, 3):
             torn = bytearray(page)
@@ -160,8 +160,8 @@ async def test_a_page_that_was_being_written_falls_back_to_the_block_before() ->
             assert found.end in (Position(3, 1024), Position(3, 2048))
             assert found.checksum == (12 if found.end.offset == 1024 else 13)
     assert read_mark(page, 8) is None  # another store's
-    writer.write(Position(5, 512), 14)
-    writer.write(Position(6, 512), 15)
+    writer.write(5, 512, 14)
+    writer.write(6, 512, 15)
     found = read_mark(page, 7)
     assert found is not None
     assert found.earlier == (Position(5, 512), Position(3, 2048))

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 
 from buckram.bookie.group import CommitStats, Group, Waiter
-from buckram.bookie.position import Position
 from buckram.bookie.segments import Segment
 from buckram.bookie.store_errors import StoreError
 from buckram.bookie.tail_page import TailPage
@@ -73,7 +72,6 @@ class GroupCommit:
         self._in_flight: Group | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self.position = Position(0, 0)
         self.page: TailPage | None = None
         self._kicked = self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -284,9 +282,8 @@ class GroupCommit:
         if self.failed is not None:
             return
         self._in_flight = None
-        self.position = end = Position(group.segment.seq, group.end)
         if self.page is not None:
-            self.page.write(end, group.checksum)  # before anybody hears of it
+            self.page.write(group.segment.seq, group.end, group.checksum)  # before anybody hears of it
         if group.size:
             self.groups += 1
             self.bytes += group.size

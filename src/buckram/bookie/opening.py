@@ -311,7 +311,6 @@ class Opening:
         log, mark = self._state.log, self._mark
         assert mark is not None
         log.page = TailPage(self._state.disk.map_page(TAIL), self._state.salt, mark)
-        log.position = mark.end
 
 
 def rescan(state: StoreState, segment: Segment) -> bool:

@@ -120,7 +120,9 @@ class Store(LedgerStates):
     @property
     def position(self) -> Position:
         """Where the durable log ends now; it only grows."""
-        return self._log.position
+        page = self._log.page
+        assert page is not None
+        return page.end
 
     @property
     def failed(self) -> OSError | None:

@@ -24,6 +24,8 @@ _EARLIER = 3
 """Log files before the newest whose ends are kept: so many at most wait for their footers."""
 _SUM = struct.Struct(">I")
 _SIZE = _HEAD.size + _EARLIER * _PAIR.size
+_SLOT = struct.Struct(f"{_HEAD.format}{_EARLIER * _PAIR.size}s")
+_PLACES = (slice(0, _SIZE + 4), slice(SECTOR, SECTOR + _SIZE + 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ def new_page(salt: int, count: int, end: Position, checksum: int) -> bytes:
     """A page with both slots good, to be written and synced before it is mapped."""
     page = memoryview(bytearray(PAGE_BYTES))
     writer = TailPage(page, salt, Mark(count, end, checksum, ()))
-    writer.write(end, checksum)
-    writer.write(end, checksum)
+    writer.write(*end, checksum)
+    writer.write(*end, checksum)
     return bytes(page)
 
 
@@ -66,15 +68,20 @@ class TailPage:
     """Writes the page of one process; `mark` is its newest slot so far."""
 
     def __init__(self, page: memoryview, salt: int, mark: Mark) -> None:
-        self._page, self._salt, self._count, self._end = page, salt, mark.count, mark.end
+        self._page, self._salt, self._count = page, salt, mark.count
+        self._seq, self._offset = mark.end
         self._earlier = bytes(_EARLIER * _PAIR.size)
 
-    def write(self, end: Position, checksum: int) -> None:
+    def write(self, seq: int, offset: int, checksum: int) -> None:
         """The block that ends there is durable. Before anybody hears of it."""
-        if end[0] != self._end[0]:
-            self._earlier = (_PAIR.pack(*self._end) + self._earlier)[: _EARLIER * _PAIR.size]
-        self._end = end
+        if seq != self._seq:
+            self._earlier = (_PAIR.pack(self._seq, self._offset) + self._earlier)[: _EARLIER * _PAIR.size]
+            self._seq = seq
+        self._offset = offset
         self._count = count = self._count + 1
-        body = _HEAD.pack(_MAGIC, self._salt, count, end[0], end[1], checksum) + self._earlier
-        at = count % 2 * SECTOR
-        self._page[at : at + _SIZE + 4] = body + _SUM.pack(crc(body))
+        body = _SLOT.pack(_MAGIC, self._salt, count, seq, offset, checksum, self._earlier)
+        self._page[_PLACES[count & 1]] = body + crc(body).to_bytes(4, "big")
+
+    @property
+    def end(self) -> Position:
+        return Position(self._seq, self._offset)
