@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.crashpoints.workload import Life
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-BUDGET_S = 600.0 if SOAK else 18.0
+CUTS = 60_000 if SOAK else 2000
 STEPS = 400
 
 
@@ -25,10 +24,9 @@ async def live(seed: int, pool: ThreadPoolExecutor, sync: bool = True) -> Life:
 @pytest.mark.slow
 def test_nothing_acknowledged_is_missing_at_any_cut() -> None:
     first = random.SystemRandom().randrange(10**6)
-    deadline = time.monotonic() + BUDGET_S
     cuts, lives, operations = 0, 0, dict[str, int]()
     with ThreadPoolExecutor(1) as pool:
-        while time.monotonic() < deadline:
+        while cuts < CUTS:
             seed = first + lives
             print(f"seed {seed}", flush=True)
             life = asyncio.run(live(seed, pool))
@@ -37,7 +35,6 @@ def test_nothing_acknowledged_is_missing_at_any_cut() -> None:
             for kind, count in life.operations.items():
                 operations[kind] = operations.get(kind, 0) + count
     print(f"{cuts} cuts in {lives} lives: {operations}")
-    assert cuts > 500
     assert {"create", "rename", "remove", "sync_names", "write", "sync"} <= operations.keys()
 
 

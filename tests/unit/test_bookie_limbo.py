@@ -12,7 +12,7 @@ from tests.unit.bookie_kit import KEY, Kit, add, batch, ledger_metadata, running
 
 from buckram.cli.app import run
 from buckram.cli.exits import Exit
-from buckram.core.messages import ListEntries, Read, ReadLac
+from buckram.core.messages import LOSS, BookieInfoReply, GetBookieInfo, ListEntries, Read, ReadLac
 from buckram.disk.local import LOCK_NAME
 from buckram.errors import Code
 from buckram.metadata.store import TreeStore
@@ -120,6 +120,40 @@ async def test_an_operator_clears_it_with_a_command(tmp_path: Path, capfd: pytes
         wire = await kit.wire(3)
         assert (await wire.call(Read(77, 0))).code is Code.NO_LEDGER
         assert (await wire.call(Read(1, 0))).body == stored(1, 0, payload=b"a")
+
+
+async def test_damage_that_clearing_itself_finds_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The operator repaired what loss 1 may have cost. What opening the directory then finds is loss 2."""
+    async def command(*words: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(run, ["bookie", "clear-limbo", "--data", str(tmp_path), "--yes", *words])
+        said = capfd.readouterr()
+        return code, said.out + said.err
+
+    metadata = await damaged(tmp_path)
+    async with running(tmp_path, metadata=metadata) as kit:
+        wire = await kit.wire(3)
+        reply = await wire.call(GetBookieInfo(LOSS))
+        assert isinstance(reply, BookieInfoReply)
+        assert reply.loss == 1
+        for entry in range(3, 6):
+            assert (await wire.call(add(1, entry, payload=b"more of it"))).code is Code.OK
+    active = max(path for path in tmp_path.glob("log-*") if b"more of it" in path.read_bytes())  # noqa: ASYNC240
+    data = bytearray(active.read_bytes())
+    data[data.find(b"more of it")] ^= 1
+    active.write_bytes(bytes(data))
+    for _ in range(2):
+        code, said = await command("--loss", "1")
+        assert code == Exit.USAGE
+        assert "loss 2 was found after loss 1" in said
+    async with running(tmp_path, metadata=metadata) as kit:
+        assert (kit.store.limbo, kit.store.loss) == (True, 2)
+    code, said = await command("--loss", "2")
+    assert code == Exit.OK, said
+    async with running(tmp_path, metadata=metadata) as kit:
+        assert not kit.store.limbo
+        reply = await (await kit.wire(3)).call(GetBookieInfo(LOSS))
+        assert isinstance(reply, BookieInfoReply)
+        assert reply.loss == 0
 
 
 async def test_only_a_bookies_directory_is_cleared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

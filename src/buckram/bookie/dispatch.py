@@ -23,6 +23,7 @@ from buckram.core.context import ReplyContext
 from buckram.core.identity import Identity, Introduction, stranger
 from buckram.core.messages import (
     FREE_DISK_SPACE,
+    LOSS,
     MEMORY_USE,
     TOTAL_DISK_CAPACITY,
     BatchRead,
@@ -199,7 +200,10 @@ class Dispatcher:
         total = space.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None
         free = space.free_bytes if request.requested & FREE_DISK_SPACE else None
         memory = self._memory() if request.requested & MEMORY_USE else ()
-        session.reply(context, BookieInfoReply(Code.OK, total, free, memory))
+        loss = None
+        if request.requested & LOSS:
+            loss = self._store.loss if self._store.limbo else 0
+        session.reply(context, BookieInfoReply(Code.OK, total, free, memory, loss))
 
     def _memory(self) -> list[MemoryUse]:
         budget = self._budget

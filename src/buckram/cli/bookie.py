@@ -15,6 +15,7 @@ from buckram.core.availability import EntryList
 from buckram.core.entry import Digest
 from buckram.core.messages import (
     FREE_DISK_SPACE,
+    LOSS,
     MEMORY_USE,
     TOTAL_DISK_CAPACITY,
     BookieInfoReply,
@@ -100,6 +101,9 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str) -> dict[str, 
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
     """One bookie: address, state, space on its disk, and who in it holds how much memory.
 
+    `loss` is 0, or the number of the newest loss of a bookie that may lack acknowledged data: after the ledgers that
+    name it were repaired, `buckram bookie clear-limbo --loss` takes it.
+
     \b
     Example:
       buckram bookie show bookie-1
@@ -126,15 +130,16 @@ async def _show(uri: str | None, bookie_id: str) -> dict[str, Any]:
     if row is None:
         raise NoSuchBookie(bookie_id)
     if row["state"] == "down":
-        return {**row, "total_bytes": None, "free_bytes": None, "memory": {}}
+        return {**row, "total_bytes": None, "free_bytes": None, "loss": None, "memory": {}}
     async with connected(uri) as client:
-        everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE)
+        everything = GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE | MEMORY_USE | LOSS)
         reply = await client.services.pool.call(bookie_id, everything)
     space = reply if isinstance(reply, BookieInfoReply) and reply.code is Code.OK else None
     return {
         **row,
         "total_bytes": space.total_bytes if space is not None else None,
         "free_bytes": space.free_bytes if space is not None else None,
+        "loss": space.loss if space is not None else None,
         "memory": {u.name: {"bytes": u.bytes, "limit_bytes": u.limit} for u in (space.memory if space else ())},
     }
 

@@ -299,7 +299,7 @@ class ReadLacResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoResponse(_message.Message):
-    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger")
+    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "memory", "cluster", "bookie", "incarnation", "epoch", "wallUs", "features", "highestLedger", "loss")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TOTALDISKCAPACITY_FIELD_NUMBER: _ClassVar[int]
     FREEDISKSPACE_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +311,7 @@ class GetBookieInfoResponse(_message.Message):
     WALLUS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     HIGHESTLEDGER_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     totalDiskCapacity: int
     freeDiskSpace: int
@@ -322,7 +323,8 @@ class GetBookieInfoResponse(_message.Message):
     wallUs: int
     features: int
     highestLedger: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ...) -> None: ...
+    loss: int
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., memory: _Optional[_Iterable[_Union[MemoryUse, _Mapping]]] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ..., wallUs: _Optional[int] = ..., features: _Optional[int] = ..., highestLedger: _Optional[int] = ..., loss: _Optional[int] = ...) -> None: ...
 
 class MemoryUse(_message.Message):
     __slots__ = ("name", "bytes", "limit")

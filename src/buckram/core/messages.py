@@ -20,6 +20,7 @@ LAST_ENTRY: EntryId = -1
 TOTAL_DISK_CAPACITY = 1
 FREE_DISK_SPACE = 2
 MEMORY_USE = 0x100
+LOSS = 0x200
 """Ours; Apache's bookies do not know it and leave it out of the answer."""
 
 
@@ -217,6 +218,8 @@ class BookieInfoReply:
     total_bytes: int | None = None
     free_bytes: int | None = None
     memory: Sequence[MemoryUse] = ()
+    loss: int | None = None
+    """The number of the newest loss of a bookie in limbo, 0 for one that lacks nothing, None when it was not said."""
     identity: Identity | None = None
 
 

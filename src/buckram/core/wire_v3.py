@@ -248,6 +248,8 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             body.freeDiskSpace = reply.free_bytes
         for name, size, limit in reply.memory:
             body.memory.add(name=name, bytes=size, limit=limit)
+        if reply.loss is not None:
+            body.loss = reply.loss
         if reply.identity is not None:
             who = reply.identity
             body.cluster, body.bookie = who.cluster.encode(), who.bookie_id.encode()
@@ -304,7 +306,8 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         total = body.totalDiskCapacity if body.HasField("totalDiskCapacity") else None
         free = body.freeDiskSpace if body.HasField("freeDiskSpace") else None
         memory = tuple(MemoryUse(u.name, u.bytes, u.limit if u.HasField("limit") else None) for u in body.memory)
-        return BookieInfoReply(code, total, free, memory, _identity(body))
+        loss = body.loss if body.HasField("loss") else None
+        return BookieInfoReply(code, total, free, memory, loss, _identity(body))
     if operation == OP_LIST_ENTRIES:
         return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger)
     if operation == OP_START_TLS:
