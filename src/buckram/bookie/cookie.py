@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from buckram.core.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
 from buckram.core.service_info import check_bookie_id
@@ -23,6 +24,7 @@ UNFINISHED_FILE = "VERSION.new"
 DIRECTORY = "buckram"
 """Stands for the directory in the cookie: a directory that is moved or mounted elsewhere is still the same bookie."""
 LARGEST_COOKIE = 64 * 1024
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ async def _create_remote(metadata: MetadataStore, bookie_id: BookieId, record: b
         raise WrongCookie(f"bookie {bookie_id}: another bookie took this id just now; choose another --id") from None
 
 
-async def patiently(rng: random.Random, patience_s: float, attempt: Callable[[], Awaitable[Claim]]) -> Claim:
+async def patiently(rng: random.Random, patience_s: float, attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeat `attempt` while the metadata store does not answer; the last error is raised."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s

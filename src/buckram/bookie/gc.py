@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from buckram.bookie.brake import Brake
 from buckram.bookie.slices import Slices
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
@@ -47,9 +48,24 @@ class _Absent:
         self.ids: array[int] = array("q")
         self.since: array[float] = array("d")
 
+    def keep(self, held: frozenset[LedgerId], before: _Absent) -> None:
+        """Those whose time was over and that stay all the same: they are looked at again in the next round."""
+        both = dict(zip(self.ids, self.since, strict=True))
+        both |= {one: since for one, since in zip(before.ids, before.since, strict=True) if one in held}
+        self.ids, self.since = array("q", sorted(both)), array("d")
+        self.since.extend(both[one] for one in self.ids)
+
     def __contains__(self, ledger_id: LedgerId) -> bool:
         at = bisect_left(self.ids, ledger_id)
         return at < len(self.ids) and self.ids[at] == ledger_id
+
+
+def _report(dead: array[int]) -> None:
+    """Every deletion for absence can be found in the log: the number, and each ledger on a line of its own."""
+    if dead:
+        log.warning("%d ledgers are deleted here, they are in no listing of the metadata store any more", len(dead))
+    for ledger_id in dead:
+        log.info("ledger %d: deleted here, absent from metadata", ledger_id)
 
 
 def is_foreign(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
@@ -66,10 +82,10 @@ class Collector:
 
     def __init__(
         self, store: Store, metadata: MetadataStore, bookie_id: BookieId, config: BookieConfig,
-        on_buried: Callable[[LedgerId], None],
+        on_buried: Callable[[LedgerId], None], brake: Brake | None = None,
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
-        self._config, self._on_buried = config, on_buried
+        self._config, self._on_buried, self._brake = config, on_buried, brake
         self._absent = _Absent()
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
@@ -95,14 +111,26 @@ class Collector:
         StoreError: the store takes no burial now; those not buried yet are in the next round.
         """
         # Own ledgers first: one that is created meanwhile is then not mistaken for a deleted one.
+        if self._brake is not None and not await self._brake.trusted():
+            return array("q")
         own = await self._store.living_ledgers()
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
         dead, absent = await self._twice_absent(missing, began)
         buried: array[int] = array("q")
+        reviewed = True
+        if self._brake is not None:
+            if not await self._brake.trusted():  # what was listed may be another history's
+                return buried
+            reviewed, allowed = await self._brake.released(dead, len(own))
+            if len(allowed) < len(dead):
+                absent.keep(frozenset(dead) - frozenset(allowed), self._absent)
+            dead = allowed
+        _report(dead)
         await self._bury(dead, buried)
         self._absent = absent
-        await self._collect_moved(present, buried)
+        if reviewed:
+            await self._collect_moved(present, buried)
         self.rounds += 1
         return buried
 

@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from buckram.bookie import cookie, superblock
+from buckram.bookie.brake import Brake
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.metrics import parse_address, serve_metrics
+from buckram.bookie.position import Claim
 from buckram.bookie.registration import PATIENCE_S, Registration
 from buckram.bookie.server import BookieServer, Service
 from buckram.bookie.store import Store
+from buckram.bookie.witness import Witness
 from buckram.config import BookieConfig, NetConfig, StoreConfig
-from buckram.core.identity import IDENTITY, IDENTITY_PROPERTY, Identity, Introduction
+from buckram.core.identity import IDENTITY, IDENTITY_PROPERTY, SUSPECT, Identity, Introduction
 from buckram.core.service_info import ADMISSION_PROPERTY
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
@@ -58,6 +61,7 @@ class Bookie:
         self.store: Store | None = None
         self.collector: Collector | None = None
         self.info: BookieInfo | None = None
+        self.witness: Witness | None = None
         self._cluster = ""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._stopped = False
@@ -82,8 +86,19 @@ class Bookie:
         port = await self._server.listen()
         address = self._advertised(port)
         claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
-        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng)
+        witness = self.witness = Witness(
+            self._disk, self._metadata, claimed.bookie_id, self._runtime.rng, self._runtime.stats,
+            on_change=self._trust_changed,
+        )
+        known = await cookie.patiently(
+            self._runtime.rng, PATIENCE_S, lambda: witness.prepare(first_start=claimed.first_start)
+        )
+        store = self.store = Store.open(
+            self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known
+        )
         cookie.finish(self._disk, claimed)
+        witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
+        witness.contact = lambda: (str(address), store.highest_ledger)
         properties = self._properties | {INCARNATION: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
         if self._config.admission != "known":
             properties[ADMISSION_PROPERTY] = self._config.admission
@@ -97,13 +112,21 @@ class Bookie:
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
         await handover.end_previous()
-        self._registration = Registration(self._metadata, self.info, self._runtime.rng, handover.remember)
+        self._registration = Registration(
+            self._metadata, self.info, self._runtime.rng, handover.remember, witness.confirm
+        )
+        self._trust_changed()
         await self._registration.start(readonly=not store.is_writable)
         if store.failed is not None:
             raise store.failed  # it served for a moment; what it said was durable
         store.on_space_change(self._space_changed)
         self._space_changed()
-        self.collector = Collector(store, self._metadata, claimed.bookie_id, self._config, self.service.buried)
+        self._scope.spawn(witness.run(), "witness")
+        witness.wake()
+        self.collector = Collector(
+            store, self._metadata, claimed.bookie_id, self._config, self.service.buried, Brake(
+                self._metadata, claimed.bookie_id, witness, self._runtime.stats)
+        )
         self._scope.spawn(self.collector.run(), "collection")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
@@ -116,11 +139,14 @@ class Bookie:
         """What this bookie says of itself to clients that introduce themselves."""
         return Identity(
             self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(),
-            highest_ledger=store.highest_ledger,
+            highest_ledger=store.highest_ledger, epoch=self.witness.epoch if self.witness else 0,
+            features=SUSPECT if self.witness and self.witness.suspect else 0,
         )
 
     def _introduced(self, introduction: Introduction) -> None:
         """A client said which metadata epoch it has seen."""
+        if self.witness is not None:
+            self.witness.heard(introduction.epoch)
 
     async def _claim(self, address: BookieAddress) -> cookie.Claim:
         return await cookie.claim(
@@ -149,6 +175,8 @@ class Bookie:
             self._server.quiesce()
             await self._finish_commits(store)
         await self._scope.close()
+        if graceful and self.witness is not None and store is not None and store.failed is None:
+            await self.witness.end()
         if self._registration is not None:
             await self._registration.close(unregister=True)
         if self.service is not None:
@@ -168,6 +196,16 @@ class Bookie:
         except TimeoutError:
             log.warning("the last commit did not finish within 10 s; stopping without it")
         await asyncio.sleep(0)
+
+    def _trust_changed(self) -> None:
+        """A store that went back is told nothing, and nothing is taken for which it would have to be believed."""
+        if self.witness is None or self.store is None:
+            return
+        suspect = bool(self.witness.suspect)
+        self.store.suspended = suspect
+        if self._registration is not None:
+            self._registration.set_withdrawn(suspect)
+        self._space_changed()
 
     def _space_changed(self) -> None:
         if self._registration is not None and self.store is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from buckram.errors import MetadataError, MetadataUnavailable
 from buckram.net.tasks import TaskScope
@@ -23,16 +23,23 @@ UNREGISTER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
+async def _always() -> bool:
+    return True
+
+
 class Registration:
     """Keeps one bookie registered. `start` registers and raises what went wrong; afterwards it tries for ever.
 
-    `before` is called ahead of each attempt."""
+    `before` is called ahead of each attempt, and `trusted` asked: in a store that is not, nothing is registered, and
+    what was is taken back, until `set_withdrawn(False)`."""
 
     def __init__(
         self, metadata: MetadataStore, info: BookieInfo, rng: random.Random,
-        before: Callable[[], None] = lambda: None,
+        before: Callable[[], None] = lambda: None, trusted: Callable[[], Awaitable[bool]] = _always,
     ) -> None:
         self._metadata, self._info, self._rng, self._before = metadata, info, rng, before
+        self._trusted = trusted
+        self._withdrawn = False
         self._scope = TaskScope("registration")
         self._changed = asyncio.Event()
         self._readonly = False
@@ -64,6 +71,12 @@ class Registration:
             self._readonly = readonly
             self._changed.set()
 
+    def set_withdrawn(self, withdrawn: bool) -> None:
+        """Be in no list of bookies, or in one again; takes effect in the background."""
+        if withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
+            self._changed.set()
+
     async def close(self, *, unregister: bool) -> None:
         """Stop; with `unregister` the registration goes at once instead of with the session."""
         self._closing = True
@@ -85,6 +98,12 @@ class Registration:
     async def _register(self) -> None:
         readonly = self._readonly
         self._changed.clear()
+        if not self._withdrawn and not await self._trusted():
+            self._withdrawn = True
+        if self._withdrawn:
+            await self._metadata.unregister(self._info.bookie_id)
+            self.registered = False
+            return
         self._before()
         await self._metadata.register(self._info, readonly=readonly)
         if readonly == self._readonly and not self._changed.is_set():
@@ -97,7 +116,8 @@ class Registration:
             while not self._closing:
                 try:
                     await self._register()
-                    log.info("bookie %s: registered, read-only: %s", self._info.bookie_id, self._readonly)
+                    how = "withdrawn" if self._withdrawn else f"registered, read-only: {self._readonly}"
+                    log.info("bookie %s: %s", self._info.bookie_id, how)
                     break
                 except MetadataError as error:
                     level = logging.INFO if isinstance(error, MetadataUnavailable) else logging.WARNING

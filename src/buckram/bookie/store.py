@@ -63,6 +63,8 @@ class Store(LedgerStates):
             self._failed, CommitStats(stats),
         )
         self._log.on_full = self._maintenance.measure
+        self.suspended = False
+        """No adds are taken, whatever room there is."""
         self._table = state.table = LedgerTable(
             config.ledger_cache_entries, state.losses, state.uncovered, self._maintenance.mend
         )
@@ -131,12 +133,12 @@ class Store(LedgerStates):
 
     @property
     def is_writable(self) -> bool:
-        return self._state.space.writable and self._log.failed is None
+        return self._state.space.writable and self._log.failed is None and not self.suspended
 
     @property
     def reserve_usable(self) -> bool:
         """Recovery adds and fences still have room."""
-        return self._state.space.reserve_usable and self._log.failed is None
+        return self._state.space.reserve_usable and self._log.failed is None and not self.suspended
 
     def on_space_change(self, callback: Callable[[], None]) -> None:
         """Called when `is_writable` changed."""

@@ -124,6 +124,15 @@ def _history(what: str, fields: dict[str, Any]) -> History:
     )
 
 
+def encode_word(nonce: str) -> bytes:
+    """The word that collection may go on, once for each bookie."""
+    return json.dumps({"nonce": nonce}).encode()
+
+
+def parse_word(key: str, record: bytes) -> str:
+    return _text(key, _object(key, record), "nonce")
+
+
 def encode_statement(value: Statement) -> bytes:
     return json.dumps(asdict(value)).encode()
 

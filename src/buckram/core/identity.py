@@ -15,6 +15,8 @@ IDENTITY_PROPERTY = "buckram.identity"
 IDENTITY = "1"
 NAMES_LEDGERS = 1
 """A feature: it understands the packet that names a ledger's birth."""
+SUSPECT = 2
+"""Not a feature but a state: the metadata store went back as it sees it, and it serves nothing but reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from buckram.errors import InvalidArgument
 from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId
 
 _DIGITS = 19
+WITNESSES, SUSPECTS, BRAKES, COLLECT = "witness", "suspects", "brakes", "collect"
+"""Below ClusterLayout.own: what bookies say to prove a store's past, who found that it went back, whose collection
+waits, and the word that lets it go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,6 @@ class ClusterLayout(ABC):
     @property
     def history(self) -> str:
         return f"{self.own}/history"
-
-    @property
-    def witnesses(self) -> str:
-        return f"{self.own}/witness"
-
-    @property
-    def suspects(self) -> str:
-        return f"{self.own}/suspects"
-
-    @property
-    def collect(self) -> str:
-        return f"{self.own}/collect"
 
     @abstractmethod
     def ledger(self, ledger_id: LedgerId) -> str:

@@ -34,6 +34,10 @@ class LedgerTree(Protocol):
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
         ...
 
+    async def next_id(self) -> LedgerId:
+        """No id from this one on was ever allocated."""
+        ...
+
     async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
         """Ascending ids greater than `after`; empty means the end, a failure raises."""
         ...
@@ -96,6 +100,13 @@ class FolderTree:
                 self._id_block = min(2 * self._id_block, _MAX_ID_BLOCK)
             ledger_id, self._ids = self._ids[0], self._ids[1:]
             return ledger_id
+
+    async def next_id(self) -> LedgerId:
+        key = self._layout.next_ledger_id
+        try:
+            return _number(key, (await self._keys.get(key)).value)
+        except NoSuchKey:
+            return 0
 
     async def _take_ids(self, count: int) -> range:
         """Move the counter on by `count`. Ids of a process that ends are never given again."""

@@ -76,6 +76,10 @@ class TreeStore:
         return self._keys
 
     @property
+    def own(self) -> str:
+        return self._layout.own
+
+    @property
     def layout(self) -> ClusterLayout:
         return self._layout
 
@@ -132,6 +136,10 @@ class TreeStore:
     async def allocate_ledger_id(self) -> LedgerId:
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
         return await self.ledgers.allocate()
+
+    async def next_ledger_id(self) -> LedgerId:
+        """No id from this one on was ever allocated."""
+        return await self.ledgers.next_id()
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
         """Create the record. LedgerExists unless the existing one carries the same non-zero creator token.

@@ -79,6 +79,24 @@ class LedgerIds:
             self._long = True
         return await self._draw_long()
 
+    async def next(self, manager: Manager) -> LedgerId:
+        """What the next draw gives at least; nothing is drawn."""
+        folder = f"{self._root}/{manager.id_folder}" if manager.id_folder else self._root
+        if not manager.short_ids:
+            try:
+                highs = _numbers(await self._session.children(self._high_root), HIGH_PREFIX, self._limit)
+            except NoSuchKey:
+                highs = []
+            if highs:
+                high = max(highs)
+                return high << 32 | await self._given(f"{self._high_root}/{HIGH_PREFIX}{high:010d}")
+        return await self._given(folder)
+
+    async def _given(self, folder: str) -> int:
+        """How many children a folder ever had, which is the next number of a sequence in it."""
+        stat = await self._session.exists(folder)
+        return 0 if stat is None else ((stat.cversion & 0xFFFF_FFFF) + stat.children) // 2
+
     @property
     def _high_root(self) -> str:
         return f"{self._root}/idgen-long"

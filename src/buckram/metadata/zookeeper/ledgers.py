@@ -103,6 +103,9 @@ class ApacheTree:
             await asyncio.gather(*map(self._forget, self._ids.take_all_used()))
         return ledger_id
 
+    async def next_id(self) -> LedgerId:
+        return await self._ids.next(await self.manager())
+
     async def create(self, ledger_id: LedgerId, record: bytes) -> int:
         """Make the record and, in the same request, delete the node that gave an id: nobody waits for that."""
         key = f"{self._root}/{(await self._pinned()).path(ledger_id)}"

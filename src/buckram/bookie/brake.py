@@ -1,0 +1,83 @@
+"""What keeps a bookie from deleting for absence: a listing is only as good as the store that it comes from.
+
+Nothing goes that the store cannot have known: ids that it never gave. Much at once goes only after somebody said so,
+and so does everything after a restore, until somebody has looked at what the restored store does not know. Gathering
+what is absent is gc's matter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from array import array
+
+from buckram.bookie.notes import Note
+from buckram.bookie.witness import Witness
+from buckram.core.history import parse_word
+from buckram.errors import NoSuchKey
+from buckram.metadata.layout import BRAKES, COLLECT
+from buckram.seams import MetadataStore, Stats
+from buckram.types import BookieId
+
+log = logging.getLogger("buckram.bookie")
+AT_LEAST, SHARE = 1000, 0.2
+"""So many ledgers, or that share of a bookie's, may go in one round without a word."""
+
+
+class Brake:
+    """Asked once in each round of collection."""
+
+    def __init__(self, metadata: MetadataStore, bookie_id: BookieId, witness: Witness, stats: Stats) -> None:
+        self._metadata, self._witness = metadata, witness
+        self._note = Note(metadata, f"{metadata.own}/{BRAKES}/{bookie_id}")
+        self._word = f"{metadata.own}/{COLLECT}"
+        self._gauge = stats.gauge(
+            "buckram_bookie_collection_waiting_ledgers", "ledgers that wait for `buckram cluster collect --yes`"
+        )
+        self._above_gauge = stats.gauge(
+            "buckram_bookie_collection_unknown_ledgers", "ledgers kept because the metadata store never gave their ids"
+        )
+        self.waiting = 0
+        self.above = 0
+
+    async def trusted(self) -> bool:
+        """Whether the store may be asked what is there. MetadataError when it cannot be said."""
+        return await self._witness.confirm()
+
+    async def released(self, dead: array[int], own: int) -> tuple[bool, array[int]]:
+        """Whether this history was looked at by somebody, and which of the ledgers, all twice absent, may go."""
+        below = await self._metadata.next_ledger_id()
+        known = array("q", (one for one in dead if one < below))
+        self.above = len(dead) - len(known)
+        self._above_gauge.set(self.above)
+        word = await self._word_given()
+        if word and word != self._witness.memory.collected:
+            await self._witness.remember_collection(word)  # first: it counts once, also if this process ends now
+            log.warning("collection goes on, as it was told: %d ledgers may go", len(known))
+            await self._wait_for_word(0)
+            return True, known
+        reviewed = self._witness.reviewed
+        if known and (not reviewed or len(known) > max(AT_LEAST, int(SHARE * own))):
+            await self._wait_for_word(len(known))
+            return reviewed, array("q")
+        await self._wait_for_word(0)
+        return reviewed, known
+
+    async def _word_given(self) -> str:
+        try:
+            return parse_word(self._word, (await self._metadata.keys.get(self._word)).value)
+        except NoSuchKey:
+            return ""
+
+    async def _wait_for_word(self, ledgers: int) -> None:
+        if ledgers and ledgers != self.waiting:
+            log.warning(
+                "%d ledgers of this bookie are absent from the metadata store, more than go unasked: look at "
+                "`buckram cluster salvage`, then say `buckram cluster collect --yes`", ledgers,
+            )  # fmt: skip
+        self.waiting = ledgers
+        self._gauge.set(ledgers)
+        if ledgers or self.above:
+            await self._note.leave(json.dumps({"waiting": ledgers, "unknown": self.above}).encode())
+        else:
+            await self._note.take_back()

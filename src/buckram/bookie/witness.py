@@ -1,0 +1,286 @@
+"""The witness: what the metadata store knows of this bookie, and whether the store is still the one that knew it.
+
+A key of the store says how far the bookie's files are; the file WITNESS in the directory says what the store confirmed
+last. A store behind the file went back: the bookie is *suspect* then, and takes part in nothing but reads until the
+store is what it was, or somebody has accepted what it is now. What counts as behind is core/history's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from buckram.bookie.notes import Note
+from buckram.bookie.position import Claim, Position
+from buckram.core.history import (
+    HIGHEST_EPOCH,
+    LONGEST_RECORD,
+    Confirmed,
+    Memory,
+    Statement,
+    encode_memory,
+    encode_statement,
+    judge,
+    learn,
+    parse_memory,
+    parse_statement,
+)
+from buckram.errors import (
+    AccessRefused,
+    CorruptStore,
+    KeyExists,
+    MalformedRecord,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    StoreReplaced,
+    VersionConflict,
+)
+from buckram.metadata.layout import SUSPECTS, WITNESSES
+from buckram.seams import Disk, MetadataStore, Stats, Write
+from buckram.types import BookieId, History
+
+log = logging.getLogger("buckram.bookie")
+FILE = "WITNESS"
+NEW_FILE = "WITNESS.new"
+LOOK_S = 2.0
+"""How long a store that went back may go unnoticed where nothing needs it, and how far behind a key may be."""
+FAREWELL_S = 5.0
+
+
+class Witness:
+    """Looks at the store, and says in it how far the bookie is. `prepare` before the store of entries is opened, then
+    `where` and `contact` are set, then `run`; `end` at a clean stop.
+
+    `on_change` is called when `suspect` changed. `contact` gives the host:port under which the bookie can be asked
+    while it is not registered, and its highest ledger id.
+    """
+
+    def __init__(
+        self, disk: Disk, metadata: MetadataStore, bookie_id: BookieId, rng: random.Random, stats: Stats,
+        *, on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._disk, self._metadata, self._rng, self._bookie_id = disk, metadata, rng, bookie_id
+        self._key = f"{metadata.own}/{WITNESSES}/{bookie_id}"
+        self._note = Note(metadata, f"{metadata.own}/{SUSPECTS}/{bookie_id}")
+        self._on_change = on_change
+        self._lock = asyncio.Lock()
+        self._looks = 0
+        self._wake = asyncio.Event()
+        self._told: Claim | None = None
+        self._unsaved = False
+        self.memory = Memory()
+        self.history = History()
+        """What the store said at the last look."""
+        self.suspect = ""
+        """Why the store is not believed; "" when it is."""
+        self.where: Callable[[], Claim] = lambda: Claim("", 0, Position(0, 0))
+        self.contact: Callable[[], tuple[str, int]] = lambda: ("", -1)
+        self._suspect_gauge = stats.gauge(
+            "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"
+        )
+        self._epoch_gauge = stats.gauge("buckram_bookie_metadata_epoch", "the highest epoch of metadata heard of")
+
+    @property
+    def epoch(self) -> int:
+        return self.memory.epoch
+
+    @property
+    def reviewed(self) -> bool:
+        """Whether nobody restored this history, or somebody has looked at it since."""
+        return self.memory.reviewed == self.memory.history.restore
+
+    # Beginning and end
+
+    async def prepare(self, *, first_start: bool) -> Claim | None:
+        """Look for the first time: how far the directory was when the store heard of it last. MetadataUnavailable."""
+        self.memory = _read(self._disk)
+        found = await self._look()
+        self._metadata.on_session_lost(self._wake.set)
+        if first_start or found is None or self.suspect:
+            return None  # an empty directory under a known id was let in by who removed the cookie
+        value = found.value
+        return Claim(value.incarnation, value.starts, Position(value.seq, value.offset))
+
+    async def run(self) -> None:
+        """Look and tell every few seconds, until cancelled."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LOOK_S
+        while True:
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            due = loop.time() + LOOK_S * (0.75 + self._rng.random() / 2)
+            try:
+                async with self._lock:
+                    await self._look_and_tell()
+            except MetadataError as error:
+                log.debug("the metadata store is not there to be looked at: %s", error)
+
+    async def end(self) -> None:
+        """Say how far the directory is when nothing more is written to it."""
+        try:
+            async with asyncio.timeout(FAREWELL_S), self._lock:
+                await self._look_and_tell()
+                await self._note.take_back()
+        except (MetadataError, TimeoutError) as error:
+            log.info("the metadata store was not told of the stop: %s", error)
+
+    def wake(self) -> None:
+        """Something is written that the store should hear of soon, or the log goes on in a new file."""
+        self._wake.set()
+
+    def heard(self, epoch: int) -> None:
+        """Somebody of this cluster has seen that epoch."""
+        if self.epoch < epoch <= HIGHEST_EPOCH:
+            self.memory, self._unsaved = replace(self.memory, heard=epoch), True
+            self._epoch_gauge.set(self.epoch)
+            self._wake.set()
+
+    async def confirm(self) -> bool:
+        """Whether the store is believed, by a look that begins after this call; those who wait share it.
+
+        MetadataUnavailable: it cannot be looked at now.
+        """
+        mine = self._looks + 1
+        async with self._lock:
+            if self._looks < mine:
+                await self._look()
+        return not self.suspect
+
+    # Looking
+
+    async def _look(self) -> Confirmed | None:
+        """Read and judge. What the store says of its own absence is judged, too; only silence is not."""
+        self._looks += 1
+        try:
+            history, found = await self._read_store()
+            if not history.epoch and not self.epoch:
+                history = await self._metadata.begin_history()
+            verdict = judge(self.memory, history, found)
+        except (MetadataUnavailable, AccessRefused):
+            raise
+        except MetadataError as error:
+            self._believe(f"it cannot be read: {error}")
+            return None
+        self.history = history
+        self._believe(verdict.why)
+        return found
+
+    async def _read_store(self) -> tuple[History, Confirmed | None]:
+        try:
+            history = await self._metadata.history()
+        except StoreReplaced as error:
+            self._believe(str(error))  # first, so that nobody uses what is opened next before it was looked at
+            await self._metadata.reopen()
+            history = await self._metadata.history()
+        await self._metadata.instance_id()  # a cluster of Buckram's own, and the one from before
+        try:
+            found = await self._metadata.keys.get(self._key)
+        except NoSuchKey:
+            return history, None
+        return history, Confirmed(found.version, parse_statement(self._key, found.value))
+
+    def _believe(self, why: str) -> None:
+        if why == self.suspect:
+            return
+        was, self.suspect = self.suspect, why
+        self._suspect_gauge.set(1 if why else 0)
+        if why:
+            log.error(
+                "bookie %s: the metadata store went back: %s. Nothing but reads is served; put the right store back, "
+                "or see `buckram cluster check` and `buckram cluster accept-restore`", self._bookie_id, why,
+            )  # fmt: skip
+        else:
+            log.warning("bookie %s: the metadata store is believed again; it was not: %s", self._bookie_id, was)
+        self._on_change()
+
+    # Telling
+
+    async def _look_and_tell(self) -> None:
+        if self._unsaved:
+            await self._remember(self.memory)
+        found = await self._look()
+        if self.suspect:
+            await self._note.leave(self._note_text())
+            return
+        await self._note.take_back()
+        where, known = self.where(), self.memory.confirmed
+        if where == self._told and found == known and self.history == self.memory.history:
+            return
+        value = Statement(
+            where.incarnation, where.starts, *where.position, self.history.epoch, self.history.restore,
+            f"{self._rng.getrandbits(64):016x}",
+        )  # fmt: skip
+        try:
+            version = await self._write(value, found)
+        except (KeyExists, VersionConflict, NoSuchKey) as error:
+            log.warning("bookie %s: somebody else writes its witness key: %s", self._bookie_id, error)
+            return  # the next look judges what is there
+        if self.history.epoch > self.memory.history.epoch > 0:
+            log.warning("bookie %s: goes on with epoch %d of metadata", self._bookie_id, self.history.epoch)
+        await self._remember(learn(self.memory, self.history, Confirmed(version, value)))
+        self._told = where
+
+    async def _write(self, value: Statement, found: Confirmed | None) -> int:
+        record = encode_statement(value)
+        if found is None:
+            return await self._metadata.keys.create(self._key, record)
+        return await self._metadata.keys.set(self._key, record, found.version)
+
+    async def remember_collection(self, nonce: str) -> None:
+        """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
+        async with self._lock:
+            await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore))
+
+    async def _remember(self, memory: Memory) -> None:
+        self.memory = replace(memory, heard=max(memory.heard, self.memory.heard))
+        self._unsaved = False
+        self._epoch_gauge.set(self.epoch)
+        record = encode_memory(self.memory)
+        await self._disk.offload(lambda: write_file(self._disk, record))
+
+    def _note_text(self) -> bytes:
+        """Where the bookie can be asked, for who sets the store right: it is in no list of bookies now."""
+        address, highest = self.contact()
+        return json.dumps({
+            "why": self.suspect, "address": address, "epoch": self.epoch, "restore": self.memory.history.restore,
+            "highest_ledger": highest, "incarnation": self.where().incarnation,
+        }).encode()  # fmt: skip
+
+
+def _read(disk: Disk) -> Memory:
+    if FILE not in disk.names():
+        return Memory()
+    file = disk.open(FILE)
+    try:
+        record = file.read(0, min(file.size(), LONGEST_RECORD))
+    finally:
+        file.close()
+    try:
+        return parse_memory(FILE, record)
+    except MalformedRecord as error:
+        raise CorruptStore(
+            f"{error}; the file says what the metadata store knew of this bookie. Remove it only when the store was "
+            "not restored or replaced"
+        ) from None
+
+
+def write_file(disk: Disk, record: bytes) -> None:
+    """Replace the file: after a crash it is the old one or the new one. Blocking."""
+    if NEW_FILE in disk.names():
+        disk.remove(NEW_FILE)
+    file = disk.open(NEW_FILE, create=True)
+    try:
+        disk.write_now([Write(file, 0, [record])])
+    finally:
+        file.close()
+    disk.rename(NEW_FILE, FILE)
+    disk.sync_names()
