@@ -241,11 +241,12 @@ class Witness:
             await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore))
 
     async def _remember(self, memory: Memory) -> None:
-        self.memory = replace(memory, heard=max(memory.heard, self.memory.heard))
         self._unsaved = False
-        self._epoch_gauge.set(self.epoch)
-        record = encode_memory(self.memory)
+        memory = replace(memory, heard=max(memory.heard, self.memory.heard))
+        record = encode_memory(memory)
         await self._disk.offload(lambda: write_file(self._disk, record))
+        self.memory = replace(memory, heard=max(memory.heard, self.memory.heard))
+        self._epoch_gauge.set(self.epoch)
 
     def _note_text(self) -> bytes:
         """Where the bookie can be asked, for who sets the store right: it is in no list of bookies now."""

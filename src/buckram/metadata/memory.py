@@ -139,6 +139,30 @@ class MemoryTree:
         with self._lock:
             return {key: KeyValue(node.value, node.version) for key, node in sorted(self._nodes.items())}
 
+    def lasting(self) -> dict[str, KeyValue]:
+        """As `snapshot`, without what is bound to sessions: what a copy of a store is good for."""
+        with self._lock:
+            return {
+                key: KeyValue(node.value, node.version)
+                for key, node in sorted(self._nodes.items()) if node.session is None
+            }  # fmt: skip
+
+    def put_back(self, copy: dict[str, KeyValue]) -> None:
+        """Become what `lasting` gave earlier, as a store that is restored by hand does; all sessions are lost."""
+        for session in list(self._sessions):
+            self.expire(session)
+        with self._lock:
+            places = [("value", key) for key in self._nodes.keys() | copy.keys()]
+            places += [("children", parent) for parent in self._children]
+            self._nodes.clear()
+            self._children.clear()
+            for key, found in sorted(copy.items()):
+                node = _Node(found.value, None)
+                node.version = found.version
+                self._insert(key, node)
+            self._fired += sorted(places)
+            self._fire()
+
     def _require(self, session: int) -> None:
         if session not in self._sessions:
             raise MetadataUnavailable(f"metadata session {session} has ended; open a new one")
