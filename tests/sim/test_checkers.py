@@ -44,6 +44,15 @@ from tests.sim.bad_peers import (
     wrong_key_accepted,
     wrong_key_stored,
 )
+from tests.sim.bad_recoveries import (
+    acknowledged_by_a_liar_alone,
+    closed_although_a_copy_came,
+    closed_before_a_member_was_heard,
+    closed_below_a_header,
+    closed_below_a_sealed_lac,
+    closed_with_a_liar_alone,
+    lied_about_and_cut_off,
+)
 from tests.sim.bad_writers import (
     ack_after_close,
     ack_never_told,
@@ -95,8 +104,9 @@ def test_a_good_recovery_has_no_violation() -> None:
 
 
 BAD = {
-    "S1": [closed_below_an_ack, ack_after_close], "S2": [closed_twice, reopened], "S3": [moved_away_from_its_copies],
-    "S4": [one_copy_of_two, copies_outside_the_record], "S5": [closed_with_one_copy],
+    "S1": [closed_below_an_ack, ack_after_close, lied_about_and_cut_off], "S2": [closed_twice, reopened],
+    "S3": [moved_away_from_its_copies], "S5": [closed_with_one_copy, closed_with_a_liar_alone],
+    "S4": [one_copy_of_two, copies_outside_the_record, acknowledged_by_a_liar_alone],
     "S6": [another_payload_stored, sent_as_something_else], "S7": [another_length_stored],
     "S8": [acks_out_of_order, ack_never_told], "S9": [closed_beyond_what_was_sent],
     "S10": [the_same_member_twice, fragment_below_an_ack], "S11": [guessed_version],
@@ -108,7 +118,9 @@ BAD = {
     "F7": [recovery_reads_elsewhere], "F8": [ensembles_published_in_recovery], "F9": [recovery_below_the_last_fragment],
     "F10": [lac_beyond_the_end], "F11": [ack_long_after_the_fence], "F12": [recoveries_lose_an_ack],
     "F13": [closed_by_guessing], "F14": [wrong_key_accepted, wrong_key_stored], "F15": [loser_reports_its_own],
-    "F16": [open_fences, open_writes_metadata], "F17": [collects_an_open_ledger], "M1": [explicit_gap, new_id_refused],
+    "F16": [open_fences, open_writes_metadata], "F17": [collects_an_open_ledger],
+    "F18": [closed_although_a_copy_came, closed_before_a_member_was_heard],
+    "F19": [closed_below_a_header, closed_below_a_sealed_lac], "M1": [explicit_gap, new_id_refused],
     "M2": [force_without_the_data], "M3": [deferred_ensemble_changes], "M4": [ack_that_would_not_survive],
     "M5": [one_rack], "M6": [one_rack_in_the_record], "M7": [replaced_without_copies], "M10": [ack_after_delete],
     "L3": [append_never_ends], "L4": [quorum_but_no_ack], "L8": [poll_without_end], "L9": [gives_up_too_soon],

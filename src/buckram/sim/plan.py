@@ -20,6 +20,7 @@ SHAPES = (
     (4, 3, 2), (4, 2, 2), (4, 2, 1), (4, 4, 3), (5, 3, 2), (5, 2, 2), (5, 3, 3), (4, 3, 3), (1, 1, 1), (2, 1, 1),
     (3, 1, 1), (5, 5, 3),
 )  # fmt: skip
+LIED_TO = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (5, 5, 3))
 METADATA = ("memory",) * 8 + ("zk+hierarchical", "zk+hierarchical", "zk+longhierarchical", "zk+flat")
 """A third of the lives on a simulated ZooKeeper. Drawn by itself, so that it changes nothing else of a life."""
 
@@ -100,6 +101,8 @@ def make_cluster(seed: int) -> Plan:
     elif kind < 0.30:
         plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
         plan.faults = [fault for fault in plan.faults if not stories()[fault].damages] or ["cut"]
+        _suit_liar(plan)
+        shape = plan.shape
     plan.attacker = rng.random() < 0.06
     plan.deleting = rng.random() < 0.12
     plan.repairing = rng.random() < 0.15
@@ -121,6 +124,15 @@ def make_cluster(seed: int) -> Plan:
     plan.metadata = random.Random(f"metadata kind {seed}").choice(METADATA)
     _set_pace(plan)
     return plan
+
+
+def _suit_liar(plan: Plan) -> None:
+    """What one liar may not break needs Qa >= 2; three quarters of its lives have it, drawn by themselves."""
+    rng = random.Random(f"liar {plan.seed}")
+    if plan.shape[2] < 2 and rng.random() < 0.75:
+        plan.shape = rng.choice(LIED_TO)
+        plan.bookies = max(plan.bookies, min(5, plan.shape[0] + rng.choice((0, 1))))
+    plan.entries = max(plan.entries, rng.choice((3, 5, 12)))
 
 
 def _suit_faults(plan: Plan) -> None:

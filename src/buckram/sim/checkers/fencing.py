@@ -181,6 +181,12 @@ class RecovererSide(Checker):
         who = (request.client, request.ledger)
         if answer.code is Code.OK and request.entry >= 0:
             self.report.situation("recovery found an entry above the LAC")
+            ledger = self.facts.ledgers.get(request.ledger)
+            denied = self._denied.get(who, {}).get(request.entry, {})
+            if ledger is not None and ledger.metadata is not None and (
+                len(denied) > ledger.metadata.write_quorum - ledger.metadata.ack_quorum
+            ):
+                self.report.situation("denials overruled by a copy")
         if answer.code is Code.OK or answer.negative:
             self._known.setdefault(who, {})[request.bookie] = True
         if answer.negative and request.entry >= 0:

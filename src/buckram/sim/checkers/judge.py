@@ -10,10 +10,12 @@ from buckram.core.metadata_codec import parse
 from buckram.errors import BuckramError, Code
 from buckram.metadata.layout import ClusterLayout, Layout
 from buckram.seams import KeyValue
+from buckram.sim.checkers.absence import Absence
 from buckram.sim.checkers.base import Checker, Insert, ReadResult
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts
 from buckram.sim.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, WriterSide
 from buckram.sim.checkers.liveness import Progress
+from buckram.sim.checkers.lying import UnderALiar
 from buckram.sim.checkers.modes import EntriesOnDisk, Modes
 from buckram.sim.checkers.reading import Completions, Reads
 from buckram.sim.checkers.report import Report
@@ -47,7 +49,9 @@ class Judge:
             Durability(facts, report), Content(facts, report), self.order, Metadata(facts, report),
             BookieSide(facts, report, senses.fenced_on_disk, senses.now), RecovererSide(facts, report),
             WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report),
-            Completions(facts, report), Modes(facts, report, senses.entries_on_disk), self.progress,
+            Completions(facts, report), Modes(facts, report, senses.entries_on_disk),
+            UnderALiar(facts, report, senses.now, senses.steady),
+            Absence(facts, report, senses.now, senses.steady), self.progress,
         ]  # fmt: skip
         self.wire = Wire(senses.now, WireEvents(
             self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered))
@@ -270,6 +274,8 @@ class Judge:
         if any(count and lid == ledger_id and name != client for (name, lid), count in self.facts.recovering.items()):
             self.report.situation("recovery started by a second client")
         ledger.recovery_attempts += 1
+        for checker in self.checkers:
+            checker.recovery_begins(ledger, client)
         self._count(self.facts.recovering, client, ledger_id, 1)
 
     def recovery_ends(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:

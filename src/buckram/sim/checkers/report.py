@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 INVARIANTS = tuple(
-    [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in range(1, 18)]
+    [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in range(1, 20)]
     + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 15)]
 )
 """All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""
 
 SITUATIONS = (
+    "denials overruled by a copy", "recovery refused below a promise", "liar convicted",
     "recovery found an entry above the LAC", "recovery wrote entries back", "two recoverers in write-back",
     "cas conflict in ensemble change", "cas conflict in close", "cas conflict in recovery",
     "ensemble change with adds in flight and E > Qw", "two members changed at once", "completed add lost its quorum",

@@ -11,13 +11,17 @@ from buckram.types import EntryId, LedgerMetadata, LedgerState
 
 
 class Durability(Checker):
-    """S1, S3, S4, S5, S9, S12: what is acknowledged stays, where metadata says it is."""
+    """S1, S3, S4, S5, S9, S12: what is acknowledged stays, where metadata says it is.
+
+    Where a bookie lies its claims count here as any other's; what must hold of honest ones is judged in lying.py, and
+    so is S1, which a liar may break for a recovery that cannot reach the others.
+    """
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
         metadata = ledger.metadata
         if metadata is None:
             return
-        if ledger.closed is not None:
+        if ledger.closed is not None and not self.facts.liars:
             self.report.check("S1", entry <= ledger.closed[0],
                               "ledger {} is closed at {}, entry {} is acknowledged now",
                               ledger.ledger, ledger.closed[0], entry)
@@ -53,7 +57,7 @@ class Durability(Checker):
         last = new.last_entry
         assert last is not None
         top = max(ledger.promised, default=-1)
-        if top >= 0:
+        if top >= 0 and not self.facts.liars:
             self.report.check("S1", top <= last, "ledger {} is closed at {}, but entry {} was acknowledged",
                               ledger.ledger, last, top)
         if old is not None and old.closed:

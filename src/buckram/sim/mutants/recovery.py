@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant("flag-lost", "12, L1", "recovery adds lose their flag and are refused by the fence",
            plant((recover, "frame_add", _without_flag)), ("D1",), _recovering),
     Mutant("closed-before-written", "S5", "recovery closes before what it wrote back is acknowledged",
-           plant((WriteBack, "add", _closed_before_written)), ("D6",), _recovering, 400),
+           plant((WriteBack, "add", _closed_before_written)), ("slow-copies",), _recovering, 400),
     Mutant("reads-follow-writes", "F7", "recovery reads from the ensemble it writes to",
            _forget_ensembles, ("recovery-change",), _writing_back, 400),
     Mutant("published-fragments", "F8", "a recovery records its ensembles before it closes the ledger",

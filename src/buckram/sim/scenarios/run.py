@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from buckram.sim.checkers.report import Violation
 from buckram.sim.cluster import report_broken_invariants
 from buckram.sim.loop import Stuck
-from buckram.sim.scenarios import directed, identity, more
+from buckram.sim.scenarios import absence, directed, identity, more
 from buckram.sim.scenarios.script import ScenarioFailed, Script, quiet_plan
 from buckram.sim.spies import watch_stores
 from buckram.sim.world import Died, World
@@ -51,6 +51,11 @@ SCENARIOS: dict[str, Scenario] = {
     "waiting-tail": Scenario(more.waiting_tail, (3, 3, 2)),
     "empty-disk": Scenario(more.empty_disk, (3, 3, 2)),
     "late-look": Scenario(more.late_look, (3, 3, 2)),
+    "denied": Scenario(absence.denied, (2, 2, 2)),
+    "unstored": Scenario(absence.unstored, (3, 3, 2)),
+    "promised": Scenario(absence.promised, (3, 2, 2)),
+    "false-promise": Scenario(absence.false_promise, (3, 3, 2)),
+    "slow-copies": Scenario(absence.slow_copies, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
 }
 

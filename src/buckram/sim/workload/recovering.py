@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from buckram.client.client import Client
 from buckram.core.messages import Add, Read, WriteLac
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, RecoveryFailed
 from buckram.sim.checkers.judge import describe
 from buckram.sim.workload.reading import read_and_judge
 from buckram.sim.workload.stage import Actor
@@ -56,6 +56,8 @@ class RecovererActor(Actor):
             self.note(f"recovered ledger {ledger_id}: last entry {last}, {length} bytes")
         except BuckramError as error:
             self.note(f"recovery of ledger {ledger_id} failed: {describe(error)}: {error}")
+            if isinstance(error, RecoveryFailed) and "acknowledged entries are missing" in str(error):
+                self.world.report.situation("recovery refused below a promise")
         finally:
             self.judge.recovery_ends(self.host, ledger_id, last, length)
         return last is not None

@@ -1,0 +1,91 @@
+"""F18, F19: what a recovery must have heard before it says that an entry does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from buckram.core.entry import Digest
+from buckram.errors import Code, DigestMismatch
+from buckram.sim.checkers.base import Checker
+from buckram.sim.checkers.facts import Facts, LedgerFacts, members_of
+from buckram.sim.checkers.report import Report
+from buckram.sim.checkers.wire import Answer
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
+
+_open_lac = Digest.open_lac
+"""As it was at import: a bug planted there must not blind the judge."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    """By one client since its recovery of a ledger began."""
+
+    began: float
+    copies: dict[EntryId, BookieId] = field(default_factory=dict)
+    answered: dict[tuple[EntryId, BookieId], bool] = field(default_factory=dict)
+    lac: EntryId = -1
+    source: str = ""
+
+
+class Absence(Checker):
+    """`steady(host, since)`: nothing was wrong with the host since then, and nothing is now."""
+
+    def __init__(
+        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool]
+    ) -> None:
+        super().__init__(facts, report)
+        self._now, self._steady = now, steady
+        self._heard: dict[tuple[str, LedgerId], _Heard] = {}
+
+    def recovery_begins(self, ledger: LedgerFacts, client: str) -> None:
+        if not self.facts.recovering.get((client, ledger.ledger)):
+            self._heard[client, ledger.ledger] = _Heard(self._now())
+
+    def answer_delivered(self, answer: Answer) -> None:
+        request = answer.request
+        if request is None or not (request.fence or request.kind == "read_lac"):
+            return
+        ledger, heard = self.facts.ledgers.get(request.ledger), self._heard.get((request.client, request.ledger))
+        if ledger is None or heard is None:
+            return
+        if request.entry >= 0:
+            heard.answered[request.entry, request.bookie] = True
+        for body in answer.bodies if answer.code is Code.OK else ():
+            found = ledger.open(request.entry if request.entry >= 0 else None, body)
+            if found is not None:
+                heard.copies.setdefault(found[0], request.bookie)
+                self._promise(heard, found[1], request.bookie)
+        if answer.lac_packet is not None and ledger.digest is not None:
+            try:
+                self._promise(heard, _open_lac(ledger.digest, ledger.ledger, answer.lac_packet), request.bookie)
+            except DigestMismatch:
+                return
+
+    def _promise(self, heard: _Heard, lac: EntryId, bookie: BookieId) -> None:
+        if lac > heard.lac:
+            heard.lac, heard.source = lac, bookie
+
+    def metadata_changed(
+        self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
+    ) -> None:
+        heard = self._heard.get((who, ledger.ledger))
+        if old is None or new is None or heard is None or who == ledger.writer:
+            return
+        if not new.closed or old.state is not LedgerState.IN_RECOVERY:
+            return
+        assert new.last_entry is not None
+        after = new.last_entry + 1
+        members = members_of(old.last_fragment, old, after)
+        copy = next((b for e, b in heard.copies.items() if e == after), None)
+        self.report.check("F18", copy is None, "{} closed ledger {} at {} although {} had given it entry {}",
+                          who, ledger.ledger, new.last_entry, copy, after)
+        silent = [b for b in members if (after, b) not in heard.answered and self._could_answer(b, heard.began, who)]
+        self.report.check("F18", not silent, "{} closed ledger {} at {} before it had heard of {}, with which all is "
+                          "well", who, ledger.ledger, new.last_entry, silent)
+        self.report.check("F19", heard.lac <= new.last_entry, "{} closed ledger {} at {}, but {} had shown it that "
+                          "everything up to {} is confirmed", who, ledger.ledger, new.last_entry, heard.source,
+                          heard.lac)
+
+    def _could_answer(self, bookie: BookieId, began: float, who: str) -> bool:
+        return self.facts.bookie(bookie).running and self._steady(bookie, began) and self._steady(who, began)

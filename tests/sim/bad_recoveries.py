@@ -1,0 +1,99 @@
+"""Histories of recoveries that believe an absence too early, or against a promise, and of what a liar may not do."""
+
+from __future__ import annotations
+
+from tests.sim.history import DIGEST, LEDGER, History
+
+from buckram.errors import Code
+from buckram.sim.checkers.wire import Answer, Request
+
+
+def _fenced(h: History) -> History:
+    h.recovery()
+    for bookie in h.ensemble:
+        h.fence(bookie, -1, Code.OK)
+    return h
+
+
+def _shown(h: History, bookie: str, entry: int, lac: int = -1) -> None:
+    """The bookie gives a recoverer a copy of the entry, whose header has this LAC."""
+    request = Request("read", "c1", bookie, LEDGER, entry, fence=True)
+    request.delivered_at = h.time
+    h.judge.answer_delivered(Answer(request, Code.OK, [h.stored(entry, lac=lac)], first=entry))
+
+
+def closed_although_a_copy_came() -> History:
+    h = History()
+    h.write(1)
+    h.submit()
+    h.add("b3", 1)
+    _fenced(h)
+    h.fence("b1", 1)
+    h.fence("b2", 1)
+    _shown(h, "b3", 1)
+    h.close(0, "c1")
+    return h
+
+
+def closed_before_a_member_was_heard() -> History:
+    h = History()
+    h.write(1)
+    _fenced(h)
+    h.judge.facts.bookie("b3").running = True
+    h.fence("b1", 1)
+    h.fence("b2", 1)
+    h.close(0, "c1")
+    return h
+
+
+def closed_below_a_header() -> History:
+    h = History()
+    h.write(1)
+    h.submit(2)
+    h.add("b3", 2)
+    _fenced(h)
+    for bookie in h.ensemble:
+        h.fence(bookie, 1)
+    _shown(h, "b3", 2, lac=1)
+    h.close(0, "c1")
+    return h
+
+
+def closed_below_a_sealed_lac() -> History:
+    h = History()
+    h.write(1)
+    _fenced(h)
+    for bookie in h.ensemble:
+        h.fence(bookie, 1)
+    request = Request("read_lac", "c1", "b2", LEDGER)
+    h.judge.answer_delivered(Answer(request, Code.OK, lac_packet=DIGEST.seal_lac(LEDGER, 1)))
+    h.close(0, "c1")
+    return h
+
+
+def lied_about_and_cut_off() -> History:
+    """b1 lies, and the recoverer could have asked b2."""
+    h = History((2, 2, 2))
+    h.judge.facts.bookie("b1").liar = True
+    h.judge.facts.bookie("b2").running = True
+    h.write(2)
+    _fenced(h)
+    h.close(0, "c1")
+    return h
+
+
+def acknowledged_by_a_liar_alone() -> History:
+    h = History((3, 3, 3))
+    h.judge.facts.bookie("b1").liar = True
+    h.write(1, on=("b1", "b2"))
+    return h
+
+
+def closed_with_a_liar_alone() -> History:
+    h = History((2, 2, 2))
+    h.judge.facts.bookie("b1").liar = True
+    h.submit()
+    h.add("b1", 0)
+    _fenced(h)
+    h.close(0, "c1")
+    return h
