@@ -331,6 +331,14 @@ class MetadataStore(Protocol):
         """The cluster's id (a UUID); ClusterNotInitialised if nothing was set up here yet."""
         ...
 
+    async def identity_required(self, watch: Notify | None = None) -> bool:
+        """Whether clients must refuse bookies that do not say who they are; the watch fires when that may change."""
+        ...
+
+    async def require_identity(self, required: bool) -> None:
+        """Set that, or take it back; idempotent."""
+        ...
+
     async def sync(self) -> None:
         """As KeyStore.sync. A read without it may be behind: a server that lags says nothing of a ledger just made."""
         ...

@@ -12,6 +12,7 @@ from tests.spark.reading import batch_reader, numbered, rows, write
 from tests.spark.test_read_scan import KIB, ledger_of, sizes
 
 from buckram.core.entry import Digest
+from buckram.core.identity import Peer
 from buckram.core.located import Located
 from buckram.disk import neighbours
 from buckram.spark import local_scan, stream_scan
@@ -58,13 +59,13 @@ def stored() -> Iterator[tuple[ThreadedCluster, dict[str, tuple[int, BookieAddre
 def test_every_size_and_every_part(stored: tuple[ThreadedCluster, dict], kind: str) -> None:  # type: ignore[type-arg]
     ledger, address, payloads = stored[1][kind]
     last = len(payloads) - 1
-    assert found(LocalScan(address, ledger, CRC32C, 0, last)) == list(enumerate(payloads))
+    assert found(LocalScan(Peer(address), ledger, CRC32C, 0, last)) == list(enumerate(payloads))
     rng = random.Random(3)
     for _ in range(20):
         low, high = sorted(rng.randrange(len(payloads)) for _ in range(2))
-        assert found(LocalScan(address, ledger, CRC32C, low, high)) == list(enumerate(payloads))[low : high + 1]
-    assert found(LocalScan(address, ledger, CRC32C, 0, last + 5)) == list(enumerate(payloads))
-    assert found(LocalScan(address, ledger, CRC32C, last + 1, last + 5)) == []
+        assert found(LocalScan(Peer(address), ledger, CRC32C, low, high)) == list(enumerate(payloads))[low : high + 1]
+    assert found(LocalScan(Peer(address), ledger, CRC32C, 0, last + 5)) == list(enumerate(payloads))
+    assert found(LocalScan(Peer(address), ledger, CRC32C, last + 1, last + 5)) == []
 
 
 @pytest.mark.parametrize("digest", ["crc32", "mac", "dummy"])
@@ -76,8 +77,8 @@ def test_digests(stored: tuple[ThreadedCluster, dict], digest: str) -> None:  # 
     kind = DigestType[digest.upper()]
     # Without a digest a file that was written anew would go unnoticed.
     expected = [] if digest == "dummy" else list(enumerate(payloads))
-    assert found(LocalScan(address, ledger, Digest(kind, b"p"), 0, 2)) == expected
-    assert found(LocalScan(address, ledger, Digest(kind, b"another"), 0, 2)) == []
+    assert found(LocalScan(Peer(address), ledger, Digest(kind, b"p"), 0, 2)) == expected
+    assert found(LocalScan(Peer(address), ledger, Digest(kind, b"another"), 0, 2)) == []
 
 
 @pytest.mark.parametrize("size", [50, 40 * KIB])
@@ -86,7 +87,7 @@ def test_a_changed_byte_ends_the_scan_before_it(size: int, tmp_path: Path) -> No
         payloads = [os.urandom(size) for _ in range(5)]
         ledger, address = ledger_of(cluster.uri, payloads)
         settled(cluster)
-        scan = LocalScan(address, ledger, CRC32C, 0, 4)
+        scan = LocalScan(Peer(address), ledger, CRC32C, 0, 4)
         located = scan._ask()
         (extent,) = located.extents
         place = Path(located.directory) / extent.name
@@ -98,11 +99,11 @@ def test_a_changed_byte_ends_the_scan_before_it(size: int, tmp_path: Path) -> No
             with place.open("r+b") as file:
                 file.seek(changed)
                 file.write(bytes([whole[changed] ^ 0x10]))
-            assert found(LocalScan(address, ledger, CRC32C, 0, 4)) == list(enumerate(payloads))[:number]
+            assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 4)) == list(enumerate(payloads))[:number]
             with place.open("r+b") as file:
                 file.seek(changed)
                 file.write(whole[changed : changed + 1])
-        assert found(LocalScan(address, ledger, CRC32C, 0, 4)) == list(enumerate(payloads))
+        assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 4)) == list(enumerate(payloads))
 
 
 def test_files_that_are_gone_or_elsewhere(
@@ -119,21 +120,21 @@ def test_files_that_are_gone_or_elsewhere(
 
         local_scan._elsewhere.clear()
         monkeypatch.setattr(LocalScan, "_ask", other)
-        return found(LocalScan(address, ledger, CRC32C, 0, len(payloads) - 1))
+        return found(LocalScan(Peer(address), ledger, CRC32C, 0, len(payloads) - 1))
 
     assert changed({"directory": "/nowhere"}) == []
-    assert (os.getpid(), address) in local_scan._elsewhere
+    assert (os.getpid(), Peer(address)) in local_scan._elsewhere
     assert changed({"name": "../bookie/log-1"}) == []
     assert changed({"name": "gone"}) == []
-    assert (os.getpid(), address) not in local_scan._elsewhere
+    assert (os.getpid(), Peer(address)) not in local_scan._elsewhere
     assert changed({}) == list(enumerate(payloads))
     monkeypatch.setattr(LocalScan, "_ask", ask)
     monkeypatch.setattr(neighbours, "identity_of", lambda directory: "another machine")
-    assert found(LocalScan(address, ledger, CRC32C, 0, 3)) == []
+    assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []
     monkeypatch.undo()
-    assert (os.getpid(), address) in local_scan._elsewhere
-    assert found(LocalScan(address, ledger, CRC32C, 0, 3)) == []  # it is not asked again
-    assert found(LocalScan(BookieAddress("127.0.0.1", 1), ledger, CRC32C, 0, 3)) == []
+    assert (os.getpid(), Peer(address)) in local_scan._elsewhere
+    assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []  # it is not asked again
+    assert found(LocalScan(Peer(BookieAddress("127.0.0.1", 1)), ledger, CRC32C, 0, 3)) == []
 
 
 def test_the_reader_goes_on_at_the_bookie_where_the_files_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,14 @@ from buckram.bookie.server import BookieServer, Service
 from buckram.bookie.store import Store
 from buckram.bookie.witness import Witness
 from buckram.config import BookieConfig, NetConfig, StoreConfig
-from buckram.core.identity import IDENTITY, IDENTITY_PROPERTY, SUSPECT, Identity, Introduction
+from buckram.core.identity import (
+    IDENTITY,
+    IDENTITY_PROPERTY,
+    INCARNATION_PROPERTY,
+    SUSPECT,
+    Identity,
+    Introduction,
+)
 from buckram.core.service_info import ADMISSION_PROPERTY
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
@@ -35,7 +42,6 @@ from buckram.seams import Disk, Listener, MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
-INCARNATION = "buckram.incarnation"
 DISK_VARIABLE = "BUCKRAM_DISK"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -99,7 +105,7 @@ class Bookie:
         cookie.finish(self._disk, claimed)
         witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
         witness.contact = lambda: (str(address), store.highest_ledger)
-        properties = self._properties | {INCARNATION: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
+        properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
         if self._config.admission != "known":
             properties[ADMISSION_PROPERTY] = self._config.admission
         self.info = BookieInfo(claimed.bookie_id, address, properties)

@@ -14,6 +14,7 @@ from buckram.config import NetConfig
 from buckram.core.answers import Answer, Negative, Positive, classify
 from buckram.core.audit import NAMED, BlockSums, Piece, PieceReport
 from buckram.core.entry import Digest
+from buckram.core.identity import Peer
 from buckram.core.messages import BatchRead, BatchReadReply, Read, ReadReply, Reply
 from buckram.core.packed import total_bytes
 from buckram.errors import (
@@ -27,6 +28,7 @@ from buckram.errors import (
     RequestTimeout,
     UnknownLedgerState,
 )
+from buckram.net.introductions import Introductions
 from buckram.net.pace import Pace
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
@@ -45,16 +47,18 @@ _PATIENCE_S = 10.0
 
 
 class ReplicaAuditor:
-    """Checks pieces of any bookies whose addresses are known; `async with` or close()."""
+    """Checks pieces of any bookies that are known: where, and whom to expect there; `async with` or close()."""
 
     def __init__(
-        self, runtime: Runtime, addresses: Mapping[BookieId, BookieAddress | None], net: NetConfig | None = None,
+        self, runtime: Runtime, peers: Mapping[BookieId, Peer | BookieAddress | None], net: NetConfig | None = None,
         *, patience_s: float = _PATIENCE_S,
     ) -> None:  # fmt: skip
-        self._addresses = dict(addresses)
+        known = {bookie: peer if isinstance(peer, Peer) else Peer(peer) for bookie, peer in peers.items() if peer}
+        self._addresses = {bookie: peer.address for bookie, peer in known.items()}
+        expected = {bookie: peer.expected for bookie, peer in known.items()}
         net = net or NetConfig()
         self._batch_bytes = min(BATCH_BYTES, net.max_frame_bytes - 64 * 1024)
-        self._pool = BookiePool(runtime, net, self._addresses.get)
+        self._pool = BookiePool(runtime, net, self._addresses.get, introductions=Introductions(expected.get))
         self._scope = TaskScope("audit")
         self._hung_up: dict[BookieId, int] = {}
         self._patience_s = patience_s

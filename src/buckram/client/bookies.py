@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from buckram.config import ClientConfig
+from buckram.core.identity import says_who_it_is
 from buckram.core.placement import Candidate, RackRule, choose_ensemble, replace_members
 from buckram.errors import MetadataError, NotEnoughBookies
 from buckram.net.tasks import TaskScope
@@ -60,6 +61,8 @@ class BookieWatcher:
         self._slow_until: dict[BookieId, float] = {}
         self._listeners: dict[int, OnChange] = {}
         self._next_listener = 0
+        self.identity_required = False
+        """Bookies that do not say who they are are not to be used."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("bookies")
         self._read_lock = asyncio.Lock()
@@ -96,6 +99,16 @@ class BookieWatcher:
         known = self._known.get(bookie_id)
         return known.incarnation if known else None
 
+    def last_info(self, bookie_id: BookieId) -> BookieInfo | None:
+        """The present registration, or the last one that was seen."""
+        return self._known.get(bookie_id)
+
+    def require_identity(self, required: bool) -> None:
+        """Use only bookies that say who they are; listeners hear of it as of a change of the list."""
+        if required != self.identity_required:
+            self.identity_required = required
+            self._tell(BookieChange())
+
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:
         """Where to connect. Also for a bookie that lost its registration, unless another one lives there now:
         an answer of a stranger would count as evidence of absence."""
@@ -129,6 +142,11 @@ class BookieWatcher:
     def report_failed(self, bookie_id: BookieId) -> None:
         """It refused, timed out or broke: avoid it for a while where there is a choice."""
         self._failed_until[bookie_id] = self._now() + self._quarantine_s
+
+    def report_stranger(self, bookie_id: BookieId) -> None:
+        """Somebody else answers in its place: avoid it for a while, and see whether it is registered anew."""
+        self.report_failed(bookie_id)
+        self._stale.set()
 
     def report_slow(self, bookie_id: BookieId, for_s: float | None = None) -> None:
         """A hedged read beat it: read from others first, for a while or for `for_s`. No effect on placement."""
@@ -227,7 +245,7 @@ class BookieWatcher:
                 avoid=self.quarantined(bookie_id),
             )
             for bookie_id, info in self._bookies.writable.items()
-            if info.address is not None
+            if info.address is not None and (not self.identity_required or says_who_it_is(info))
         ]
 
     # -- following ----------------------------------------------------------------------------------------
@@ -256,8 +274,11 @@ class BookieWatcher:
                 raise
             change = self._install(fresh)
         if change:
-            for listener in list(self._listeners.values()):
-                listener(change)
+            self._tell(change)
+
+    def _tell(self, change: BookieChange) -> None:
+        for listener in list(self._listeners.values()):
+            listener(change)
 
     def _install(self, fresh: BookieSet) -> BookieChange:
         old = self._bookies
@@ -272,7 +293,7 @@ class BookieWatcher:
                 self._known[bookie_id] = info
         self._bookies, self._registered = fresh, frozenset((*fresh.writable, *fresh.readonly))
         appeared = tuple(b for b in fresh.writable if b not in old.writable)
-        for bookie_id in appeared:
+        for bookie_id in (*appeared, *reborn):
             # It registered anew: whatever it did before was another process or session.
             self._failed_until.pop(bookie_id, None)
             self._slow_until.pop(bookie_id, None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.bookies import BookieWatcher
 from buckram.client.delete import delete_ledger
+from buckram.client.identities import Identities
 from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
 from buckram.client.opening import Opening
 from buckram.client.reader import Reader
@@ -25,6 +26,7 @@ from buckram.core.quorum import Quorum
 from buckram.disk.neighbours import Neighbours
 from buckram.errors import ForkedClient, HandleClosed, InvalidArgument, LedgerExists, MetadataUnavailable
 from buckram.metadata.uri import default_uri, open_store
+from buckram.net.introductions import Introductions
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
 from buckram.seams import MetadataStore, Runtime
@@ -62,6 +64,7 @@ def connect(
             store = owned = await open_store(store, world)
         client = Client(world, store, config or ClientConfig(), net or NetConfig(), owned=owned)
         try:
+            await client.services.identities.start()
             await client.services.bookies.start()
         except BaseException:
             await client.close()
@@ -87,8 +90,11 @@ class Client:
         owned: MetadataStore | None = None,
     ) -> None:
         bookies = BookieWatcher(runtime, store, config)
-        pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol)
-        self.services = Services(runtime, config, net, store, bookies, pool, self._guard)
+        identities = Identities(store, bookies)
+        meet = Introductions(identities.expected, identities.met, identities.stranger)
+        pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol, introductions=meet)
+        bookies.on_change(lambda change: pool.review())
+        self.services = Services(runtime, config, net, store, bookies, identities, pool, self._guard)
         self._owned = owned
         self._process = os.getpid()
         self._closed = False
@@ -274,6 +280,7 @@ class Client:
         until = loop.time() + self.services.net.request_timeout_s
         for copies in list(self.services.owed):
             await copies.wait(max(0.0, until - loop.time()))
+        await self.services.identities.close()
         await self.services.bookies.close()
         await self.services.pool.close()
         if self._owned is not None:

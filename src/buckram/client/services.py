@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from buckram.client.bookies import BookieWatcher
 from buckram.client.copies import Copies
+from buckram.client.identities import Identities
 from buckram.client.turn import TurnEnd
 from buckram.config import ClientConfig, NetConfig
 from buckram.net.pool import BookiePool
@@ -23,6 +24,7 @@ class Services:
     net: NetConfig
     store: MetadataStore
     bookies: BookieWatcher
+    identities: Identities
     pool: BookiePool
     guard: Callable[[], None]
     turn: TurnEnd = field(default_factory=TurnEnd)

@@ -2,7 +2,8 @@
 
 v3 answers carry the transaction id of their request. v2 answers only repeat ledger, entry and operation, so requests
 that are outstanding under one such key must be interchangeable, also those that the caller has given up: a late answer
-to a plain read must never pass for the answer to a fencing read.
+to a plain read must never pass for the answer to a fencing read. The first exchange, by which both sides say who they
+are, is v3 on either wire.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import NamedTuple, TypeAlias
 from buckram.core import wire_v2, wire_v3
 from buckram.core.acks import AckEvent, AckMatcher, AckSink, SentRun, emit_ok
 from buckram.core.adds import RECOVERY_ADD, walk_frames
-from buckram.core.context import OP_ADD, OP_BATCH_READ, OP_READ, BadPacket, ReplyContext
+from buckram.core.context import OP_ADD, OP_BATCH_READ, OP_BOOKIE_INFO, OP_READ, BadPacket, ReplyContext
 from buckram.core.entry import entry_ids
 from buckram.core.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.identity import Introduction
 from buckram.core.messages import (
     Add,
     BatchRead,
     ErrorReply,
+    GetBookieInfo,
     Read,
     ReadReply,
     Reply,
@@ -86,6 +89,7 @@ class ClientProtocol:
         self._abandoned: dict[Key, list[object]] = {}
         self._abandoned_count = 0
         self._next_id = 0
+        self._introducing = False
         self.requests = 0
         """Requests and v3 adds outstanding."""
 
@@ -118,6 +122,14 @@ class ClientProtocol:
                 raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
         self._register(key, _Pending(token, request, expires, kind))
         return key, data
+
+    def introduce(self, introduction: Introduction, token: object, expires: float) -> bytes:
+        """The first exchange. Nothing else is asked for before its answer."""
+        self._introducing = True
+        self._next_id += 1
+        request = GetBookieInfo(0, introduction)
+        self._register((OP_BOOKIE_INFO, self._next_id, 0), _Pending(token, request, expires, None))
+        return wire_v3.encode_request(request, self._next_id)
 
     def _register(self, key: Key, pending: _Pending) -> None:
         self._pending.setdefault(key, []).append(pending)
@@ -206,7 +218,8 @@ class ClientProtocol:
         return received
 
     def _packet(self, buffer: bytes | bytearray, start: int, end: int, received: Received) -> None:
-        if self.version == 3:
+        if self.version == 3 or self._introducing:
+            self._introducing = False
             reply, operation, txn = wire_v3.decode_reply(bytes(buffer[start:end]))
             key: Key = (operation, txn, 0)
         else:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.types import BookieId
+from buckram.types import BookieAddress, BookieId, BookieInfo
 
 IDENTITY_PROPERTY = "buckram.identity"
 """A bookie whose registration has this property with the value IDENTITY answers an introduction with who it is."""
 IDENTITY = "1"
+INCARNATION_PROPERTY = "buckram.incarnation"
 NAMES_LEDGERS = 1
 """A feature: it understands the packet that names a ledger's birth."""
 SUSPECT = 2
@@ -45,6 +46,49 @@ class Introduction:
     bookie_id: BookieId
     incarnation: str = ""
     epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What to say to a bookie, and whether it has to say who it is. Small, and can be sent to other processes."""
+
+    introduction: Introduction
+    must_answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a bookie is, and whom to expect there (None: whoever it is)."""
+
+    address: BookieAddress
+    expected: Expected | None = None
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+
+def says_who_it_is(info: BookieInfo) -> bool:
+    """Whether a registration says that its bookie answers introductions."""
+    return info.properties.get(IDENTITY_PROPERTY) == IDENTITY
+
+
+def telling(info: BookieInfo | None) -> dict[str, str]:
+    """Those properties of a registration by which its bookie is known."""
+    named = (INCARNATION_PROPERTY, IDENTITY_PROPERTY)
+    return {} if info is None else {name: info.properties[name] for name in named if name in info.properties}
+
+
+def expected_of(cluster: str, info: BookieInfo, *, required: bool = False, epoch: int = 0) -> Expected:
+    """By its registration. `required`: it has to say who it is, whatever the registration says."""
+    said = Introduction(cluster, info.bookie_id, info.incarnation or "", epoch)
+    return Expected(said, required or says_who_it_is(info))
+
+
+def objection(expected: Expected, found: Identity | None) -> str:
+    """Why a bookie that said this of itself (None: nothing) must not be used; "" when it may be."""
+    if found is None:
+        return "it does not say who it is" if expected.must_answer else ""
+    return stranger(expected.introduction, found)
 
 
 def stranger(expected: Introduction, found: Identity) -> str:

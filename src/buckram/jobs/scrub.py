@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.client.audit import ReplicaAuditor, differing
 from buckram.core.audit import Piece, PieceReport, plan_pieces
+from buckram.core.identity import Peer
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs.reports import RUN, Report, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread
 from buckram.net.pace import Pace
 from buckram.net.runtime import production_runtime
-from buckram.types import BookieAddress, LedgerId
+from buckram.types import LedgerId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +80,7 @@ class _Task:
     """Pieces of one bookie, one after another."""
 
     run: str
-    address: BookieAddress | None
+    peer: Peer | None
     pieces: tuple[Piece, ...]
     bytes_per_s: float | None
 
@@ -130,8 +131,8 @@ def scrub(
             found.growing += growing
             todo = [piece for piece in pieces if _key(piece) not in known]
             for batch in _rounds(todo, chosen.round_of(len({piece.bookie for piece in todo}))):
-                addresses = home.run(_addresses)
-                tasks = _deal(name, batch, addresses, chosen)
+                peers = home.run(_peers)
+                tasks = _deal(name, batch, peers, chosen)
                 kept.add(spread(session, tasks, _audit, SCHEMA))
                 told(page + part.index(batch[-1].ledger), len(wanted))
             told(min(page + _PAGE, len(wanted)), len(wanted))
@@ -173,9 +174,14 @@ async def _pieces(
     return found, growing
 
 
-async def _addresses(client: Client) -> dict[str, BookieAddress | None]:
-    seen = await client.services.store.bookies()
-    return {info.bookie_id: info.address for info in (*seen.readonly.values(), *seen.writable.values())}
+async def _peers(client: Client) -> dict[str, Peer]:
+    services = client.services
+    await services.bookies.refresh()
+    seen = services.bookies.bookies
+    return {
+        info.bookie_id: Peer(info.address, services.identities.expected(info.bookie_id))
+        for info in (*seen.readonly.values(), *seen.writable.values()) if info.address is not None
+    }
 
 
 def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
@@ -193,7 +199,7 @@ def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
 
 
 def _deal(
-    run: str, pieces: Sequence[Piece], addresses: Mapping[str, BookieAddress | None], settings: ScrubSettings
+    run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings
 ) -> list[_Task]:
     """Tasks of one bookie each; those of different bookies by turns, so that all bookies work at the same time."""
     hands: dict[tuple[int, str], list[Piece]] = {}
@@ -204,7 +210,7 @@ def _deal(
         hands.setdefault((turn % settings.tasks_per_bookie, piece.bookie), []).append(piece)
     rate = None if settings.bytes_per_s is None else settings.bytes_per_s / settings.tasks_per_bookie
     return [
-        _Task(run, addresses.get(bookie), tuple(hand), rate) for (_, bookie), hand in sorted(hands.items())
+        _Task(run, peers.get(bookie), tuple(hand), rate) for (_, bookie), hand in sorted(hands.items())
     ]
 
 
@@ -214,8 +220,8 @@ def _deal(
 def _audit(task: _Task) -> list[Row]:
     async def main() -> list[Row]:
         pace = Pace(task.bytes_per_s)
-        addresses = {piece.bookie: task.address for piece in task.pieces}
-        async with ReplicaAuditor(production_runtime(), addresses) as auditor:
+        peers = {piece.bookie: task.peer for piece in task.pieces}
+        async with ReplicaAuditor(production_runtime(), peers) as auditor:
             return [_row(task.run, await auditor.check(piece, pace)) for piece in task.pieces]
 
     return in_task(main)
@@ -332,7 +338,7 @@ async def _compare(client: Client, group: Mapping[str, Any]) -> list[BadReplica]
     entries = [entry for entry in range(low, high + 1) if mirrored or entry % size == group["share"]]
     holders = {p.bookie: p for p in pieces if entries and (mirrored or (p.position - entries[0]) % size
                < metadata.write_quorum)}  # fmt: skip
-    async with ReplicaAuditor(client.services.runtime, await _addresses(client)) as auditor:
+    async with ReplicaAuditor(client.services.runtime, await _peers(client)) as auditor:
         other = await differing(auditor, list(holders.values()), entries)
     detail = "each copy has a good digest, but they are not the same: find out which one is right before repairing"
     return [

@@ -43,6 +43,11 @@ class ClusterLayout(ABC):
         return f"{self.registrations(readonly=readonly)}/{bookie_id}"
 
     @property
+    def required_identity(self) -> str:
+        """There while clients must not speak to bookies that do not say who they are."""
+        return f"{self.own}/require-identity"
+
+    @property
     def history(self) -> str:
         return f"{self.own}/history"
 

@@ -108,6 +108,22 @@ class TreeStore:
         except NoSuchKey:
             raise ClusterNotInitialised(self.uri) from None
 
+    async def identity_required(self, watch: Notify | None = None) -> bool:
+        try:
+            await self._keys.get(self._layout.required_identity, watch)
+        except NoSuchKey:
+            return False
+        return True
+
+    async def require_identity(self, required: bool) -> None:
+        key = self._layout.required_identity
+        if required:
+            with contextlib.suppress(KeyExists):
+                await self._keys.create(key, b"1")
+            return
+        with contextlib.suppress(NoSuchKey):
+            await self._keys.delete(key, (await self._keys.get(key)).version)
+
     async def sync(self) -> None:
         """What is read afterwards is at least as new as this call."""
         await self._keys.sync()

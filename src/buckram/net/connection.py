@@ -15,7 +15,8 @@ from buckram.config import NetConfig
 from buckram.core.acks import AckEvent, SentRun
 from buckram.core.answers import bookie_error
 from buckram.core.client_protocol import ClientProtocol, Conflict, Key, Received
-from buckram.core.messages import Reply, Request
+from buckram.core.identity import Identity, Introduction
+from buckram.core.messages import BookieInfoReply, Reply, Request
 from buckram.errors import (
     BookieError,
     BookieTooBusy,
@@ -83,6 +84,10 @@ class Connection(asyncio.Protocol):
         self._retired = False
         self._last_received = self._busy_since = self._loop.time()
         self.congested = False
+        self.introduction: Introduction | None = None
+        """Whom this side expected; None: it did not ask."""
+        self.identity: Identity | None = None
+        """Who answers; None: nobody asked, or it does not know the question."""
         self.error: BuckramError | None = None
         """Why it can no longer be used; None while it can."""
         self._gone = asyncio.Event()
@@ -154,6 +159,19 @@ class Connection(asyncio.Protocol):
         """Nothing is outstanding."""
         return self._protocol.idle
 
+    async def introduce(self, introduction: Introduction) -> None:
+        """Ask who answers here, before anything else. The time is the caller's; BookieUnavailable, ProtocolError."""
+        self.introduction = introduction
+        answer: asyncio.Future[Reply] = self._loop.create_future()
+        self._write(self._protocol.introduce(introduction, answer, float("inf")))
+        try:
+            reply = await answer
+        finally:
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # seen, also where the caller stopped waiting in the same turn
+        if isinstance(reply, BookieInfoReply):
+            self.identity = reply.identity
+
     async def call(self, request: Request, timeout_s: float) -> Reply:
         """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -197,11 +215,23 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: BuckramError) -> None:
         """End the connection: everything outstanding fails with this error; idempotent."""
-        if self.error is not None:
-            return
-        self.error = error
+        if self.error is None:
+            self.error = error
+            self._end(error)
+
+    def disown(self, error: BuckramError) -> None:
+        """As fail, but nobody hears of it from inside this call. What may still arrive does not count any more."""
+        if self.error is None:
+            self.error = error
+            self._forget_unsent()
+            self._loop.call_soon(self._end, error)
+
+    def _forget_unsent(self) -> None:
         self._out.clear()
         self._out_bytes = 0
+
+    def _end(self, error: BuckramError) -> None:
+        self._forget_unsent()
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

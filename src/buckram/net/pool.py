@@ -3,23 +3,35 @@
 Per bookie there is a connection for the wire that adds and reads use and, when that is v2, a v3 one for everything
 whose answer v2 lacks or could confuse: fencing reads, recovery adds, LACs, force, info, lists, long polls.
 Connections are made by the first request that needs them; a failed attempt fails what waited for it, and no more.
+Nothing is sent on one before its peer has said that it is the bookie that is meant.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from buckram.config import NetConfig
 from buckram.core.acks import AckSink, SentRun
 from buckram.core.adds import RECOVERY_ADD
 from buckram.core.messages import BatchRead, Read, Reply, Request
-from buckram.errors import BookieError, BookieTooBusy, BookieUnavailable, BuckramError, HandleClosed, InvalidArgument
+from buckram.errors import (
+    BookieError,
+    BookieTooBusy,
+    BookieUnavailable,
+    BuckramError,
+    HandleClosed,
+    InvalidArgument,
+    WrongBookie,
+)
 from buckram.net.connection import MAX_UNSENT_BYTES, Asked, Connection, Heard, again
+from buckram.net.introductions import Introductions
 from buckram.net.tasks import TaskScope
 from buckram.seams import Runtime
 from buckram.types import BookieAddress, BookieId
 
+_log = logging.getLogger("buckram.net")
 __all__ = ["AckSink", "AddLane", "BookiePool"]
 
 Outcome = Connection | BuckramError
@@ -44,18 +56,37 @@ class _Slot:
         return self._waiting_bytes + (self.connection.pending_bytes if self.connection is not None else 0)
 
     def current(self) -> Connection | None:
-        """The open connection, unless the bookie has moved since: then it is left to finish what it has."""
+        """The open connection, unless the bookie is no longer there, or another one is in its place."""
         connection = self.connection
         if connection is not None:
             address = self._pool.resolve(self.bookie_id)
-            if address is not None and address is not connection.address:
-                if address != connection.address:
-                    self.connection = None
-                    self.losses += 1
-                    connection.retire()
-                    return None
-                connection.address = address  # the same in a list that was read anew
+            if address is not connection.address:
+                return self._examined(connection, address)
         return connection
+
+    def review(self) -> None:
+        """Something is known anew of the bookies: end a connection that is no longer to the right one."""
+        if self.connection is not None:
+            self._examined(self.connection, self._pool.resolve(self.bookie_id))
+
+    def _examined(self, connection: Connection, address: BookieAddress | None) -> Connection | None:
+        """The connection if it may stay. One to where the bookie was is left to finish what it has, unless others may
+        be there by now."""
+        why = None if self._pool.introductions is None else self._pool.introductions.objection(connection)
+        if address is None:
+            why = BookieUnavailable(self.bookie_id, f"is not registered, or another one is, at {connection.address}")
+        elif address != connection.address and connection.introduction is not None and connection.identity is None:
+            why = BookieUnavailable(self.bookie_id, f"no longer at {connection.address}")
+        elif why is None and address == connection.address:
+            connection.address = address  # the same in a list that was read anew
+            return connection
+        self.connection = None
+        self.losses += 1
+        if why is None:
+            connection.retire()
+        else:
+            connection.disown(why)
+        return None
 
     def send(self, send: _Send, at_once: bool) -> int:
         """Returns the bytes not yet taken by the operating system."""
@@ -142,7 +173,7 @@ class AddLane:
 class BookiePool:
     """`resolve` gives a bookie's address, or None while it is not registered; it is asked at every request.
 
-    `wire_protocol` (2 or 3) is for adds and plain reads.
+    `wire_protocol` (2 or 3) is for adds and plain reads. `introductions`: whom to expect; None: whoever is there.
     """
 
     def __init__(
@@ -152,11 +183,13 @@ class BookiePool:
         resolve: Callable[[BookieId], BookieAddress | None],
         *,
         wire_protocol: int = 2,
+        introductions: Introductions | None = None,
     ) -> None:
         if wire_protocol not in (2, 3):
             raise InvalidArgument(f"wire_protocol is {wire_protocol}: 2 or 3 are possible")
         self.wire_protocol = wire_protocol
         self.resolve = resolve
+        self.introductions = introductions
         self.closed = False
         self._runtime = runtime
         self._config = config
@@ -169,6 +202,7 @@ class BookiePool:
         self._opened = stats.counter("buckram_client_connections_total", "connections to bookies opened")
         self._refused = stats.counter("buckram_client_connection_failures_total", "failed attempts to connect")
         self._lost = stats.counter("buckram_client_connections_lost_total", "connections that ended")
+        self._strangers = stats.counter("buckram_client_strangers_total", "connections that a stranger answered")
 
     def slot(self, bookie_id: BookieId, version: int) -> _Slot:
         key = (bookie_id, version)
@@ -253,6 +287,11 @@ class BookiePool:
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 await self._runtime.network.connect(address.host, address.port, lambda: connection)
+                if self.introductions is not None:
+                    await self.introductions.exchange(connection)
+        except BuckramError as error:
+            outcome = error
+            self._not_there(connection, error)
         except Exception as error:  # A host name may be nonsense, a loop in trouble: those who wait must hear of all.
             why = str(error) or f"no connection within {self._config.connect_timeout_s:g} s"
             outcome = BookieUnavailable(slot.bookie_id, f"cannot connect to {address}: {why}")
@@ -267,6 +306,17 @@ class BookiePool:
         else:
             self._refused.inc()
         slot.connected(outcome)
+
+    def _not_there(self, connection: Connection, error: BuckramError) -> None:
+        if isinstance(error, WrongBookie):
+            self._strangers.inc()
+            _log.warning("%s", error)
+        connection.fail(error)
+
+    def review(self) -> None:
+        """To be called when the list of bookies has changed, or what they have to say of themselves."""
+        for slot in list(self._slots.values()):
+            slot.review()
 
     def _on_lost(self, connection: Connection) -> None:
         slot = self._connections.pop(connection, None)

@@ -116,22 +116,31 @@ class PinnedStore:
     """What a client that only reads known ledgers asks a metadata store: where bookies are, and how a ledger has
     changed. The first is told by the planner; the second opens the real store, the first time it is asked."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, cluster: str) -> None:
+        self.uri, self._cluster = uri, cluster
+        self._identity_required = False
         self._pins: dict[str, BookieInfo] = {}
         self._watch: Notify | None = None
         self._opening = asyncio.Lock()
         self._real: MetadataStore | None = None
 
-    def pin(self, bookies: Iterable[BookieInfo]) -> bool:
-        """Bookies are here; True when that is news."""
+    def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> bool:
+        """Bookies are here, and have to say who they are; True when that is news."""
+        changed = identity_required != self._identity_required
+        self._identity_required = identity_required
         news = [info for info in bookies if self._pins.get(info.bookie_id) != info]
         for info in news:
             # Who was at this address before is there no more.
             for other in [b for b, old in self._pins.items() if old.address == info.address]:
                 del self._pins[other]
             self._pins[info.bookie_id] = info
-        return bool(news) and self._real is None
+        return (bool(news) or changed) and self._real is None
+
+    async def instance_id(self) -> str:
+        return self._cluster
+
+    async def identity_required(self, watch: Notify | None = None) -> bool:
+        return await self._real.identity_required(watch) if self._real is not None else self._identity_required
 
     async def bookies(self, watch: Notify | None = None) -> BookieSet:
         if self._real is not None:
@@ -168,25 +177,26 @@ class Direct(NamedTuple):
     client: Client
     store: PinnedStore
 
-    def pin(self, bookies: Iterable[BookieInfo]) -> None:
+    def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> None:
         """Before reading: where the bookies are."""
-        if self.store.pin(bookies):
+        if self.store.pin(bookies, identity_required=identity_required):
+            self.thread.run(self.client.services.identities.refresh)
             self.thread.run(self.client.services.bookies.refresh)
 
 
-_direct: dict[tuple[int, str], Direct] = {}
+_direct: dict[tuple[int, str, str], Direct] = {}
 
 
-def direct(uri: str) -> Direct:
-    """One a process and cluster."""
+def direct(uri: str, cluster: str) -> Direct:
+    """One a process and cluster, which has this instance id."""
     from buckram.client.client import connect
     from buckram.sync.thread import LoopThread
 
-    key = (os.getpid(), uri)
+    key = (os.getpid(), uri, cluster)
     found = _direct.get(key)
     if found is None:
         thread = LoopThread()
-        store = PinnedStore(uri)
+        store = PinnedStore(uri, cluster)
 
         async def start() -> Client:
             # Readers of known ledgers call nothing else of a store.

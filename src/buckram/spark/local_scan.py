@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 
 from buckram.core.entry import Digest
+from buckram.core.identity import Peer
 from buckram.core.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
 from buckram.core.messages import ask_for_places
 from buckram.core.wire_v2 import LOCATED, encode_request
@@ -26,9 +27,9 @@ from buckram.spark.stream_scan import (
     receive,
     take,
 )
-from buckram.types import BookieAddress, EntryId, LedgerId
+from buckram.types import EntryId, LedgerId
 
-_elsewhere: set[tuple[int, BookieAddress]] = set()
+_elsewhere: set[tuple[int, Peer]] = set()
 """Bookies whose files this process does not find, so that they are asked once."""
 _neighbours = Neighbours()
 """One for all scans of this process: it remembers what it read, so that a second query may find it in memory."""
@@ -42,23 +43,23 @@ class LocalScan:
     """Entries first..last of a ledger from one bookie; iterate once."""
 
     def __init__(
-        self, address: BookieAddress, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId
+        self, peer: Peer, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId
     ) -> None:
-        self._address, self._ledger, self._digest = address, ledger, digest
+        self._peer, self._ledger, self._digest = peer, ledger, digest
         self._next, self._last = first, last
         self._directory: NeighbourDirectory | None = None
 
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         """(first entry, payloads) in order, each verified; ends before `last` where that is all there is to have."""
         # Without a digest nobody would notice that a file was written anew.
-        while self._digest.size and self._next <= self._last and (os.getpid(), self._address) not in _elsewhere:
+        while self._digest.size and self._next <= self._last and (os.getpid(), self._peer) not in _elsewhere:
             before = self._next
             try:
                 located = self._ask()
                 for extent in located.extents:
                     yield from self._extent(self._files(located), extent)
             except PermissionError:
-                _elsewhere.add((os.getpid(), self._address))
+                _elsewhere.add((os.getpid(), self._peer))
                 return
             except (OSError, struct.error, ScanFailed, _Ended):
                 return
@@ -68,16 +69,16 @@ class LocalScan:
     # -- where they are
 
     def _ask(self) -> Located:
-        link = take(self._address)
+        link = take(self._peer)
         try:
             request = ask_for_places(self._ledger, self._next, self._last, self._digest.key)
             link.sendall(encode_request(request, 1))
-            size, header, code, *ids = ANSWER.unpack(receive(link, self._address, ANSWER.size))
+            size, header, code, *ids = ANSWER.unpack(receive(link, self._peer, ANSWER.size))
             rest = size - (ANSWER.size - 4)
             if code != OK or ids != [self._ledger, self._next, 1] or not 0 < rest <= MAX_FRAME_BYTES:
                 raise _Ended
-            body = receive(link, self._address, rest)
-            give_back(self._address, link)
+            body = receive(link, self._peer, rest)
+            give_back(self._peer, link)
         except BaseException:
             link.close()
             raise
@@ -91,7 +92,7 @@ class LocalScan:
         if self._directory is None:
             self._directory = _neighbours.open(located.directory, located.identity)
             if self._directory is None:
-                _elsewhere.add((os.getpid(), self._address))
+                _elsewhere.add((os.getpid(), self._peer))
                 raise _Ended
         return self._directory
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from buckram.client.client import Client
 from buckram.client.open import digest_of
 from buckram.client.reader import Reader
+from buckram.core.identity import Peer, expected_of, telling
 from buckram.core.stream_changes import check_usable
 from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head, Segment
@@ -31,7 +32,7 @@ from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header
 from buckram.streams.spaces import Namespaces
-from buckram.types import BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BookieId, BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 log = logging.getLogger("buckram.spark")
@@ -63,17 +64,32 @@ class Slice:
 
 @dataclass
 class StreamPartition(InputPartition):
-    """One task's work: slices in order, and what is needed to read them without a metadata store."""
+    """One task's work: slices in order, and what is needed to read them without a metadata store.
+
+    `cluster` is the instance id, and `bookies` have the properties that tell who they are, so that executors read from
+    these bookies only and not from whoever has got their addresses meanwhile.
+    """
 
     slices: list[Slice]
     ledgers: dict[LedgerId, LedgerMetadata]
     bookies: list[BookieInfo]
+    cluster: str
+    identity_required: bool
 
     def __init__(
-        self, slices: list[Slice], ledgers: dict[LedgerId, LedgerMetadata], bookies: list[BookieInfo]
-    ) -> None:
+        self, slices: list[Slice], ledgers: dict[LedgerId, LedgerMetadata], bookies: list[BookieInfo], cluster: str,
+        identity_required: bool,
+    ) -> None:  # fmt: skip
         super().__init__(None)
         self.slices, self.ledgers, self.bookies = slices, ledgers, bookies
+        self.cluster, self.identity_required = cluster, identity_required
+
+    def peer(self, bookie: BookieId) -> Peer | None:
+        """Where this bookie is, and whom to expect there; None for one that was not registered."""
+        info = next((info for info in self.bookies if info.bookie_id == bookie), None)
+        if info is None or info.address is None:
+            return None
+        return Peer(info.address, expected_of(self.cluster, info, required=self.identity_required))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,15 +361,18 @@ class Planner:
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
         # Small, and picklable: what is not needed for reading stays here.
         ledgers = {piece.ledger: replace(known[piece.ledger], custom_metadata={}) for piece in slices}
-        watcher = self._client.services.bookies
+        services = self._client.services
+        watcher = services.bookies
         bookies: dict[str, BookieInfo] = {}
         for metadata in ledgers.values():
             for fragment in metadata.fragments:
                 for bookie in fragment.ensemble:
                     address = watcher.resolve(bookie)
                     if address is not None:
-                        bookies[bookie] = BookieInfo(bookie, address, {})
-        return StreamPartition(slices, ledgers, list(bookies.values()))
+                        bookies[bookie] = BookieInfo(bookie, address, telling(watcher.last_info(bookie)))
+        return StreamPartition(
+            slices, ledgers, list(bookies.values()), services.identities.cluster, watcher.identity_required
+        )
 
 
 def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:

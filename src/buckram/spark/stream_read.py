@@ -101,8 +101,8 @@ class PartitionReader:
 
     def _direct(self, partition: StreamPartition, piece: Slice, entry: EntryId) -> Iterator[tuple[EntryId, bytes]]:
         """What the ledger itself holds from `entry` on, by a client that needs no metadata store for it."""
-        link = direct(self._uri)
-        link.pin(partition.bookies)
+        link = direct(self._uri, partition.cluster)
+        link.pin(partition.bookies, identity_required=partition.identity_required)
         metadata = partition.ledgers[piece.ledger]
 
         async def begin() -> tuple[Reader, AsyncIterator[list[Entry]]]:
@@ -160,21 +160,20 @@ def _scanned(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterat
     metadata = partition.ledgers[piece.ledger]
     if not quorum_of(metadata).mirrored:
         raise ScanFailed(f"ledger {piece.ledger}: no bookie has all entries")
-    places = {info.bookie_id: info.address for info in partition.bookies}
     digest = digest_of(piece.ledger, metadata, b"", None)
     entry_bytes = piece.bytes // (piece.last_entry - piece.first_entry + 1)
     for span in spans(metadata, piece.first_entry, piece.last_entry):
         # Partitions of one ledger begin at different bookies.
-        address = places.get(span.ensemble[(piece.ledger + piece.first_entry) % len(span.ensemble)])
-        if address is None:
+        peer = partition.peer(span.ensemble[(piece.ledger + piece.first_entry) % len(span.ensemble)])
+        if peer is None:
             raise ScanFailed(f"ledger {piece.ledger}: no address of {span.ensemble}")
         position = span.first
         if local:
-            for first, payloads in LocalScan(address, piece.ledger, digest, position, span.last).entries():
+            for first, payloads in LocalScan(peer, piece.ledger, digest, position, span.last).entries():
                 yield from enumerate(payloads, first)
                 position = first + len(payloads)
         if position <= span.last:
-            with closing(Scan(address, piece.ledger, digest, position, span.last, entry_bytes)) as scan:
+            with closing(Scan(peer, piece.ledger, digest, position, span.last, entry_bytes)) as scan:
                 for first, payloads in scan.entries():
                     yield from enumerate(payloads, first)
 

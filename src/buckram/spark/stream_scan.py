@@ -2,7 +2,8 @@
 
 An executor does one thing at a time, so it needs no event loop, and a payload that is received as one piece is never
 copied again before Arrow sends it on: a fifth of the CPU of the client. It only ever takes good answers: whatever else
-happens is ScanFailed, and the reader goes on with the client, which knows what failures mean (stream_read.py).
+happens is ScanFailed, and the reader goes on with the client, which knows what failures mean (stream_read.py). A bookie
+says who it is before it is asked for anything: what a stranger has says nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 
+from buckram.core import wire_v3
+from buckram.core.context import BadPacket
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
-from buckram.core.messages import BatchRead
+from buckram.core.identity import Expected, Peer, objection
+from buckram.core.messages import BatchRead, BookieInfoReply, GetBookieInfo
 from buckram.core.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire_v2 import FRAMED, encode_request
-from buckram.types import BookieAddress, EntryId, LedgerId
+from buckram.types import EntryId, LedgerId
 
 ANSWER = struct.Struct(">IIiqqq")
 """Length, packet header, code, ledger, entry and request id of the answer to a v2 batch read; entries follow."""
@@ -27,6 +31,7 @@ AHEAD = 3
 LARGE_BYTES = 16 * 1024
 """From here on entries are received one by one; smaller ones in the frame they come in."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_INTRODUCTION_BYTES = 64 * 1024
 TIMEOUT_S = 5.0
 OK = 0
 
@@ -39,9 +44,9 @@ class Scan:
     """Entries first..last of a ledger from one bookie, which holds all of them; iterate once, then close()."""
 
     def __init__(
-        self, address: BookieAddress, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId, entry_bytes: int
+        self, peer: Peer, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId, entry_bytes: int
     ) -> None:
-        self._address, self._ledger, self._digest = address, ledger, digest
+        self._peer, self._ledger, self._digest = peer, ledger, digest
         self._next, self._last, self._to_ask = first, last, first
         self._large = entry_bytes >= LARGE_BYTES
         self._step = max(1, REQUEST_BYTES // max(1, entry_bytes))
@@ -52,14 +57,14 @@ class Scan:
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         """(first entry, payloads) in order, each verified. ScanFailed."""
         try:
-            self._link = take(self._address)
+            self._link = take(self._peer)
             while self._next <= self._last:
                 self._ask()
                 yield from self._answer()
-            give_back(self._address, self._link)
+            give_back(self._peer, self._link)
             self._link = None
         except (OSError, struct.error) as error:
-            raise ScanFailed(f"bookie at {self._address}: {error}") from None
+            raise ScanFailed(f"bookie at {self._peer}: {error}") from None
 
     def close(self) -> None:
         """Whatever was asked for and not taken goes with the connection."""
@@ -86,25 +91,25 @@ class Scan:
         size, header, code, ledger, entry, echoed = ANSWER.unpack(self._receive(ANSWER.size))
         rest = size - (ANSWER.size - 4)
         if code != OK or (ledger, entry, echoed) != (self._ledger, first, request) or not 0 < rest <= MAX_FRAME_BYTES:
-            raise ScanFailed(f"bookie at {self._address}: code {code} for entry {first} of ledger {self._ledger}")
+            raise ScanFailed(f"bookie at {self._peer}: code {code} for entry {first} of ledger {self._ledger}")
         framed = bool(header & FRAMED)
         if self._large:
             gap = FRAME_HEAD if framed else 4
             while rest > 0:
                 before = self._receive(min(gap, rest))
                 if len(before) < gap:
-                    raise ScanFailed(f"bookie at {self._address}: entry {self._next} is cut off")
+                    raise ScanFailed(f"bookie at {self._peer}: entry {self._next} is cut off")
                 stored = _SIZE.unpack_from(before)[0] + 4 - gap
                 rest -= gap + stored
                 if stored < self._digest.overhead or rest < 0:
-                    raise ScanFailed(f"bookie at {self._address}: entry {self._next} has no good size")
+                    raise ScanFailed(f"bookie at {self._peer}: entry {self._next} has no good size")
                 payload = self._one(stored)
                 self._next += 1
                 yield self._next - 1, [payload]
         else:
             yield from self._many(self._receive(rest), framed=framed)
         if not first < self._next <= first + count:
-            raise ScanFailed(f"bookie at {self._address}: {self._next - first} entries came, {count} were wanted")
+            raise ScanFailed(f"bookie at {self._peer}: {self._next - first} entries came, {count} were wanted")
         if self._next < first + count:
             self._start_over()
 
@@ -112,14 +117,14 @@ class Scan:
         head = self._receive(self._digest.overhead)
         payload = self._receive(stored - self._digest.overhead)
         if not is_good(self._digest, self._ledger, self._next, head, payload):
-            raise ScanFailed(f"bookie at {self._address}: a bad copy of entry {self._next} of ledger {self._ledger}")
+            raise ScanFailed(f"bookie at {self._peer}: a bad copy of entry {self._next} of ledger {self._ledger}")
         return payload
 
     def _many(self, packet: bytes, *, framed: bool) -> Iterator[tuple[EntryId, list[bytes]]]:
         bodies = PackedBodies.parse_frames(packet, 0) if framed else PackedBodies.parse(packet, 0)
         payloads = self._digest.open_payloads(self._ledger, self._next, bodies) if bodies is not None else []
         if bodies is None or len(payloads) != len(bodies):
-            raise ScanFailed(f"bookie at {self._address}: a bad copy in ledger {self._ledger} from {self._next} on")
+            raise ScanFailed(f"bookie at {self._peer}: a bad copy in ledger {self._ledger} from {self._next} on")
         self._next += len(payloads)
         yield self._next - len(payloads), payloads
 
@@ -129,13 +134,13 @@ class Scan:
             self._asked.popleft()
             size = _SIZE.unpack(self._receive(4))[0]
             if not 0 < size <= MAX_FRAME_BYTES:
-                raise ScanFailed(f"bookie at {self._address}: a frame of {size} bytes")
+                raise ScanFailed(f"bookie at {self._peer}: a frame of {size} bytes")
             self._receive(size)
         self._to_ask, self._step = self._next, max(1, self._step // 2)
 
     def _receive(self, count: int) -> bytes:
         assert self._link is not None
-        return receive(self._link, self._address, count)
+        return receive(self._link, self._peer, count)
 
 
 def is_good(digest: Digest, ledger: LedgerId, entry: EntryId, head: bytes, payload: bytes) -> bool:
@@ -145,7 +150,7 @@ def is_good(digest: Digest, ledger: LedgerId, entry: EntryId, head: bytes, paylo
     return (found, number) == (ledger, entry) and digest.compute(header, payload) == expected
 
 
-def receive(link: socket.socket, address: BookieAddress, count: int) -> bytes:
+def receive(link: socket.socket, peer: Peer, count: int) -> bytes:
     """Exactly so many bytes, usually in one piece and one call. ScanFailed."""
     if not count:
         return b""
@@ -156,7 +161,7 @@ def receive(link: socket.socket, address: BookieAddress, count: int) -> bytes:
     missing = count - len(data)
     while missing:
         if not parts[-1]:
-            raise ScanFailed(f"bookie at {address} hung up")
+            raise ScanFailed(f"bookie at {peer} hung up")
         parts.append(link.recv(missing, socket.MSG_WAITALL))
         missing -= len(parts[-1])
     return b"".join(parts)
@@ -164,30 +169,50 @@ def receive(link: socket.socket, address: BookieAddress, count: int) -> bytes:
 
 # -- connections: one that is idle is kept for the next slice ---------------------------------------------
 
-_idle: dict[tuple[int, BookieAddress], socket.socket] = {}
+_idle: dict[tuple[int, Peer], socket.socket] = {}
 
 
-def take(address: BookieAddress) -> socket.socket:
-    """An idle connection or a new one. OSError."""
-    kept = _idle.pop((os.getpid(), address), None)
+def take(peer: Peer) -> socket.socket:
+    """An idle connection or a new one, to the bookie that is expected. OSError, ScanFailed."""
+    kept = _idle.pop((os.getpid(), peer), None)
     if kept is not None:
         # Readable while nothing was asked: the bookie hung up.
         if not _readable(kept):
             return kept
         kept.close()
-    link = socket.create_connection((address.host, address.port), TIMEOUT_S)
-    link.settimeout(None)
-    # By the kernel, because a socket with a time-out of Python's does not wait for all bytes.
-    limit = struct.pack("@ll", int(TIMEOUT_S), int(TIMEOUT_S % 1 * 1_000_000))
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link = socket.create_connection((peer.address.host, peer.address.port), TIMEOUT_S)
+    try:
+        link.settimeout(None)
+        # By the kernel, because a socket with a time-out of Python's does not wait for all bytes.
+        limit = struct.pack("@ll", int(TIMEOUT_S), int(TIMEOUT_S % 1 * 1_000_000))
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if peer.expected is not None:
+            _introduce(link, peer, peer.expected)
+    except BaseException:
+        link.close()
+        raise
     return link
 
 
-def give_back(address: BookieAddress, link: socket.socket) -> None:
+def _introduce(link: socket.socket, peer: Peer, expected: Expected) -> None:
+    link.sendall(wire_v3.encode_request(GetBookieInfo(0, expected.introduction), 0))
+    size = _SIZE.unpack(receive(link, peer, 4))[0]
+    if not 0 < size <= MAX_INTRODUCTION_BYTES:
+        raise ScanFailed(f"bookie at {peer}: a frame of {size} bytes")
+    try:
+        reply, _, _ = wire_v3.decode_reply(receive(link, peer, size))
+    except BadPacket as error:
+        raise ScanFailed(f"bookie at {peer}: {error}") from None
+    why = objection(expected, reply.identity if isinstance(reply, BookieInfoReply) else None)
+    if why:
+        raise ScanFailed(f"bookie {expected.introduction.bookie_id} is not to be found at {peer}: {why}")
+
+
+def give_back(peer: Peer, link: socket.socket) -> None:
     """Everything that was asked for on it has been taken."""
-    _idle[os.getpid(), address] = link
+    _idle[os.getpid(), peer] = link
 
 
 def _readable(link: socket.socket) -> bool:

@@ -71,7 +71,6 @@ class _Line:
     requests: deque[Request | None] = field(default_factory=deque)
     pending: dict[tuple[str, LedgerId, EntryId] | int, deque[Request]] = field(default_factory=dict)
     answers: deque[Answer | None] = field(default_factory=deque)
-    v2: bool | None = None
 
 
 @dataclass(slots=True)
@@ -94,14 +93,13 @@ class Wire:
         if line is None:
             line = self._lines[conn.serial] = _Line()
         if to_server:
-            if line.v2 is None:
-                line.v2 = len(frame) > 4 and frame[4] <= 2
-            request = _v2_request(conn, frame) if line.v2 else _v3_request(conn, frame)
+            # Not by connection: the first exchange is v3 on either wire.
+            request = _v2_request(conn, frame) if _is_v2(frame) else _v3_request(conn, frame)
             request.sent_at, request.ghost, request.conn = self._now(), conn.ghost, conn
             line.requests.append(request)
             self._events.request_sent(request)
             return
-        answer = _v2_answer(line, frame) if line.v2 else _v3_answer(line, frame)
+        answer = _v2_answer(line, frame) if _is_v2(frame) else _v3_answer(line, frame)
         line.answers.append(answer)
         if answer is not None:
             if answer.request is not None:
@@ -121,6 +119,11 @@ class Wire:
             answer = line.answers.popleft()
             if answer is not None and not conn.ghost:
                 self._events.answer_delivered(answer)
+
+
+def _is_v2(frame: bytes) -> bool:
+    """By its version byte; a protobuf message begins with a tag, which is larger."""
+    return len(frame) > 4 and frame[4] <= 2
 
 
 def _v2_request(conn: Connection, frame: bytes) -> Request:
@@ -198,6 +201,8 @@ def _v3_request(conn: Connection, frame: bytes) -> Request:
         request.kind, request.ledger = "read_lac", message.readLacRequest.ledgerId
     elif message.HasField("forceLedgerRequest"):
         request.kind, request.ledger = "force", message.forceLedgerRequest.ledgerId
+    elif message.HasField("getBookieInfoRequest"):
+        request.kind = "info"
     elif message.HasField("getListOfEntriesOfLedgerRequest"):
         request.kind, request.ledger = "list", message.getListOfEntriesOfLedgerRequest.ledgerId
     return request
