@@ -1,0 +1,235 @@
+"""Plants bugs one by one and runs the tests that must fail with each: `python -m tests.mutants.killing [NAME...]`.
+
+One process has everything loaded and forks a child for each bug, so that a child has its start behind it. A line for
+each on standard error, the sum as JSON on standard output; exit code 1 when a test passes with a bug that it must kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S, HANGS_S = 120.0, 10.0
+FAILED = 1
+"""pytest's exit code when tests failed; any other says that they were not found or not run."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """`by`: the tests that failed. `survived`: those that should have. `trouble`: why it says nothing."""
+
+    name: str
+    by: list[str]
+    survived: list[str]
+    seconds: float
+    trouble: str = ""
+
+    @property
+    def killed(self) -> bool:
+        return bool(self.by) and not self.survived and not self.trouble
+
+    def __str__(self) -> str:
+        if self.killed:
+            return f"{self.name}: killed by {', '.join(self.by)} in {self.seconds:.1f} s"
+        return f"MISSED {self.name}: {self.trouble or 'passed with the bug: ' + ', '.join(self.survived)}"
+
+
+class Killer:
+    """The process that forks. Close it."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.mutants.killing", "--serve"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def kill(self, name: str) -> Kill:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(name + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process that plants bugs has ended; what it said is on standard error")
+        return Kill(**json.loads(line))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def __enter__(self) -> Killer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# -- the process that forks -------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Names in, results out. Loads what most tests need before it forks; no threads may run here."""
+    from tests.mutants.testmutant import all_of_them
+
+    _load()
+    mutants = all_of_them()
+    for line in sys.stdin:
+        answer = _killed(mutants[line.strip()])
+        sys.stdout.write(json.dumps(asdict(answer)) + "\n")
+        sys.stdout.flush()
+
+
+def _load() -> None:
+    import pytest  # noqa: F401
+    import pytest_asyncio  # noqa: F401
+
+    import buckram.client.client
+    import buckram.sim.cluster
+    import buckram.sim.streams.life
+    import buckram.streams.namespace
+    import buckram.testing.plugin  # noqa: F401
+
+
+def _killed(mutant: Any) -> Kill:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="buckram-mutant-") as room:
+        said, failed = Path(room, "said"), Path(room, "failed")
+        child = os.fork()
+        if child == 0:
+            _run(mutant, said, failed)  # does not return
+        code = _wait(child, HANGS_S if mutant.hangs else LIMIT_S)
+        took = time.monotonic() - began
+        by = failed.read_text().split("\n")[:-1] if failed.exists() else []
+        if code is None and mutant.hangs:
+            return Kill(mutant.name, ["they do not end"], [], took)
+        survived = [test for test in mutant.tests if not any(_is_of(node, test) for node in by)]
+        trouble = ""
+        if code not in (0, FAILED):
+            text = said.read_text(errors="replace")[-1500:]
+            why = f"did not end within {LIMIT_S:.0f} s" if code is None else f"ended with {code}"
+            trouble = f"the tests {why}:\n{text}"
+        return Kill(mutant.name, by, survived, took, trouble)
+
+
+def _is_of(node: str, test: str) -> bool:
+    return node == test or node.startswith((test + "[", test + "::"))
+
+
+def _wait(child: int, limit_s: float) -> int | None:
+    """Its exit code; None where it had to be ended."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def _run(mutant: Any, said: Path, failed: Path) -> None:
+    """In the child, which ends here."""
+    os.setsid()
+    code = 99
+    out = os.open(said, os.O_WRONLY | os.O_CREAT, 0o644)
+    for fd in (1, 2):
+        os.dup2(out, fd)
+    try:
+        import pytest
+
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "-s"]
+        if len(mutant.tests) == 1:
+            options.append("-x")
+        with mutant.apply(), failed.open("w") as notes:
+            code = int(pytest.main([*options, f"--basetemp={said.parent / 'tmp'}", *mutant.tests], [_Notes(notes)]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Notes:
+    """A plugin of pytest: the names of tests that fail."""
+
+    def __init__(self, notes: Any) -> None:
+        self._notes = notes
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self._notes.write(report.nodeid + "\n")
+            self._notes.flush()
+
+
+# -- all of them ------------------------------------------------------------------------------------------
+
+
+def kills(names: list[str], jobs: int) -> Iterator[Kill]:
+    """In the order of the names, `jobs` at a time."""
+    killers = [Killer() for _ in range(min(jobs, len(names)))]
+    try:
+        free = list(killers)
+
+        def one(name: str) -> Kill:
+            killer = free.pop()
+            try:
+                return killer.kill(name)
+            finally:
+                free.append(killer)
+
+        with ThreadPoolExecutor(len(killers) or 1) as pool:
+            yield from pool.map(one, names)
+    finally:
+        for killer in killers:
+            killer.close()
+
+
+def main() -> int:
+    from tests.mutants.testmutant import all_of_them
+
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.killing", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve()
+        return 0
+    known = all_of_them()
+    names = options.names or list(known)
+    if unknown := [name for name in names if name not in known]:
+        sys.stderr.write(f"no planted bug {unknown[0]!r}; there are: {', '.join(known)}\n")
+        return 2
+    found: list[Kill] = []
+    for kill in kills(names, options.jobs):
+        found.append(kill)
+        sys.stderr.write(f"{kill}\n")
+        sys.stderr.flush()
+    missed = [kill.name for kill in found if not kill.killed]
+    line = {"mutants": len(found), "killed": len(found) - len(missed), "missed": missed,
+            "by": {kill.name: kill.by for kill in found},
+            "seconds": {kill.name: round(kill.seconds, 1) for kill in found}}  # fmt: skip
+    sys.stdout.write(json.dumps(line) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

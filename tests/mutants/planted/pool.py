@@ -1,0 +1,22 @@
+"""Connections: reconnects, what waits for a bookie that is away, answers."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+SLOT, POOL, CONNECTION = "buckram.net.pool:_Slot", "buckram.net.pool:BookiePool", "buckram.net.connection:Connection"
+TROUBLE = "tests/unit/test_net_pool_trouble.py"
+MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
+
+MUTANTS = (
+    TestMutant("pool-other-forgotten", "the end of a connection that was left drops the one that took its place",
+               edited((f"{POOL}._on_lost", "if slot.connection is connection:", "if True:")), (MOVED,)),
+    TestMutant("pool-ended-stays", "a connection that ended stays the bookie's",
+               edited((f"{POOL}._on_lost", "slot.connection = None", "pass")),
+               (f"{TROUBLE}::test_a_lost_connection_fails_everything_once_and_is_made_again",)),
+    TestMutant("pool-bytes-stay", "what waited for a connection counts as waiting for ever",
+               edited((f"{SLOT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
+               ("tests/unit/test_net_pool.py::test_adds_of_a_lane_are_acknowledged",)),
+    TestMutant("connection-left-cuts", "a connection that is left ends although answers are due",
+               edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")), (MOVED,)),
+)

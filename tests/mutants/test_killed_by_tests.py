@@ -1,0 +1,57 @@
+"""Every planted bug that names tests is killed by them: the quick ones always, all of them in a soak."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import FunctionType
+
+import pytest
+from tests.mutants.killing import Kill, Killer
+from tests.mutants.testmutant import all_of_them
+
+from buckram.sim.mutants.edits import StaleEdit, edited, find, stale
+
+SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
+MUTANTS = all_of_them()
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with Killer() as killer:
+        yield killer
+
+
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if SOAK or not mutant.slow])
+def test_it_is_killed(killer: Killer, name: str) -> None:
+    found = killer.kill(name)
+    assert found.killed, f"{MUTANTS[name].bug}: {found}"
+
+
+def test_each_says_what_it_is_and_can_be_planted() -> None:
+    assert len(MUTANTS) >= 10
+    assert all(mutant.bug and mutant.tests for mutant in MUTANTS.values())
+
+
+def test_a_test_that_passes_with_the_bug_is_named() -> None:
+    found = Kill("harmless", [], ["tests/a.py::test_b"], 0.1)
+    assert not found.killed
+    assert str(found) == "MISSED harmless: passed with the bug: tests/a.py::test_b"
+
+
+def _plain(text: str) -> str:
+    return text + "."
+
+
+def test_an_edit_changes_a_function_for_whoever_has_it_and_is_taken_back() -> None:
+    function: FunctionType = find(f"{__name__}:_plain")
+    with edited((f"{__name__}:_plain", 'text + "."', 'text + "!"'))():
+        assert function("a") == "a!"
+    assert function("a") == "a."
+
+
+def test_an_edit_whose_words_are_gone_is_no_bug_that_survives() -> None:
+    gone = edited((f"{__name__}:_plain", "no such words", ""))
+    with pytest.raises(StaleEdit, match="0 times"), gone():
+        pass
+    assert "0 times" in stale(gone)
