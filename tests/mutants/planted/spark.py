@@ -1,0 +1,71 @@
+"""Spark's writes: which tasks count, in which order, and what is left of those that do not."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+MUTANTS = (
+    TestMutant(
+        "spark-skipped-nothing", "skipped tasks and no ledgers count as no rows",
+        edited((
+            "buckram.spark.transactions:publish",
+            "if not ledgers and not any(part.skipped for part in parts):",
+            "if not ledgers:",
+        )),
+        ("tests/spark/test_sink_parts.py::test_batches_of_a_query_count_once",),
+    ),
+    TestMutant(
+        "spark-missing-part", "a missing message is left out",
+        edited((
+            "buckram.spark.transactions:in_order",
+            "len(found) != len(parts) or numbers != list(range(len(parts)))",
+            "False",
+        )),
+        ("tests/spark/test_sink_parts.py::test_what_is_not_whole_is_not_published",),
+    ),
+    TestMutant(
+        "spark-twins", "two messages of a partition are both published",
+        edited((
+            "buckram.spark.transactions:in_order",
+            "numbers != list(range(len(parts)))",
+            "numbers != sorted(numbers)",
+        )),
+        ("tests/spark/test_sink_parts.py::test_what_is_not_whole_is_not_published",),
+    ),
+    TestMutant(
+        "spark-unordered", "parts are published as they came",
+        edited((
+            "buckram.spark.transactions:in_order",
+            "key=lambda part: part.attempt.partition",
+            "key=lambda part: 0",
+        )),
+        ("tests/spark/test_sink_parts.py::test_the_order_of_partitions_and_of_rows",),
+    ),
+    TestMutant(
+        "spark-batch-other", "messages of another batch are committed",
+        edited((
+            "buckram.spark.transactions:batch_of",
+            "told != batch or ",
+            "",
+        )),
+        ("tests/spark/test_sink_parts.py::test_batches_of_a_query_count_once",),
+    ),
+    TestMutant(
+        "spark-seal-twice", "a sealed ledger is kept as the open one",
+        edited((
+            "buckram.spark.sink_task:_Task._seal",
+            "self._ledger = None",
+            "pass",
+        )),
+        ("tests/spark/test_sink_parts.py::test_a_task_ends_segments_by_size",),
+    ),
+    TestMutant(
+        "spark-giveup-sealed", "an attempt that fails leaves what it sealed",
+        edited((
+            "buckram.spark.sink_task:_Task.give_up",
+            "ledgers = [sealed.ledger for sealed in self._sealed]",
+            "ledgers = []",
+        )),
+        ("tests/spark/test_sink_parts.py::test_what_a_failed_task_wrote_is_dropped_at_once",),
+    ),
+)

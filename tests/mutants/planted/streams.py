@@ -1,0 +1,116 @@
+"""Streams: cursors, retention, repeated appends, records that are sent again."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+MUTANTS = (
+    TestMutant(
+        "cursor-seen-forgotten", "a cursor that was deleted is made anew by its next commit",
+        edited((
+            "buckram.streams.cursors:Cursor.load",
+            "self._seen = True",
+            "pass",
+        )),
+        ("tests/streams/test_cursors.py::test_one_that_is_deleted_under_a_reader_is_not_made_again",),
+    ),
+    TestMutant(
+        "cursor-created-unchecked", "a first commit does not check that the stream is the same",
+        edited((
+            "buckram.streams.cursors:Cursor._create",
+            "if at.head.uid != self._uid:",
+            "if False:",
+        )),
+        ("tests/streams/test_cursors.py::test_a_late_commit_leaves_nothing_in_a_deleted_stream",),
+    ),
+    TestMutant(
+        "cursor-delete-sent", "a lost reply to a deletion is NoSuchCursor",
+        edited((
+            "buckram.streams.cursors:Cursor.delete",
+            "sent = True",
+            "pass",
+        )),
+        ("tests/streams/test_cursors.py::test_lost_answers_change_nothing",),
+    ),
+    TestMutant(
+        "retention-older-open", "the open segment's creation does not count",
+        edited((
+            "buckram.streams.retention:_may_hold_older",
+            "segment is not None and segment.created < cutoff",
+            "segment is not None and segment.created <= cutoff - 10_000_000",
+        )),
+        ("tests/streams/test_retention.py::test_a_record_of_the_very_age_stays",),
+    ),
+    TestMutant(
+        "retention-alldead", "an open segment with readable records counts as all older",
+        edited((
+            "buckram.streams.retention:all_older",
+            "await known_end(client, name, head) <= head.earliest",
+            "True",
+        )),
+        ("tests/streams/test_retention.py::test_the_segment_of_a_dead_writer_is_ended_when_its_time_has_come",),
+    ),
+    TestMutant(
+        "append-repeat-offset", "a partly repeated append skips nothing",
+        edited((
+            "buckram.streams.appender:Appender._begin",
+            "ask.skip(known)",
+            "pass",
+        )),
+        ("tests/streams/test_writer.py::test_a_retry_is_stored_once",),
+    ),
+    TestMutant(
+        "append-resend-order", "after a repair entries are kept by <",
+        edited((
+            "buckram.streams.appender:Appender.replace",
+            "if sent.next_offset > end]",
+            "if sent.next_offset >= end]",
+        )),
+        ("tests/streams/test_takeover.py::test_it_survives_the_loss_of_most_bookies",),
+    ),
+    TestMutant(
+        "append-remember-late", "the table remembers the offset of the next record",
+        edited((
+            "buckram.streams.appender:Appender._remember",
+            "self.next_offset - 1, time",
+            "self.next_offset, time",
+        )),
+        ("tests/streams/test_writer.py::test_a_retry_is_stored_once",),
+    ),
+    TestMutant(
+        "append-forget-one", "a producer expires one too early",
+        edited((
+            "buckram.core.stream_producers:ProducerTable.expire",
+            "known.time >= now - keep_us",
+            "known.time > now",
+        )),
+        ("tests/streams/test_writer.py::test_producers_are_forgotten_loudly",),
+    ),
+    TestMutant(
+        "producer-forgotten-unknown", "a forgotten producer begins anew",
+        edited((
+            "buckram.core.stream_producers:ProducerTable.fresh",
+            "if _hash(producer) in self._forgotten:",
+            "if False:",
+        )),
+        ("tests/streams/test_pure.py::test_what_is_forgotten_is_refused_and_never_stored_twice",),
+    ),
+    TestMutant(
+        "producer-fresh-off", "a repeated last sequence is new",
+        edited((
+            "buckram.core.stream_producers:ProducerTable.fresh",
+            "known.sequence + 1 - first",
+            "known.sequence - first",
+        )),
+        ("tests/streams/test_writer.py::test_a_retry_is_stored_once",),
+    ),
+    TestMutant(
+        "window-listed", "records of the next segment are released before the list",
+        edited((
+            "buckram.core.stream_window:StreamWindow._release",
+            "not oldest.listed or ",
+            "",
+        )),
+        ("tests/streams/test_pure.py::test_nothing_is_released_before_the_segment_is_listed",),
+    ),
+)

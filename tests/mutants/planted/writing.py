@@ -1,0 +1,81 @@
+"""Writers and recoveries: changes of the ensemble, records in doubt, resends, force."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+MUTANTS = (
+    TestMutant(
+        "cell-conflict-own", "a refused write ends the doubt",
+        edited((
+            "buckram.client.metadata_cell:MetadataCell.update",
+            "except VersionConflict:\n            stale = True",
+            ("except VersionConflict:\n            stale = True\n"
+             "            self._doubt = None"),
+        )),
+        ("tests/unit/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
+    ),
+    TestMutant(
+        "cell-doubt-late", "doubt begins when the write has failed",
+        edited((
+            "buckram.client.metadata_cell:MetadataCell._write",
+            "self._doubt = version\n",
+            "",
+        )),
+        ("tests/unit/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
+    ),
+    TestMutant(
+        "recovery-close-any", "recovery closes whatever the record says now",
+        edited((
+            "buckram.client.recover:_Attempt.run",
+            "if metadata.closed:",
+            "if False:",
+        )),
+        ("tests/unit/test_recover.py::test_many_recoveries_at_once_agree",),
+    ),
+    TestMutant(
+        "change-state", "a record in recovery does not end the writer",
+        edited((
+            "buckram.client.ensemble_change:EnsembleChange._check_open",
+            "if metadata.state is LedgerState.IN_RECOVERY:",
+            "if False:",
+        )),
+        ("tests/unit/test_writer_changes.py::test_a_recovery_seen_in_a_change_ends_the_writer",),
+    ),
+    TestMutant(
+        "change-old-incarnation", "a member is held to what it told last",
+        edited((
+            "buckram.client.ensemble_change:EnsembleChange._remember_incarnations",
+            "known.get(b) or self._watcher.incarnation(b)",
+            "self._watcher.incarnation(b) or known.get(b)",
+        )),
+        ("tests/unit/test_writer_changes.py::test_a_bookie_that_comes_back_empty_is_not_taken_for_the_old_one",),
+    ),
+    TestMutant(
+        "change-retrying", "after a retry that failed nobody tries again",
+        edited((
+            "buckram.client.ensemble_change:EnsembleChange._retry",
+            "self._retrying = False",
+            "pass",
+        )),
+        ("tests/unit/test_writer_changes.py::test_a_connection_reset_alone_degrades_for_a_moment_only",),
+    ),
+    TestMutant(
+        "outbox-resend-old-target", "after a change resends go where adds went before",
+        edited((
+            "buckram.client.outbox:Outbox.resend",
+            "self._retarget()\n    self._put(sends)",
+            "self._put(sends)\n    self._retarget()",
+        )),
+        ("tests/unit/test_writer_changes.py::test_dead_bookies_are_replaced_under_load[3/3/2]",),
+    ),
+    TestMutant(
+        "force-losses", "a bookie that came back between is not noticed by force",
+        edited((
+            "buckram.client.close:force",
+            "if pool.losses(bookie) != losses:",
+            "if False:",
+        )),
+        ("tests/unit/test_writer_modes.py::test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer",),
+    ),
+)
