@@ -226,11 +226,11 @@ class Kit:
 
 async def start(
     path: Path, *, disk: Any = None, metadata: Any = None, store: StoreConfig = STORE, net: NetConfig | None = None,
-    **config: Any,
+    seed: int = 3, **config: Any,
 ) -> Kit:
     disk = disk or LocalDisk(str(path), "inline")
     metadata = metadata or await memory_metadata()
-    runtime = production_runtime(seed=3)
+    runtime = production_runtime(seed)
     bookie = Bookie(runtime, disk, metadata, dataclasses.replace(CONFIG, **config), store, net or NetConfig())
     try:
         await bookie.start()

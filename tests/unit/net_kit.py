@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 
 from buckram.core.adds import AddRun, frame_adds, walk_frames
 from buckram.core.entry import Digest, entry_ids, master_key
-from buckram.core.messages import BatchRead, BatchReadReply, Force, ForceReply, Read, ReadLac, ReadLacReply, ReadReply
+from buckram.core.identity import Identity
+from buckram.core.messages import (
+    BatchRead,
+    BatchReadReply,
+    BookieInfoReply,
+    Force,
+    ForceReply,
+    GetBookieInfo,
+    Read,
+    ReadLac,
+    ReadLacReply,
+    ReadReply,
+)
 from buckram.core.protocol import (
     Close,
     Incoming,
@@ -27,7 +39,7 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 
 @dataclass
 class Peer:
-    """`hold`: answers are kept back until `release`. `code`: what adds are answered."""
+    """`hold`: answers are kept back until `release`. `code`: what adds are answered. `identity`: who it says it is."""
 
     port: int = 0
     hold: bool = False
@@ -38,6 +50,7 @@ class Peer:
     held: list[tuple[asyncio.Transport, bytes]] = field(default_factory=list)
     listener: TcpListener | None = None
     lost: int = 0
+    identity: Identity | None = None
 
     async def start(self) -> Peer:
         self.listener = await TcpNetwork().listen("127.0.0.1", self.port, lambda: _Session(self))
@@ -101,7 +114,7 @@ class _Session(asyncio.Protocol):
                 self._transport.abort()
 
     def _reply(self, item: Incoming) -> bytes:
-        request, entries = item.request, self._peer.entries
+        request, peer, entries = item.request, self._peer, self._peer.entries
         if isinstance(request, Read):
             body = entries.get((request.ledger_id, request.entry_id))
             code = Code.OK if body is not None else Code.NO_ENTRY
@@ -111,6 +124,8 @@ class _Session(asyncio.Protocol):
             return encode_reply(item.context, BatchReadReply(Code.OK, request.ledger_id, request.entry_id, rows))
         if isinstance(request, ReadLac):
             return encode_reply(item.context, ReadLacReply(Code.OK, request.ledger_id, DIGEST.seal_lac(1, 3)))
+        if isinstance(request, GetBookieInfo) and request.introduction is not None and peer.identity is not None:
+            return encode_reply(item.context, BookieInfoReply(Code.OK, identity=peer.identity))
         if isinstance(request, Force):
             return encode_reply(item.context, ForceReply(Code.OK, request.ledger_id))
         return encode_error(item.context, Code.BAD_REQUEST)
