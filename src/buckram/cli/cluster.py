@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from buckram.cli.cluster_require import require
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import STATES, confirm, emit, table
@@ -23,6 +24,9 @@ _MANAGERS = ("hierarchical", "longhierarchical", "flat")
 @click.group()
 def cluster() -> None:
     """Make, check and remove a cluster's metadata."""
+
+
+cluster.add_command(require)
 
 
 @cluster.command("init")

@@ -1,0 +1,123 @@
+"""`buckram cluster require identity`, and real bookie processes at addresses that were others'."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import buckram
+
+from buckram.client.client import Client, connect
+from buckram.config import ClientConfig, NetConfig
+from buckram.errors import BuckramError, RecoveryFailed
+from buckram.metadata.uri import init_cluster, open_store, sqlite_uri
+from buckram.processes import BookieProcess
+from buckram.types import LedgerState
+
+NET = NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0)
+
+
+async def cluster_at(path: Path) -> str:
+    await asyncio.to_thread(path.mkdir)
+    uri = sqlite_uri(path / "metadata.db")
+    store = await open_store(uri)
+    await init_cluster(store)
+    await store.close()
+    return uri
+
+
+async def booted(uri: str, directory: Path, name: str, port: int = 0) -> BookieProcess:
+    bookie = BookieProcess(uri, directory, bookie_id=name, port=port)
+    bookie.start()
+    await asyncio.to_thread(bookie.wait_ready)
+    return bookie
+
+
+def port_of(bookie: BookieProcess) -> int:
+    assert bookie.ready is not None
+    return bookie.ready.port
+
+
+async def acknowledged(client: Client, shape: str) -> int:
+    writer = await client.create(ensemble=shape)
+    for n in range(10):
+        await writer.append(f"entry {n}".encode())
+    await writer.abandon()
+    return writer.ledger_id
+
+
+def test_what_the_cluster_requires_can_be_taken_back(tmp_path: Path) -> None:
+    uri = asyncio.run(cluster_at(tmp_path / "ours"))
+
+    async def required() -> bool:
+        store = await open_store(uri)
+        try:
+            return await store.identity_required()
+        finally:
+            await store.close()
+
+    said = buckram("cluster", "require", "identity", "--json", uri=uri)
+    assert (said.code, said.json["identity_required"], said.json["silent_bookies"]) == (0, True, [])
+    assert asyncio.run(required())
+    assert "must say who they are" in buckram("cluster", "require", "identity", uri=uri).out
+    assert "need not" in buckram("cluster", "require", "identity", "--off", uri=uri).out
+    assert not asyncio.run(required())
+
+
+async def test_processes_of_another_cluster_at_our_addresses(tmp_path: Path) -> None:
+    """As after a second `buckram up`, or where addresses of pods are given out again: kill -9, then others come."""
+    ours, theirs = await cluster_at(tmp_path / "ours"), await cluster_at(tmp_path / "theirs")
+    names = ("b1", "b2")
+    mine = {name: await booted(ours, tmp_path / "ours" / name, name) for name in names}
+    others: dict[str, BookieProcess] = {}
+    try:
+        async with connect(ours, config=ClientConfig(quarantine_s=0.5), net=NET) as client:
+            ledger = await acknowledged(client, "2/2/2")
+            open_writer = await client.create(ensemble="2/2/2")
+            assert await open_writer.append(b"ours") == 0
+            for name in names:
+                mine[name].kill()
+                others[name] = await booted(theirs, tmp_path / "theirs" / name, name, port_of(mine[name]))
+            with pytest.raises(RecoveryFailed):
+                await client.recover(ledger)
+            assert (await client.metadata(ledger)).state is LedgerState.IN_RECOVERY
+            with pytest.raises((BuckramError, TimeoutError)):
+                async with asyncio.timeout(5):
+                    await open_writer.append(b"to nobody")
+            assert open_writer.last_confirmed == 0
+            for name in names:
+                others[name].kill()
+                mine[name].start()
+                await asyncio.to_thread(mine[name].wait_ready)
+            await client.services.bookies.refresh()
+            async with client.recover(ledger) as reader:
+                assert reader.last_confirmed == 9
+    finally:
+        for bookie in (*mine.values(), *others.values()):
+            bookie.kill()
+
+
+async def test_a_replacement_with_an_empty_disk_at_the_old_host_and_port(tmp_path: Path) -> None:
+    uri = await cluster_at(tmp_path / "ours")
+    mine = {name: await booted(uri, tmp_path / name, name) for name in ("b1", "b2")}
+    new: BookieProcess | None = None
+    try:
+        async with connect(uri, config=ClientConfig(quarantine_s=0.5), net=NET) as client:
+            ledger = await acknowledged(client, "2/2/2")
+            for bookie in mine.values():
+                bookie.kill()
+            # The list that the client has may be older than this, or newer.
+            new = await booted(uri, tmp_path / "b3", "b3", port_of(mine["b1"]))
+            with pytest.raises(RecoveryFailed):
+                await client.recover(ledger)
+            new.kill()
+            for bookie in mine.values():
+                bookie.start()
+                await asyncio.to_thread(bookie.wait_ready)
+            await client.services.bookies.refresh()
+            async with client.recover(ledger) as reader:
+                assert reader.last_confirmed == 9
+    finally:
+        for bookie in (*mine.values(), *([new] if new else [])):
+            bookie.kill()
