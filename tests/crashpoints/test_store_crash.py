@@ -11,7 +11,7 @@ import pytest
 from tests.crashpoints.workload import Life
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-CUTS = 60_000 if SOAK else 2000
+CUTS = 60_000 if SOAK else 4000
 STEPS = 400
 
 

@@ -21,7 +21,7 @@ from buckram.core.messages import MemoryUse
 from buckram.core.segment_format import PAGE
 from buckram.seams import Disk
 
-MIN_SEGMENT, MAX_SEGMENT = 64 << 10, 1 << 30
+MIN_SEGMENT, MAX_SEGMENT = 4 << 10, 1 << 30
 MOST_INDEX = 9 * INDEX_LIMIT
 """When the log goes on in the next file, those that wait hold up to one limit and the last one up to four; then the new
 one up to four. Usually it is two."""
@@ -58,7 +58,8 @@ class StoreState:
     @property
     def file_bytes(self) -> int:
         """Size of a new log file: its log and room for a usual footer."""
-        return (self.config.segment_bytes + max(64 << 10, self.config.segment_bytes // 128)) // PAGE * PAGE
+        log = self.config.segment_bytes
+        return (log + max(min(64 << 10, log), log // 128)) // PAGE * PAGE
 
     def counts(self) -> dict[str, int]:
         """Counts and bytes of now, for people and metrics."""

@@ -1,6 +1,8 @@
-"""Damage to a bookie's disk that it must survive by saying "I do not know": a byte changes under a synced block.
+"""Damage to a bookie's disk: a byte changes under a synced block or the end of the log is damaged or cut off, and it
+must say "I do not know"; a byte of an index changes, and it must find everything all the same.
 
-The last block of a log is spared: a bad one there cannot be told from a torn write that was never acknowledged.
+The page that witnesses the log's end reaches the device before its last block is damaged. Where a loss of power takes
+the page along, too, a bad last block cannot be told from a write that was never finished.
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from buckram.core.segment_format import BLOCK_HEADER, MAGIC, SECTOR, open_block
+from buckram.bookie import superblock
+from buckram.bookie.superblock import Superblock
+from buckram.bookie.tail_page import NAME as TAIL
+from buckram.bookie.tail_page import read_mark
+from buckram.core.segment_format import BLOCK_HEADER, MAGIC, SECTOR, TRAILER_SIZE, open_block, open_trailer
+from buckram.errors import CorruptStore
+from buckram.seams import PAGE_BYTES
 from buckram.sim.disk import Device
 
 
@@ -38,4 +46,62 @@ def flip_some_byte(device: Device, rng: random.Random) -> bool:
         return False
     name, offset = rng.choice(choices)
     device.flip_bits(name, offset, 1 << rng.randrange(8))
+    return True
+
+
+def _superblock(device: Device) -> Superblock | None:
+    names = device.model.names()
+    if superblock.NAME not in names or TAIL not in names:
+        return None
+    inode = device.model.inode(superblock.NAME)
+    try:
+        return superblock.decode(inode.read(0, inode.size()), "it")
+    except CorruptStore:
+        return None
+
+
+def flip_some_index(device: Device, rng: random.Random) -> bool:
+    """Change one byte of the footer of a sealed log file; False if there is none."""
+    block = _superblock(device)
+    choices: list[tuple[str, int]] = []
+    for entry in block.segments if block is not None else ():
+        if block is None or not entry.log_end or entry.name not in device.model.names():
+            continue
+        content = device.model.inode(entry.name).content
+        trailer = open_trailer(bytes(content[-TRAILER_SIZE:]), entry.seq, block.salt)
+        if trailer is not None:
+            first = trailer.footer_at if rng.random() < 0.7 else len(content) - 100
+            choices.append((entry.name, rng.randrange(first, len(content))))
+    if not choices:
+        return False
+    name, offset = rng.choice(choices)
+    device.flip_bits(name, offset, 1 << rng.randrange(8))
+    return True
+
+
+def damage_tail(device: Device, rng: random.Random) -> bool:
+    """Damage the last acknowledged block of a log, or cut the file off there. Its process is dead; False if there is
+    nothing to damage."""
+    block = _superblock(device)
+    mark = None if block is None else read_mark(device.model.inode(TAIL).read(0, PAGE_BYTES), block.salt)
+    names = [] if block is None or mark is None else [one.name for one in block.segments if one.seq == mark.end.seq]
+    if mark is None or not names or names[0] not in device.model.names():
+        return False
+    inode = device.model.inode(names[0])
+    seq, end = mark.end
+    last = [(at, size) for segment, at, size in _blocks(inode.content) if segment == seq and at < end]
+    if not last or last[-1][1] == BLOCK_HEADER:
+        return False
+    at, size = last[-1]
+    kind = rng.choice(("header", "payload", "zeros", "cut"))
+    device.loop.trace.note(device.name, f"the last block of {names[0]} at {at} is damaged: {kind}")
+    inode.pending.clear()
+    if kind == "cut":
+        del inode.content[at:]
+        return True
+    device.model.flush_pages()
+    if kind == "zeros":
+        inode.content[at:end] = bytes(end - at)
+    else:
+        inode.content[at + rng.randrange(BLOCK_HEADER if kind == "header" else size)] ^= 1 << rng.randrange(8)
     return True

@@ -219,10 +219,11 @@ class Ending:
             async def work(ledger_id: LedgerId = ledger_id, last: int = end) -> bool:
                 reader = await client.open(ledger_id, password=self.plan.password)
                 error = ""
-                for left in (2, 1, 0):
+                for left in range(self.plan.bookies, -1, -1):
                     if last < 0:
                         break
-                    # The first attempt may meet connections that died with their bookies: retryable, says the error.
+                    # An attempt may meet a connection that died with its bookie: retryable, says the error. Where an
+                    # entry has one copy each bookie's connection is met by itself.
                     kind = "unconfirmed" if left else "final"
                     result = await read_and_judge(actor, reader, kind, 0, last, lambda: reader.read(0, last))
                     error = result.error

@@ -1,4 +1,5 @@
-"""Watching the bookies' stores without changing them: during a life two methods of Store also tell the judge.
+"""Watching the bookies' stores without changing them: during a life two methods of Store also tell the judge, and some
+of its parts which situations they were in.
 
 Planted bugs (mutants/) are applied before, so the judge sees what they do.
 """
@@ -8,9 +9,59 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from buckram.bookie.compaction_output import Group, Output
+from buckram.bookie.log_scan import Scanned
+from buckram.bookie.maintenance import Maintenance
+from buckram.bookie.opening import Opening
+from buckram.bookie.segments import Segment
 from buckram.bookie.store import Store
+from buckram.bookie.store_state import StoreState
+from buckram.bookie.superblock import SegmentEntry
+from buckram.sim.disk import SimDisk
+from buckram.sim.mutants.base import patched
 from buckram.sim.world import World
 from buckram.types import Buffer, EntryId, LedgerId
+
+
+@contextmanager
+def watch_files(world: World) -> Iterator[None]:
+    """Count what stores of this world's machines do with their files; those that are only looked at do not count."""
+    write, mend, start, rebuilt = Output.write, Maintenance.mend, Opening.run, Opening._load
+
+    def seen(state: StoreState, name: str) -> None:
+        if isinstance(state.disk, SimDisk):
+            world.report.situation(name)
+
+    async def watched_write(self: Output, group: Group) -> Segment:
+        written = await write(self, group)
+        seen(self._state, "compaction output written")
+        return written
+
+    def watched_mend(self: Maintenance, segment: Segment | None) -> None:
+        if segment is not None and segment.index is None:
+            seen(self._state, "footer mended")
+        mend(self, segment)
+
+    def watched_load(self: Opening, entry: SegmentEntry) -> tuple[Segment, Scanned] | None:
+        found = rebuilt(self, entry)
+        if found is not None and entry.log_end and not self._state.superblock.clean and not found[1].damaged:
+            seen(self._state, "footer mended")
+        return found
+
+    def watched_start(self: Opening) -> None:
+        start(self)
+        if self._state.table.file is not None:
+            seen(self._state, "ledger table loaded at a start")
+        if self._torn:
+            seen(self._state, "log with a torn end")
+        if self._missing.seq:
+            seen(self._state, "log behind its witness")
+
+    with patched(
+        (Output, "write", watched_write), (Maintenance, "mend", watched_mend), (Opening, "run", watched_start),
+        (Opening, "_load", watched_load),
+    ):
+        yield
 
 
 @contextmanager
@@ -39,7 +90,8 @@ def watch_stores(world: World) -> Iterator[None]:
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose
     Store.bury = watched_bury  # type: ignore[method-assign,assignment]  # as above
     try:
-        yield
+        with watch_files(world):
+            yield
     finally:
         Store.add_run = add_run  # type: ignore[method-assign]  # as above
         Store.bury = bury  # type: ignore[method-assign]  # as above

@@ -20,7 +20,8 @@ SITUATIONS = (
     "close with pending adds", "batch read cut by size", "crash during a sync", "lost reply of a metadata write",
     "writer degraded", "late add refused by a fence", "recovery started by a second client", "session expired",
     "bookie came back in limbo", "read-only bookie refused an add",
-    "entries read from the files of a bookie", "metadata read that lags behind",
+    "entries read from the files of a bookie", "metadata read that lags behind", "compaction output written",
+    "ledger table loaded at a start", "footer mended", "log with a torn end", "log behind its witness",
 )
 
 
