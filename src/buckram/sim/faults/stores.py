@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from buckram.bookie.store_errors import StoreError
 from buckram.sim.damage import damage_tail, flip_some_index
 from buckram.sim.faults.registry import LEDGERS, register
+from buckram.sim.loop import Crashed
 from buckram.sim.world import KIB, Died, Machine
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ async def _compact(f: Faults, machine: Machine) -> None:
         return
     try:
         await f.world.join(process, store.compact(), "compaction")
-    except (Died, StoreError, OSError):
+    except (Crashed, Died, StoreError, OSError):
         return
 
 
