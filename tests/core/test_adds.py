@@ -96,6 +96,8 @@ def test_acks_of_a_run_are_the_acks_of_its_entries(ledger: int, first: int, coun
 class Sink:
     """Counts what was said of each entry."""
 
+    name: tuple[int, bytes] | None = None
+
     def __init__(self, ledger: int) -> None:
         self.ledger = ledger
         self.said: dict[tuple[int, int], list[Code | None]] = {}

@@ -32,6 +32,8 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 
 
 class Sink:
+    name: tuple[int, bytes] | None = None
+
     def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
         raise AssertionError("events only")
 

@@ -134,6 +134,8 @@ class _Session(asyncio.Protocol):
 class Sink:
     """Remembers what was said of each entry; `heard` is set at every word."""
 
+    name: tuple[int, bytes] | None = None
+
     def __init__(self) -> None:
         self.said: dict[tuple[int, int], list[str]] = {}
         self.errors: list[BuckramError] = []

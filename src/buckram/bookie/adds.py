@@ -7,10 +7,10 @@ and the insertion (F4). Per loop turn one callback at the store. Nothing here lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
-from buckram.bookie.admission import Verdict
+from buckram.bookie.admission import Admission, Verdict
+from buckram.bookie.births import is_other
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.session import Session
@@ -20,7 +20,7 @@ from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, V2_ADDS, AddRun, ack_
 from buckram.core.protocol import encode_add_replies
 from buckram.errors import Code
 from buckram.seams import Stats
-from buckram.types import EntryId, LedgerId
+from buckram.types import NO_BIRTH, EntryId
 
 Held = tuple[Session, AddRun]
 REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
@@ -30,15 +30,23 @@ _CODES = {
 }
 
 
+_UNDECIDED = (Verdict.LATER, Verdict.UNKNOWN)
+
+
+def _goes_on(record: LedgerRecord | None) -> bool:
+    """Whether what is known here is enough without metadata: it was admitted before, or it is fenced anyway."""
+    return record is not None and (record.fenced or record.tombstone or (record.admitted and not record.limbo))
+
+
 class AddPath:
     """Checks in the order of the protocol: read-only, admission, key, fence; then the store."""
 
     def __init__(
         self, store: Store, polls: LongPolls, budget: Budget, stats: Stats,
-        hold: Callable[[LedgerId, bytes, Held], None], vouched: Callable[[LedgerId], bool],
+        admission: Admission,
     ) -> None:
-        self._store, self._polls, self._budget, self._hold = store, polls, budget, hold
-        self._ledger, self._vouched = store.ledger, vouched
+        self._store, self._polls, self._budget, self._admission = store, polls, budget, admission
+        self._ledger, self._vouched, self._undecided = store.ledger, admission.vouched, admission.waiting
         self._turn: list[Held] = []
         self._loop = asyncio.get_running_loop()
         self._added = stats.counter("buckram_bookie_added_entries_total", "entries acknowledged")
@@ -52,21 +60,33 @@ class AddPath:
         if (
             record is None or record.fenced or record.tombstone or not record.admitted or record.limbo
             or record.master_key != run.master_key or not self._store.is_writable or self._budget.refuse_adds
-        ):
+            or ((name := session.named.get(run.ledger_id)) != record.birth
+                and (name is not None or run.first <= record.last or run.ledger_id in self._undecided))
+        ):  # fmt: skip
             self._add_unusual(session, run, record)
         else:
             self._insert(session, run)
 
-    def admitted(self, held: Held, verdict: Verdict, last: EntryId) -> None:
-        """The metadata check is over; for an admitted ledger the run takes the usual way from the start. `last`: of a
-        ledger that is closed."""
-        session, run = held
+    def _released(self, session: Session, run: AddRun, verdict: Verdict, last: EntryId) -> None:
+        """The look at metadata is over. `last`: of a ledger that is closed."""
         session.requests_held -= run.end - run.start
-        if verdict is Verdict.ADMITTED:
+        session.births.check(run.ledger_id)
+        record = self._ledger(run.ledger_id)
+        other = is_other(record, session.named.get(run.ledger_id))
+        if verdict is Verdict.AGAIN:
             self.add(session, run)
-        elif verdict is Verdict.CLOSED:
-            self._add_unusual(session, run, self._ledger(run.ledger_id), last)
-        elif verdict is Verdict.FENCED:
+        elif verdict is Verdict.ADMITTED and not other:
+            self._add_unusual(session, run, record, looked=True)
+        elif verdict is Verdict.CLOSED and not other:
+            self._add_unusual(session, run, record, last, looked=True)
+        elif run.recovery and verdict in (Verdict.FENCED, Verdict.OTHER):
+            if verdict is Verdict.OTHER or other or record is None or record.tombstone:
+                self.refuse(session, run, Code.NO_LEDGER)
+            else:
+                self._add_unusual(session, run, record, looked=True)
+        elif verdict in _UNDECIDED and not other and _goes_on(record):
+            self._add_unusual(session, run, record, looked=True)
+        elif verdict in (Verdict.FENCED, Verdict.OTHER, Verdict.ADMITTED, Verdict.CLOSED):
             self._refuse_fenced(session, run)
         else:
             self.refuse(session, run, _CODES[verdict])
@@ -77,10 +97,12 @@ class AddPath:
         session.send(encode_add_replies(run, code))
 
     def _add_unusual(
-        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None = None
-    ) -> None:
+        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None = None,
+        *, looked: bool = False,
+    ) -> None:  # fmt: skip
+        """`looked`: metadata was asked for this run."""
         try:
-            code = self._decide(session, run, record, closed_at)
+            code = self._decide(session, run, record, closed_at, looked)
         except StoreError as error:
             code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is Code.OK:
@@ -89,7 +111,7 @@ class AddPath:
             self.refuse(session, run, code)
 
     def _decide(
-        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None
+        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None, looked: bool
     ) -> Code | None:
         """OK to insert, an error, or None: the run waits and is answered later. `closed_at`: what metadata says."""
         store = self._store
@@ -100,30 +122,61 @@ class AddPath:
             return Code.TOO_MANY_REQUESTS
         if not store.is_writable and not (run.flags & (RECOVERY_ADD | HIGH_PRIORITY) and store.reserve_usable):
             return Code.READ_ONLY
+        if record is not None and not looked and self._in_doubt(session, run, record):
+            self._wait(session, run)
+            return None
         if record is not None and record.master_key != run.master_key:
             return Code.UNAUTHORIZED
-        if record is None or record.tombstone:
-            if record is not None and not recovery:
-                return Code.FENCED
-            if recovery:
-                # A copy that comes back by repair after its burial stays fenced (F3, M10); the store sees to that.
-                store.put_ledger(run.ledger_id, run.master_key, admitted=False)
-                return Code.OK
-        elif recovery:
+        if recovery:
+            self._recovering(session, run, record)
             return Code.OK
-        elif record.fenced:
+        if record is not None and (record.tombstone or record.fenced):
             return Code.FENCED
-        elif closed_at is None and record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
-            return Code.OK
         if closed_at is not None:
             if run.last <= closed_at:
                 return Code.OK  # a copy that the quorum did not wait for
             store.fence(run.ledger_id)
             self._refuse_fenced(session, run)
             return None
-        session.requests_held += run.end - run.start
-        self._hold(run.ledger_id, run.master_key, (session, run.detached()))
+        if record is not None and record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
+            return Code.OK
+        self._wait(session, run)
         return None
+
+    def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord) -> bool:
+        """Whether only metadata can tell that the run is of the ledger that is here. Recovery adds wait only where they
+        are certainly of another one."""
+        ledger_id = run.ledger_id
+        name = session.named.get(ledger_id)
+        if name == record.birth:
+            return False
+        if record.birth == NO_BIRTH:  # of an older release: learned at the first look
+            dead = record.fenced or record.tombstone
+            return not (name is None or dead or run.recovery or ledger_id in session.births.checked)
+        if name is not None:
+            return True
+        if run.recovery or not (
+            record.fenced or record.tombstone or run.first <= record.last or record.master_key != run.master_key
+            or ledger_id in self._undecided
+        ):
+            return False
+        return run.first == 0 or ledger_id not in session.births.checked or ledger_id in self._undecided
+
+    def _wait(self, session: Session, run: AddRun) -> None:
+        session.requests_held += run.end - run.start
+        name = session.named.get(run.ledger_id)
+        self._admission.hold(
+            run.ledger_id, run.master_key, name, partial(self._released, session, run.detached())
+        )
+
+    def _recovering(self, session: Session, run: AddRun, record: LedgerRecord | None) -> None:
+        """A copy by recovery or repair makes the ledger known, and is remembered as of the ledger that was named. One
+        that comes back after its burial stays fenced (F3, M10); the store sees to that."""
+        name = session.named.get(run.ledger_id) or NO_BIRTH
+        if record is None or record.tombstone:
+            self._store.put_ledger(run.ledger_id, run.master_key, admitted=False, birth=name)
+        elif record.birth != name and name != NO_BIRTH:
+            self._store.learn_birth(run.ledger_id, name)
 
     def _insert(self, session: Session, run: AddRun) -> None:
         ledger_id = run.ledger_id

@@ -10,6 +10,9 @@ the copy that nobody waited for, and refusing it would leave it missing here unt
 A ledger that metadata does not know is not one: it was deleted, or it is another cluster's. Its adds are refused as
 fenced, and the fence is durable, because this store denies its entries from then on (F5, I6). Absence is believed only
 where two reads say so, each of them after a sync: a metadata server that lags has not heard of a ledger just made.
+
+An id that was used again is another ledger by its birth (I7). What is here of the one before gives way when metadata
+says that it is gone; until then nothing of the new one is taken.
 """
 
 from __future__ import annotations
@@ -19,16 +22,18 @@ import enum
 import logging
 import random
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import NamedTuple
 
+from buckram.bookie.births import is_other
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
 from buckram.config import BookieConfig
 from buckram.core.entry import master_key
+from buckram.core.metadata import birth_of
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
-from buckram.types import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
+from buckram.types import NO_BIRTH, NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
@@ -36,7 +41,6 @@ VOUCHED_LIMIT = 100_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 LOOKS, BETWEEN_LOOKS_S = 2, 0.1
 """How often a ledger has to be absent, and the pause before the next look."""
-R = TypeVar("R")
 
 
 class Verdict(enum.Enum):
@@ -49,42 +53,62 @@ class Verdict(enum.Enum):
     """It may not grow any more; entries up to its last one are for good, wherever they come from."""
     LATER = 6
     """The metadata store did not answer in time. Nothing is known, nothing changed."""
+    OTHER = 7
+    """The ledger that was named is gone: another has its id now, or had it before."""
+    AGAIN = 8
+    """The look was another's, whose key was wrong: the way begins anew."""
 
 
-Finding = tuple[Verdict, bytes | None, EntryId]
-"""The verdict, the master key where metadata knows the password, and the last entry of a ledger that is CLOSED."""
+class Finding(NamedTuple):
+    """What metadata says of an id: the verdict on its ledger, the master key where the password is known, the last
+    entry of a ledger that is CLOSED, and its birth (b"": not known, or there is no ledger)."""
+
+    verdict: Verdict
+    key: bytes | None = None
+    last: EntryId = NO_ENTRY
+    birth: bytes = b""
 
 
-class Admission(Generic[R]):
-    """Holds runs of ledgers under check. `release(run, verdict, last)` gets each of them once, in order, per ledger;
-    `last` is the last entry of one that is CLOSED.
+class Waiting(NamedTuple):
+    """Who waits for the verdict: the birth that it named (None: it named none) and its key. `done` gets the verdict
+    and the last entry of a ledger that is CLOSED."""
 
-    Bytes are bounded by the connections: a waiting run counts as a request in memory of its connection.
+    name: bytes | None
+    key: bytes
+    done: Callable[[Verdict, EntryId], None]
+
+
+class Admission:
+    """Holds what waits for a look at metadata. `done` of each is called once, in order, per ledger.
+
+    Bytes are bounded by the connections: a waiting run counts as a request in memory of its connection. `died` hears
+    of each ledger whose data gave way to another of its id.
     """
 
     def __init__(
         self, store: Store, metadata: MetadataStore, config: BookieConfig, rng: random.Random,
-        release: Callable[[R, Verdict, EntryId], None],
+        died: Callable[[LedgerId], None],
     ) -> None:
         self._store, self._metadata, self._timeout_s, self._rng = store, metadata, config.admission_timeout_s, rng
         self._anybody = config.admission == "any"
-        self._release = release
+        self._died = died
         self._scope = TaskScope("admission")
-        self.waiting: dict[LedgerId, list[R]] = {}
-        """Runs by ledger. As long as a ledger is here, every normal add of it queues behind."""
+        self.waiting: dict[LedgerId, list[Waiting]] = {}
+        """By ledger. As long as a ledger is here, every add of it that is not beyond doubt queues behind."""
         self._vouched: dict[LedgerId, None] = {}
-        self._keys: dict[LedgerId, bytes] = {}
         self._queued: list[tuple[LedgerId, float]] = []
         self._running = 0
 
-    def hold(self, ledger_id: LedgerId, key: bytes, run: R) -> None:
-        """Keep a run until the ledger is decided; the first one starts the check."""
-        runs = self.waiting.get(ledger_id)
-        if runs is not None:
-            runs.append(run)
+    def hold(
+        self, ledger_id: LedgerId, key: bytes, name: bytes | None, done: Callable[[Verdict, EntryId], None]
+    ) -> None:
+        """Wait until the ledger is decided; the first one starts the look."""
+        one = Waiting(name, key, done)
+        waiting = self.waiting.get(ledger_id)
+        if waiting is not None:
+            waiting.append(one)
             return
-        self.waiting[ledger_id] = [run]
-        self._keys[ledger_id] = key
+        self.waiting[ledger_id] = [one]
         self._queued.append((ledger_id, asyncio.get_running_loop().time() + self._timeout_s))
         if self._running < CHECKS_AT_ONCE:
             self._running += 1
@@ -95,7 +119,7 @@ class Admission(Generic[R]):
         return ledger_id in self._vouched
 
     async def close(self) -> None:
-        """Runs that still wait are dropped unanswered: the bookie is stopping."""
+        """Who still waits is dropped unanswered: the bookie is stopping."""
         await self._scope.close()
         self.waiting.clear()
 
@@ -103,48 +127,60 @@ class Admission(Generic[R]):
         try:
             while self._queued:
                 ledger_id, deadline = self._queued.pop(0)
-                self._conclude(ledger_id, *await self._decide(ledger_id, deadline))
+                self._conclude(ledger_id, await self._decide(ledger_id, deadline))
         finally:
             self._running -= 1
 
-    def _conclude(self, ledger_id: LedgerId, verdict: Verdict, key: bytes | None, last: EntryId) -> None:
-        """Write the verdict down and let the runs go; no await, so a fence that came meanwhile is seen (F4)."""
-        runs = self.waiting.pop(ledger_id)
-        offered = self._keys.pop(ledger_id)
-        try:
-            verdict = self._write_down(ledger_id, verdict, offered, key)
-        except StoreError as error:
-            log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
-            verdict = Verdict.UNKNOWN
-        if verdict is Verdict.WRONG_KEY:
-            self._release(runs[0], verdict, last)
-            for run in runs[1:]:
-                self._release(run, Verdict.ADMITTED, last)  # goes through the whole add path again, this check included
-            return
-        for run in runs:
-            self._release(run, verdict, last)
+    def _conclude(self, ledger_id: LedgerId, found: Finding) -> None:
+        """Write the verdict down and let all go on; no await, so a fence that came meanwhile is seen (F4)."""
+        waiting = self.waiting.pop(ledger_id)
+        meant = [one for one in waiting if not one.name or not found.birth or one.name == found.birth]
+        verdict = found.verdict
+        if meant:
+            try:
+                verdict = self._write_down(ledger_id, found, meant[0])
+            except StoreError as error:
+                log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
+                verdict = Verdict.UNKNOWN
+        first = True
+        for one in waiting:
+            if one.name and found.birth and one.name != found.birth:
+                one.done(Verdict.OTHER, NO_ENTRY)
+            elif verdict is Verdict.WRONG_KEY and not first:
+                one.done(Verdict.AGAIN, NO_ENTRY)
+            else:
+                first = False
+                one.done(verdict, found.last)
 
-    def _write_down(self, ledger_id: LedgerId, verdict: Verdict, offered: bytes, key: bytes | None) -> Verdict:
-        record = self._store.ledger(ledger_id)
-        if verdict not in (Verdict.UNKNOWN, Verdict.LATER) and key is not None and record is None and offered != key:
-            # The first run has a wrong password, so it changes nothing (F14); the others get a check of their own.
+    def _write_down(self, ledger_id: LedgerId, found: Finding, asked: Waiting) -> Verdict:
+        store, verdict, key = self._store, found.verdict, found.key
+        if verdict in (Verdict.UNKNOWN, Verdict.LATER):
+            return verdict
+        record = store.ledger(ledger_id)
+        other = is_other(record, found.birth)
+        if key is not None and (record is None or other) and asked.key != key:
+            # It has a wrong password, so it changes nothing (F14); the others get a look of their own.
             return Verdict.WRONG_KEY
-        if verdict is Verdict.ADMITTED:
-            if record is None:
-                self._store.put_ledger(ledger_id, offered)
-            elif not record.tombstone:
-                self._store.admit(ledger_id)
-            if self._store.limbo:
-                if len(self._vouched) >= VOUCHED_LIMIT:
-                    self._vouched.clear()
-                self._vouched[ledger_id] = None
-        elif verdict is Verdict.FENCED:
-            if record is None:
-                self._store.put_ledger(ledger_id, offered if key is None else key)
-            self._store.fence(ledger_id)
-        elif verdict is Verdict.CLOSED and record is None:
-            # As for a copy by repair: the next add is checked again.
-            self._store.put_ledger(ledger_id, offered if key is None else key, admitted=False)
+        if other:
+            log.info("ledger %d: another ledger has its id now, so what is here of the one before is dead", ledger_id)
+            store.reborn(ledger_id, asked.key, found.birth, admitted=verdict is Verdict.ADMITTED)
+            self._died(ledger_id)
+        elif record is not None and found.birth and record.birth == NO_BIRTH and not record.tombstone:
+            store.learn_birth(ledger_id, found.birth)
+        record = store.ledger(ledger_id)
+        if record is None:
+            # One that is CLOSED is as after a copy by repair: the next add is checked again.
+            birth = found.birth or asked.name or NO_BIRTH
+            admitted = verdict is Verdict.ADMITTED
+            store.put_ledger(ledger_id, asked.key if key is None else key, admitted, birth=birth)
+        elif verdict is Verdict.ADMITTED and record is not None and not record.tombstone:
+            store.admit(ledger_id)
+        if verdict is Verdict.FENCED:
+            store.fence(ledger_id)
+        if verdict is Verdict.ADMITTED and store.limbo:
+            if len(self._vouched) >= VOUCHED_LIMIT:
+                self._vouched.clear()
+            self._vouched[ledger_id] = None
         return verdict
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
@@ -153,21 +189,22 @@ class Admission(Generic[R]):
                 metadata = await self._look(ledger_id)
         except TimeoutError:
             log.warning("ledger %d: no metadata within %.0f s, its adds have to wait", ledger_id, self._timeout_s)
-            return Verdict.LATER, None, NO_ENTRY
+            return Finding(Verdict.LATER)
         except MetadataError as error:
             log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)
-            return Verdict.UNKNOWN, None, NO_ENTRY
+            return Finding(Verdict.UNKNOWN)
         if metadata is None:
             if self._anybody and not self._store.limbo:  # one that lost data may have lost the burial, too
-                return Verdict.ADMITTED, None, NO_ENTRY
+                return Finding(Verdict.ADMITTED)
             log.info("ledger %d: no such ledger in metadata, so nothing of it is taken", ledger_id)
-            return Verdict.FENCED, None, NO_ENTRY
+            return Finding(Verdict.FENCED)
+        birth = birth_of(metadata)
         key = None if metadata.password is None else master_key(metadata.password)
         if metadata.state is LedgerState.OPEN:
-            return Verdict.ADMITTED, key, NO_ENTRY
+            return Finding(Verdict.ADMITTED, key, NO_ENTRY, birth)
         if metadata.closed and metadata.last_entry is not None and not self._store.limbo:
-            return Verdict.CLOSED, key, metadata.last_entry
-        return Verdict.FENCED, key, NO_ENTRY  # in recovery, or this store may have lost a fence
+            return Finding(Verdict.CLOSED, key, metadata.last_entry, birth)
+        return Finding(Verdict.FENCED, key, NO_ENTRY, birth)  # in recovery, or this store may have lost a fence
 
     async def _look(self, ledger_id: LedgerId) -> LedgerMetadata | None:
         """The ledger's metadata as of now; None where it is absent for good. Asks for as long as nobody answers."""

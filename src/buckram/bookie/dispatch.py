@@ -12,6 +12,7 @@ from functools import partial
 from struct import Struct
 
 from buckram.bookie.adds import REFUSALS
+from buckram.bookie.births import is_other
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.reads import ReadPath, absence
@@ -44,7 +45,7 @@ from buckram.core.messages import (
 )
 from buckram.errors import Code
 from buckram.seams import Space
-from buckram.types import MASTER_KEY_SIZE
+from buckram.types import MASTER_KEY_SIZE, NO_BIRTH, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 _LAC_PACKET = Struct(">qq")
@@ -89,7 +90,7 @@ class Dispatcher:
 
     def _write_lac(self, session: Session, context: ReplyContext, request: WriteLac) -> None:
         try:
-            code = self._accept_lac(request)
+            code = self._accept_lac(request, session.named.get(request.ledger_id))
         except StoreError as error:
             code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is not Code.OK:
@@ -99,7 +100,7 @@ class Dispatcher:
         session.requests_held += held
         self._store.after_durable(partial(self._lac_durable, session, context, request, held))
 
-    def _accept_lac(self, request: WriteLac) -> Code:
+    def _accept_lac(self, request: WriteLac, name: bytes | None) -> Code:
         """Store the packet and say OK, or why not (then nothing changed). The digest cannot be checked here."""
         store = self._store
         body = request.body
@@ -115,8 +116,8 @@ class Dispatcher:
         record = store.ledger(ledger_id)
         if record is None:
             # A ledger that only ever saw this still has to pass admission before its first normal add.
-            store.put_ledger(ledger_id, request.master_key, admitted=False)
-        elif record.tombstone:
+            store.put_ledger(ledger_id, request.master_key, admitted=False, birth=name or NO_BIRTH)
+        elif record.tombstone or is_other(record, name):
             return Code.NO_LEDGER
         elif record.master_key != request.master_key:
             return Code.UNAUTHORIZED
@@ -135,7 +136,7 @@ class Dispatcher:
         if self._budget.refuse_reads:
             session.reply(context, ReadLacReply(Code.TOO_MANY_REQUESTS, ledger_id))
             return
-        last = store.last_entry(ledger_id)
+        last = None if self._is_other(session, ledger_id) else store.last_entry(ledger_id)
         if last is None:
             self._answer_lac(session, context, request, [None])
             return
@@ -153,6 +154,8 @@ class Dispatcher:
     ) -> None:
         """A missing ledger is NO_ENTRY here, as Apache has it; an explicit LAC without an entry is OK."""
         record = self._store.ledger(request.ledger_id)
+        if self._is_other(session, request.ledger_id):
+            record, outcomes = None, [None]
         lac_body = None if record is None or record.tombstone else record.explicit_lac
         last = outcomes[0]
         if isinstance(last, StoreError):
@@ -168,7 +171,14 @@ class Dispatcher:
         body = last if isinstance(last, bytes) else None
         session.reply(context, ReadLacReply(code, request.ledger_id, lac_body, body))
 
+    def _is_other(self, session: Session, ledger_id: LedgerId) -> bool:
+        name = session.named.get(ledger_id)
+        return name is not None and is_other(self._store.ledger(ledger_id), name)
+
     def _force(self, session: Session, context: ReplyContext, request: Force) -> None:
+        if self._is_other(session, request.ledger_id):  # what was acknowledged of that one is dead
+            session.reply(context, ForceReply(Code.NO_LEDGER, request.ledger_id))
+            return
         session.requests_held += REQUEST_COST
         self._store.after_durable(partial(self._forced, session, context, request))
 
@@ -211,6 +221,8 @@ class Dispatcher:
 
     def _list(self, session: Session, context: ReplyContext, request: ListEntries) -> None:
         record = self._store.ledger(request.ledger_id)
+        if self._is_other(session, request.ledger_id):
+            record = None
         if record is None or record.tombstone or record.limbo or self._store.failed is not None:
             code = absence(self._store, record)
             session.reply(context, ListEntriesReply(code, request.ledger_id))

@@ -2,6 +2,7 @@
 
 Fencing order (F1, F2, F4): key, fence bit, look-up, and no answer of any kind before the fence is durable.
 Negatives are said only where the store is certain (F6); anything else is an error that clients count as unknown.
+What is here of another ledger than the one that was named does not answer (I8): for that one there is nothing here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from buckram.bookie.admission import Verdict
 from buckram.bookie.batches import SERVED, Batch, BatchSource
+from buckram.bookie.births import is_other
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls, Proof, Waiter, Woken
 from buckram.bookie.session import HIGH_WATER, REQUEST_COST, Session
@@ -24,7 +27,7 @@ from buckram.core.messages import LAST_ENTRY, BatchRead, BatchReadReply, Read, R
 from buckram.core.packed import FrameParts
 from buckram.errors import Code
 from buckram.seams import Stats
-from buckram.types import NO_ENTRY, EntryId, LedgerId
+from buckram.types import NO_BIRTH, NO_ENTRY, EntryId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 MAX_AT_ONCE = 256
@@ -34,15 +37,19 @@ FRAME_ROOM = 128
 """What a v3 answer needs beside the entry, generously."""
 
 Outcome: TypeAlias = bytes | StoreError | None
+Hold: TypeAlias = Callable[[LedgerId, bytes, "bytes | None", Callable[[Verdict, EntryId], None]], None]
+"""Admission.hold"""
 
 
 class Job:
     """A read in the queue of its connection."""
 
-    __slots__ = ("advanced_ms", "context", "fencing", "poll_above", "request")
+    __slots__ = ("advanced_ms", "context", "fencing", "name", "poll_above", "request")
 
-    def __init__(self, context: ReplyContext, request: Read | BatchRead, fencing: bool) -> None:
-        self.context, self.request, self.fencing = context, request, fencing
+    def __init__(
+        self, context: ReplyContext, request: Read | BatchRead, fencing: bool, name: bytes | None
+    ) -> None:
+        self.context, self.request, self.fencing, self.name = context, request, fencing, name
         self.poll_above: EntryId | None = None
         self.advanced_ms: int | None = None
 
@@ -51,9 +58,10 @@ class ReadPath:
     """Serves Read and BatchRead of all connections; `fenced` is told of each ledger that gets its fence."""
 
     def __init__(
-        self, store: Store, polls: LongPolls, budget: Budget, max_batch_bytes: int, max_frame_bytes: int,
-        fenced: Callable[[LedgerId], None], stats: Stats,
+        self, store: Store, polls: LongPolls, budget: Budget, hold: Hold, max_batch_bytes: int,
+        max_frame_bytes: int, fenced: Callable[[LedgerId], None], stats: Stats,
     ) -> None:
+        self._hold = hold
         self._store, self._polls, self._budget, self._fenced = store, polls, budget, fenced
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
@@ -72,7 +80,7 @@ class ReadPath:
         elif self._budget.refuse_reads:
             self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
         else:
-            self._queue(session, Job(context, request, False))
+            self._queue(session, Job(context, request, False, session.named.get(request.ledger_id)))
 
     def batch(self, session: Session, context: ReplyContext, request: BatchRead) -> None:
         if request.fence:
@@ -80,23 +88,53 @@ class ReadPath:
         elif self._budget.refuse_reads:
             self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
         else:
-            self._queue(session, Job(context, request, False))
+            self._queue(session, Job(context, request, False, session.named.get(request.ledger_id)))
 
     def _arrive_fencing(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
+        name = session.named.get(request.ledger_id)
+        if request.master_key is not None and is_other(self._store.ledger(request.ledger_id), name):
+            # Which of two ledgers is the living one only metadata can tell; elsewhere a fence waits for nobody.
+            session.requests_held += REQUEST_COST
+            done = partial(self._told, session, context, request)
+            self._hold(request.ledger_id, request.master_key, name, done)
+            return
+        self._fence(session, context, request, name)
+
+    def _told(
+        self, session: Session, context: ReplyContext, request: Read | BatchRead, verdict: Verdict, last: EntryId
+    ) -> None:
+        """Metadata said which ledger the id is."""
+        session.requests_held -= REQUEST_COST
+        name = session.named.get(request.ledger_id)
+        if verdict in (Verdict.LATER, Verdict.UNKNOWN):
+            self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
+        elif verdict is Verdict.WRONG_KEY:
+            self._refuse(session, context, request, Code.UNAUTHORIZED)
+        elif is_other(self._store.ledger(request.ledger_id), name):
+            # The one that was named is gone for good: nothing of it is here, and no add of it will be taken.
+            self._refuse(session, context, request, absence(self._store, None))
+        else:
+            self._fence(session, context, request, name)
+        session.recount()
+
+    def _fence(
+        self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None
+    ) -> None:
         try:
-            code = self.fence(request.ledger_id, request.master_key)
+            code = self.fence(request.ledger_id, request.master_key, name)
         except StoreError as error:
             log.warning("ledger %d cannot be fenced: %s", request.ledger_id, error)
             code = Code.IO_ERROR
         if code is Code.OK:
-            self._queue(session, Job(context, request, True))
+            self._queue(session, Job(context, request, True, name))
         elif code is Code.UNAUTHORIZED:
             self._refuse(session, context, request, code)  # nothing changed, so nothing to wait for
         else:
             self._store.after_durable(partial(self._refuse_durably, session, context, request, code))
 
-    def fence(self, ledger_id: LedgerId, key: bytes | None) -> Code:
-        """Set the fence bit; OK, UNAUTHORIZED, NO_LEDGER (deleted here) or IO_ERROR. Durable with after_durable.
+    def fence(self, ledger_id: LedgerId, key: bytes | None, name: bytes | None = None) -> Code:
+        """Set the fence bit, of the ledger that was named; OK, UNAUTHORIZED, NO_LEDGER (deleted here) or IO_ERROR.
+        Durable with after_durable.
 
         StoreError when the store takes no more.
         """
@@ -107,11 +145,13 @@ class ReadPath:
             return Code.IO_ERROR
         record = store.ledger(ledger_id)
         if record is None:
-            store.put_ledger(ledger_id, key, admitted=False)
+            store.put_ledger(ledger_id, key, admitted=False, birth=name or NO_BIRTH)
         elif record.tombstone:
             return Code.NO_LEDGER
         elif record.master_key != key:
             return Code.UNAUTHORIZED
+        elif name is not None and record.birth == NO_BIRTH:
+            store.learn_birth(ledger_id, name)
         if record is None or not record.fenced:
             store.fence(ledger_id)
             self._fenced(ledger_id)
@@ -122,10 +162,13 @@ class ReadPath:
             self._refuse(session, context, request, Code.BAD_REQUEST)
             return
         record = self._store.ledger(request.ledger_id)
+        name = session.named.get(request.ledger_id)
+        if is_other(record, name):
+            record = None
         if record is None or record.tombstone:
-            self._refuse(session, context, request, self._absent(request.ledger_id))
+            self._refuse(session, context, request, absence(self._store, record))
             return
-        job = Job(context, request, False)
+        job = Job(context, request, False, name)
         job.poll_above = above
         if request.timeout_ms is None or request.timeout_ms <= 0 or record.lac > above:
             self._queue(session, job)
@@ -154,6 +197,8 @@ class ReadPath:
             return False
         body, record = proof(waiter.above), self._store.ledger(request.ledger_id)
         if body is None or len(body) > self._max_body or record is None or record.tombstone:
+            return False
+        if is_other(record, job.name):
             return False
         reply = ReadReply(Code.OK, request.ledger_id, request.entry_id, body, record.lac, job.advanced_ms)
         self._count(reply)
@@ -200,6 +245,11 @@ class ReadPath:
             room -= cost
             reserved += cost
             jobs.popleft()
+            if job.name is not None and is_other(self._store.ledger(request.ledger_id), job.name):
+                reserved -= cost
+                room += cost
+                self._finish(session, job, None)
+                continue
             if isinstance(request, BatchRead):
                 idle = False
                 session.reading_bytes += cost
@@ -274,7 +324,7 @@ class ReadPath:
         request = job.request
         reply: ReadReply | BatchReadReply
         if isinstance(request, BatchRead):
-            reply = self._batch_reply(request, outcome)
+            reply = self._batch_reply(job, request, outcome)
         elif job.poll_above is not None:
             reply = self._poll_reply(job, request, outcome)
         else:
@@ -304,12 +354,12 @@ class ReadPath:
             reply = _error_like(reply, Code.IO_ERROR)
         session.reply(context, reply)
 
-    def _batch_reply(self, request: BatchRead, outcome: Outcome | list[bytes]) -> BatchReadReply:
+    def _batch_reply(self, job: Job, request: BatchRead, outcome: Outcome | list[bytes]) -> BatchReadReply:
         if isinstance(outcome, list) and outcome:
             if len(outcome[0]) > self._max_body:
                 return BatchReadReply(Code.IO_ERROR, request.ledger_id, request.entry_id)
             return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, outcome)
-        code = self._code(request.ledger_id, None if isinstance(outcome, list) else outcome)
+        code = self._code(job, None if isinstance(outcome, list) else outcome)
         return BatchReadReply(code, request.ledger_id, request.entry_id)
 
     def _single_reply(self, job: Job, request: Read, outcome: Outcome | list[bytes]) -> ReadReply:
@@ -319,16 +369,16 @@ class ReadPath:
             record = self._store.ledger(request.ledger_id) if wanted else None
             lac = record.lac if record is not None else None
             return ReadReply(Code.OK, request.ledger_id, request.entry_id, outcome, lac)
-        return ReadReply(self._code(request.ledger_id, outcome), request.ledger_id, request.entry_id)
+        return ReadReply(self._code(job, outcome), request.ledger_id, request.entry_id)
 
     def _poll_reply(self, job: Job, request: Read, outcome: Outcome | list[bytes]) -> ReadReply:
         """The LAC counts; the entry comes along where this bookie has it (striping: often it has not)."""
         record = self._store.ledger(request.ledger_id)
-        if record is None or record.tombstone:
-            return ReadReply(self._absent(request.ledger_id), request.ledger_id, request.entry_id)
+        if record is None or record.tombstone or is_other(record, job.name):
+            return ReadReply(self._absent(job), request.ledger_id, request.entry_id)
         if not request.piggyback:
             if not isinstance(outcome, bytes):
-                return ReadReply(self._code(request.ledger_id, outcome), request.ledger_id, request.entry_id)
+                return ReadReply(self._code(job, outcome), request.ledger_id, request.entry_id)
             return ReadReply(Code.OK, request.ledger_id, request.entry_id, outcome, record.lac, job.advanced_ms)
         if isinstance(outcome, StoreError) and not outcome.limbo:
             return ReadReply(Code.IO_ERROR, request.ledger_id, LAST_ENTRY)
@@ -336,20 +386,21 @@ class ReadPath:
         if isinstance(outcome, bytes) and above is not None and len(outcome) <= self._max_body:
             return ReadReply(Code.OK, request.ledger_id, above + 1, outcome, record.lac, job.advanced_ms)
         if record.lac == NO_ENTRY and self._store.last_entry(request.ledger_id) is None:
-            return ReadReply(self._absent(request.ledger_id), request.ledger_id, LAST_ENTRY)
+            return ReadReply(self._absent(job), request.ledger_id, LAST_ENTRY)
         return ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, None, record.lac, job.advanced_ms)
 
     # -- codes
 
-    def _code(self, ledger_id: LedgerId, outcome: Outcome | list[bytes]) -> Code:
+    def _code(self, job: Job, outcome: Outcome | list[bytes]) -> Code:
         if outcome is None:
-            return self._absent(ledger_id)
+            return self._absent(job)
         if isinstance(outcome, StoreError) and outcome.limbo:
             return Code.UNKNOWN_LEDGER_STATE
         return Code.IO_ERROR
 
-    def _absent(self, ledger_id: LedgerId) -> Code:
-        return absence(self._store, self._store.ledger(ledger_id))
+    def _absent(self, job: Job) -> Code:
+        record = self._store.ledger(job.request.ledger_id)
+        return absence(self._store, None if is_other(record, job.name) else record)
 
     def _refuse(self, session: Session, context: ReplyContext, request: Read | BatchRead, code: Code) -> None:
         kind = BatchReadReply if isinstance(request, BatchRead) else ReadReply

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from buckram.bookie.adds import AddPath, Held
-from buckram.bookie.admission import Admission, Verdict
+from buckram.bookie.adds import AddPath
+from buckram.bookie.admission import Admission
 from buckram.bookie.dispatch import Dispatcher, nobody
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
@@ -19,9 +19,9 @@ from buckram.bookie.session import Session
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.identity import Identity, Introduction
-from buckram.core.protocol import Close, Incoming, Item, Ready, ServerProtocol
+from buckram.core.protocol import Close, Incoming, Item, Named, Ready, ServerProtocol
 from buckram.seams import Listener, MetadataStore, Runtime, Space
-from buckram.types import EntryId, LedgerId
+from buckram.types import LedgerId
 
 log = logging.getLogger("buckram.bookie")
 
@@ -53,21 +53,16 @@ class Service:
     ) -> None:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
-        self.admission: Admission[Held] = Admission(
-            store, metadata, config, runtime.rng, self._admitted
-        )
-        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission.hold, self.admission.vouched)
+        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed)
+        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
         self.reads = ReadPath(
-            store, self.polls, budget, config.max_batch_read_bytes, net.max_frame_bytes, self.polls.state_changed,
-            runtime.stats,
+            store, self.polls, budget, self.admission.hold, config.max_batch_read_bytes, net.max_frame_bytes,
+            self.polls.state_changed, runtime.stats,
         )
         store.on_room(budget.release)
         self.dispatch = Dispatcher(
             store, self.reads, self.polls, budget, net.max_frame_bytes, space, identity, introduced
         )
-
-    def _admitted(self, held: Held, verdict: Verdict, last: EntryId) -> None:
-        self.adds.admitted(held, verdict, last)
 
     def buried(self, ledger_id: LedgerId) -> None:
         self.polls.state_changed(ledger_id)
@@ -175,6 +170,8 @@ class BookieServer:
             return
         if isinstance(item, Incoming):
             service.dispatch.request(session, item.context, item.request)
+        elif isinstance(item, Named):
+            session.births.name(item.ledger_id, item.birth)
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):

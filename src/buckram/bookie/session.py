@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from buckram.bookie.births import Births
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import Waiter
 from buckram.core.adds import AddRun
@@ -53,6 +54,9 @@ class Session(asyncio.Protocol):
         self.waiting_mark = 0
         self.add_run: Callable[[Session, AddRun], None]
         self.on_room: Callable[[Session], None] | None = None
+        self.births = Births()
+        self.named = self.births.named
+        """Births by ledger, for the hot path."""
         self.introduction: Introduction | None = None
         """What the client said of itself; None for Apache's and older ones, which say nothing."""
         self._out: list[Buffer] = []

@@ -114,9 +114,11 @@ class LedgerStates(ReadableStore):
         record.birth = birth
         self._append_state(record)
 
-    def reborn(self, ledger_id: LedgerId, master_key: bytes, birth: bytes, *, born: bool = False) -> None:
+    def reborn(
+        self, ledger_id: LedgerId, master_key: bytes, birth: bytes, *, born: bool = False, admitted: bool = True
+    ) -> None:
         """Another ledger has the id now: what is here of the one before dies, and its fence with it. The new one is
-        admitted, unfenced and empty. InvalidArgument for the birth that is here."""
+        unfenced, empty, and admitted unless `admitted` says otherwise. InvalidArgument for the birth that is here."""
         _check_key(master_key)
         _check_birth(birth)
         record = self._known(ledger_id)
@@ -127,7 +129,7 @@ class LedgerStates(ReadableStore):
         slot = self._change(record)
         record.epoch += 1
         record.tombstone = record.fenced = False
-        record.admitted, record.master_key, record.birth = True, master_key, birth
+        record.admitted, record.master_key, record.birth = admitted, master_key, birth
         record.born = self._mark(born)
         record.limbo = self._state.losses.marks(record)
         slot.clear(record.epoch)

@@ -87,19 +87,19 @@ class ReplicaAuditor:
 
     async def entry(self, piece: Piece, entry: EntryId) -> Answer[Entry]:
         """One entry as this bookie holds it."""
-        digest = Digest(piece.digest, piece.password)
-        return _opened(digest, piece, entry, await self.ask(piece.bookie, Read(piece.ledger, entry)))
+        digest = Digest(piece.digest, piece.password, piece.birth)
+        return _opened(digest, piece, entry, await self.ask(piece.bookie, Read(piece.ledger, entry, birth=piece.birth)))
 
-    async def stored(self, piece: Piece, entry: EntryId, key: bytes) -> Reply | BookieError:
+    async def stored(self, piece: Piece, entry: EntryId, digest: Digest) -> Reply | BookieError:
         """The answer to a read of one entry, from the bookie's files where it knows batch reads."""
         if self.takes_batches(piece.bookie):
-            request = one_from_files(piece.ledger, entry, self._batch_bytes, key)
+            request = one_from_files(piece.ledger, entry, self._batch_bytes, digest)
             reply = await self.ask(piece.bookie, request)
             if isinstance(reply, BatchReadReply):
                 return as_single(request, reply)
             if not isinstance(reply, BookieUnavailable | ProtocolError):
                 return reply
-        return await self.ask(piece.bookie, Read(piece.ledger, entry))
+        return await self.ask(piece.bookie, Read(piece.ledger, entry, birth=piece.birth))
 
     async def ask(self, bookie: BookieId, request: Read | BatchRead) -> Reply | BookieError:
         """One request; again, for `patience_s` after it last answered one, while the bookie may only be busy."""
@@ -143,7 +143,7 @@ class _PieceCheck:
 
     def __init__(self, auditor: ReplicaAuditor, piece: Piece, report: PieceReport, pace: Pace) -> None:
         self._auditor, self._piece, self._report, self._pace = auditor, piece, report, pace
-        self._digest = Digest(piece.digest, piece.password)
+        self._digest = Digest(piece.digest, piece.password, piece.birth)
         self.sums = BlockSums(piece)
         self._ranges = piece.ranges
         self.width = _STRIPED_WALKERS
@@ -174,8 +174,9 @@ class _PieceCheck:
         while first <= last and auditor.takes_batches(piece.bookie):
             count, key = last - first + 1, self._digest.key
             request = BatchRead(
-                piece.ledger, first, count, auditor.batch_bytes, master_key=key, framed=True, from_files=True
-            )
+                piece.ledger, first, count, auditor.batch_bytes, master_key=key, framed=True, from_files=True,
+                birth=piece.birth,
+            )  # fmt: skip
             reply = await auditor.ask(piece.bookie, request)
             if isinstance(reply, BookieUnavailable | ProtocolError):
                 auditor.hung_up(piece.bookie)
@@ -195,7 +196,7 @@ class _PieceCheck:
         """Ask for each; True if all were good."""
         auditor, piece = self._auditor, self._piece
         wanted = range(first, last + 1)
-        replies = await asyncio.gather(*(auditor.stored(piece, entry, self._digest.key) for entry in wanted))
+        replies = await asyncio.gather(*(auditor.stored(piece, entry, self._digest) for entry in wanted))
         good = True
         for entry, reply in zip(wanted, replies, strict=True):
             answer = _opened(self._digest, piece, entry, reply)

@@ -30,7 +30,7 @@ from buckram.net.introductions import Introductions
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
 from buckram.seams import MetadataStore, Runtime
-from buckram.types import MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata, Versioned
 
 if TYPE_CHECKING:
     from buckram.streams.namespace import Namespace
@@ -144,6 +144,7 @@ class Client:
                 digest_type=kind, password=secret, custom_metadata=custom,
                 creation_time_ms=services.runtime.clock.wall_us() // 1000,
                 creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
+                birth=services.runtime.rng.getrandbits(8 * BIRTH_SIZE).to_bytes(BIRTH_SIZE, "big"),
             )  # fmt: skip
             chosen, current = await self._register(ledger_id, record)
             self._guard()

@@ -74,7 +74,9 @@ class ExplicitLac:
         window = self._window
         # Value, seal and addressees in one step: the packet must say what was confirmed when it was made.
         lac = window.lac
-        request = WriteLac(window.ledger_id, lac, self._key, self._digest.seal_lac(window.ledger_id, lac))
+        request = WriteLac(
+            window.ledger_id, lac, self._key, self._digest.seal_lac(window.ledger_id, lac), self._digest.birth
+        )
         # To all members, not only to the write set: a tail that waits for an entry before this one asks others first.
         asked = {
             self._scope.spawn(self._write(window.ensemble[p], request), f"explicit LAC to {window.ensemble[p]}"): p

@@ -30,7 +30,7 @@ from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata
 
 async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
     """The largest LAC that one bookie can prove: -1 if it proves none but answered."""
-    reply = await ask(services.pool, bookie, ReadLac(ledger_id))
+    reply = await ask(services.pool, bookie, ReadLac(ledger_id, digest.birth))
     if isinstance(reply, ProtocolError) or reply_is(reply, Code.BAD_REQUEST, Code.BAD_VERSION):
         # A peer without READ_LAC: the header of its last entry is the next best.
         return await _last_entry_lac(services, bookie, ledger_id, digest)
@@ -44,7 +44,7 @@ async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, 
 
 
 async def _last_entry_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
-    reply = await ask(services.pool, bookie, Read(ledger_id, LAST_ENTRY), protocol=2)
+    reply = await ask(services.pool, bookie, Read(ledger_id, LAST_ENTRY, birth=digest.birth), protocol=2)
 
     def verify() -> EntryId:
         if not isinstance(reply, ReadReply) or reply.body is None:

@@ -90,7 +90,7 @@ class LocalReads:
         if first > last:
             return None
         try:
-            request = ask_for_places(self._ledger, first, last, self._digest.key)
+            request = ask_for_places(self._ledger, first, last, self._digest.key, self._digest.birth)
             reply = await ask(self._services.pool, bookie, request)
         except HandleClosed:
             return None

@@ -8,6 +8,7 @@ from buckram.client.lac import read_last_confirmed
 from buckram.client.reader import Reader
 from buckram.client.services import Services
 from buckram.core.entry import Digest
+from buckram.core.metadata import birth_of
 from buckram.errors import InvalidArgument, Unauthorized
 from buckram.net.tasks import TaskScope
 from buckram.types import DigestType, LedgerId, LedgerMetadata
@@ -32,7 +33,7 @@ def digest_of(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, ki
     stored = metadata.digest_type if metadata.digest_type is not None else kind
     if stored is None:
         raise InvalidArgument(f"ledger {ledger_id}: its metadata does not name the digest; say digest=...")
-    return Digest(stored, password)
+    return Digest(stored, password, birth_of(metadata))
 
 
 async def open_ledger(

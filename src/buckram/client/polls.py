@@ -239,7 +239,10 @@ class LacPolls:
 
     def _ask(self, bookie: BookieId, above: EntryId) -> _Poll:
         poll = _Poll(bookie, above, self._loop.time())
-        request = Read(self._reads.ledger_id, LAST_ENTRY, previous_lac=above, timeout_ms=self._wait_ms)
+        request = Read(
+            self._reads.ledger_id, LAST_ENTRY, previous_lac=above, timeout_ms=self._wait_ms,
+            birth=self._reads.digest.birth,
+        )  # fmt: skip
         try:
             poll.asked = self._services.pool.ask(bookie, request, partial(self._heard, poll))
         except BookieError as error:

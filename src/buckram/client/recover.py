@@ -210,7 +210,10 @@ class _Attempt:
     async def _copy_forward(self, start: EntryId) -> WriteBack:
         reads = ForwardRead(self._ledger_id, self._metadata, start)
         back = WriteBack(self._ledger_id, self._metadata, start)
-        sink = _Sink(back, self._progress, self._services)
+        sink = _Sink(
+            back, self._progress, self._services,
+            (self._ledger_id, self._digest.birth) if self._digest.birth else None,
+        )  # fmt: skip
         largest = _AHEAD_BYTES // _AHEAD_MIN
         while not (reads.finished and not back.pending and self._heard_all()):
             self._progress.clear()
@@ -332,10 +335,13 @@ class _Patience:
 class _Sink:
     """Takes the answers to recovery adds from the lanes."""
 
-    def __init__(self, back: WriteBack, progress: asyncio.Event, services: Services) -> None:
+    def __init__(
+        self, back: WriteBack, progress: asyncio.Event, services: Services, name: tuple[LedgerId, bytes] | None
+    ) -> None:
         self._back = back
         self._progress = progress
         self._bookies = services.bookies
+        self.name = name
         self.unauthorized: BuckramError | None = None
         self.copies = Copies(services.owed)
 

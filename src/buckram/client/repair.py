@@ -242,7 +242,9 @@ class _Repair:
         stored = self._digest.seal(
             self._ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
         )
-        request = Add(self._ledger_id, entry.entry_id, self._key, stored, recovery=True)
+        request = Add(
+            self._ledger_id, entry.entry_id, self._key, stored, recovery=True, birth=self._digest.birth
+        )
         reply = await ask(self._services.pool, target, request)
         if isinstance(reply, BuckramError):
             return reply

@@ -211,9 +211,11 @@ def reply_is(reply: Reply | BookieError, *codes: Code) -> bool:
     return not isinstance(reply, BookieError) and reply.code in codes
 
 
-def one_from_files(ledger: LedgerId, entry: EntryId, max_bytes: int, key: bytes) -> BatchRead:
+def one_from_files(ledger: LedgerId, entry: EntryId, max_bytes: int, digest: Digest) -> BatchRead:
     """A read of one entry as the bookie's files have it, whatever it keeps in memory."""
-    return BatchRead(ledger, entry, 1, max_bytes, master_key=key, framed=True, from_files=True)
+    return BatchRead(
+        ledger, entry, 1, max_bytes, master_key=digest.key, framed=True, from_files=True, birth=digest.birth
+    )
 
 
 def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
@@ -239,12 +241,13 @@ class LedgerReads:
         self.digest = digest
 
     async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
-        return self.opened(bookie, entry, await ask(self._pool, bookie, Read(self.ledger_id, entry)))
+        request = Read(self.ledger_id, entry, birth=self.digest.birth)
+        return self.opened(bookie, entry, await ask(self._pool, bookie, request))
 
     def entry_soon(self, bookie: BookieId, entry: EntryId, heard: Heard) -> Asked | None:
         """Ask for what `opened` understands, over a connection that is open."""
         try:
-            return self._pool.ask(bookie, Read(self.ledger_id, entry), heard)
+            return self._pool.ask(bookie, Read(self.ledger_id, entry, birth=self.digest.birth), heard)
         except BookieError:
             return None  # it is raised again where the question has a task
 
@@ -252,7 +255,7 @@ class LedgerReads:
         """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
         config = self._services.config
         if config.wire_protocol == 2 and self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
-            request = one_from_files(self.ledger_id, entry, config.read_batch_bytes, self.digest.key)
+            request = one_from_files(self.ledger_id, entry, config.read_batch_bytes, self.digest)
             reply = await ask(self._pool, bookie, request)
             if isinstance(reply, BatchReadReply):
                 return self.opened(bookie, entry, as_single(request, reply))
@@ -261,7 +264,9 @@ class LedgerReads:
     async def fencing(self, bookie: BookieId, entry: EntryId | None, master_key: bytes) -> Answer[Entry]:
         """The entry (None: the last one stored), from a bookie that is fenced by the question."""
         wanted = -1 if entry is None else entry
-        request = Read(self.ledger_id, wanted, fence=True, master_key=master_key, high_priority=True)
+        request = Read(
+            self.ledger_id, wanted, fence=True, master_key=master_key, high_priority=True, birth=self.digest.birth
+        )
         return self.opened(bookie, entry, await ask(self._pool, bookie, request))
 
     def opened(self, bookie: BookieId, entry: EntryId | None, reply: Reply | BuckramError) -> Answer[Entry]:
@@ -287,8 +292,9 @@ class LedgerReads:
             return await self._singles(bookie, first, count, opener, came)
         size = self._services.config.read_batch_bytes
         request = BatchRead(
-            self.ledger_id, first, count, size, master_key=self.digest.key, framed=True, from_files=from_files
-        )
+            self.ledger_id, first, count, size, master_key=self.digest.key, framed=True, from_files=from_files,
+            birth=self.digest.birth,
+        )  # fmt: skip
         reply = await ask(self._pool, bookie, request)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
@@ -316,7 +322,7 @@ class LedgerReads:
     async def _singles(
         self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came
     ) -> Answer[list[T]]:
-        requests = [Read(self.ledger_id, first + i) for i in range(min(count, _SINGLES))]
+        requests = [Read(self.ledger_id, first + i, birth=self.digest.birth) for i in range(min(count, _SINGLES))]
         replies = await self._ask_all(bookie, requests)
         bodies: list[bytes] = []
         for reply in replies:

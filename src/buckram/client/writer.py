@@ -23,6 +23,7 @@ from buckram.client.payloads import all_as_bytes, as_bytes, check_entry_id
 from buckram.client.services import Services
 from buckram.core.append import AppendWindow
 from buckram.core.entry import Digest, master_key
+from buckram.core.metadata import birth_of
 from buckram.core.quorum import Quorum
 from buckram.errors import (
     BuckramError,
@@ -63,8 +64,11 @@ class Writer:
     ) -> None:
         metadata, config, pool = current.metadata, services.config, services.pool
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        key, digest = master_key(password), Digest(metadata.digest_type or DigestType.DUMMY, password)
+        key, birth = master_key(password), birth_of(metadata)
+        digest = Digest(metadata.digest_type or DigestType.DUMMY, password, birth)
         self.ledger_id = ledger_id
+        self.name = (ledger_id, birth) if birth else None
+        self._digest = digest
         self._services, self._on_closed = services, on_closed
         self._loop = asyncio.get_running_loop()
         self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES
@@ -218,7 +222,7 @@ class Writer:
         if not self._window.deferred_sync:
             return self._window.lac
         try:
-            last = await force(self._window, self._services.pool, self._acked_under)
+            last = await force(self._window, self._services.pool, self._acked_under, self._digest.birth)
         except WriteFailed as error:
             self._fail(error)
             raise
@@ -291,7 +295,7 @@ class Writer:
             if wait:
                 await self._settle()
             if wait and window.deferred_sync and not window.closed:
-                await force(window, self._services.pool, self._acked_under)
+                await force(window, self._services.pool, self._acked_under, self._digest.birth)
             unfinished = LedgerClosed(self.ledger_id, "the writer was closed before this was acknowledged")
             self._end(unfinished, meant=not wait)
             if self._unsound is not None:

@@ -22,6 +22,9 @@ class AckSink(Protocol):
     Called on the loop, never from inside the call that sent the run.
     """
 
+    name: tuple[LedgerId, bytes] | None
+    """The ledger and its birth, for bookies that want to know which one of that id is meant; None: nobody knows."""
+
     def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None: ...
     def add_failed(
         self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError

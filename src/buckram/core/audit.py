@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from buckram.core.metadata import fragment_end
+from buckram.core.metadata import birth_of, fragment_end
 from buckram.core.quorum import Quorum
 from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata
 
@@ -18,6 +19,7 @@ MAX_BLOCK = 1024
 NAMED = 100
 """So many bad entries of a piece are named; the rest is counted."""
 _MASK = 2**64 - 1
+_Birth: TypeAlias = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Piece:
     block: int
     bytes: int
     """About how many there are to read."""
+    birth: _Birth = b""
+    """Which ledger of that id it is."""
 
     @property
     def ranges(self) -> list[tuple[EntryId, EntryId]]:
@@ -98,7 +102,7 @@ def plan_pieces(ledger: LedgerId, metadata: LedgerMetadata, piece_bytes: int) ->
                 about = (high - low + 1) * size * metadata.write_quorum // metadata.ensemble_size
                 found.append(Piece(
                     ledger, bookie, position, low, high, quorum, metadata.digest_type, metadata.password or b"", block,
-                    about,
+                    about, birth_of(metadata),
                 ))  # fmt: skip
     return found
 

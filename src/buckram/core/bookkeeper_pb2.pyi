@@ -123,7 +123,7 @@ class Request(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping]] = ..., readRequest: _Optional[_Union[ReadRequest, _Mapping]] = ..., addRequest: _Optional[_Union[AddRequest, _Mapping]] = ..., authRequest: _Optional[_Union[AuthMessage, _Mapping]] = ..., writeLacRequest: _Optional[_Union[WriteLacRequest, _Mapping]] = ..., readLacRequest: _Optional[_Union[ReadLacRequest, _Mapping]] = ..., getBookieInfoRequest: _Optional[_Union[GetBookieInfoRequest, _Mapping]] = ..., startTLSRequest: _Optional[_Union[StartTLSRequest, _Mapping]] = ..., forceLedgerRequest: _Optional[_Union[ForceLedgerRequest, _Mapping]] = ..., getListOfEntriesOfLedgerRequest: _Optional[_Union[GetListOfEntriesOfLedgerRequest, _Mapping]] = ..., requestContext: _Optional[_Iterable[_Union[ContextPair, _Mapping]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "birth")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -136,16 +136,18 @@ class ReadRequest(_message.Message):
     PREVIOUSLAC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     previousLAC: int
     timeOut: int
     flag: ReadRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag", "birth")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RECOVERY_ADD: _ClassVar[AddRequest.Flag]
@@ -156,41 +158,49 @@ class AddRequest(_message.Message):
     BODY_FIELD_NUMBER: _ClassVar[int]
     WRITEFLAGS_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     body: bytes
     writeFlags: int
     flag: AddRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., writeFlags: _Optional[int] = ..., flag: _Optional[_Union[AddRequest.Flag, str]] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class StartTLSRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class WriteLacRequest(_message.Message):
-    __slots__ = ("ledgerId", "lac", "masterKey", "body")
+    __slots__ = ("ledgerId", "lac", "masterKey", "body", "birth")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     LAC_FIELD_NUMBER: _ClassVar[int]
     MASTERKEY_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     lac: int
     masterKey: bytes
     body: bytes
-    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class ForceLedgerRequest(_message.Message):
-    __slots__ = ("ledgerId",)
+    __slots__ = ("ledgerId", "birth")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
-    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class ReadLacRequest(_message.Message):
-    __slots__ = ("ledgerId",)
+    __slots__ = ("ledgerId", "birth")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
-    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoRequest(_message.Message):
     __slots__ = ("requested", "cluster", "bookie", "incarnation", "epoch")
@@ -213,10 +223,12 @@ class GetBookieInfoRequest(_message.Message):
     def __init__(self, requested: _Optional[int] = ..., cluster: _Optional[bytes] = ..., bookie: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerRequest(_message.Message):
-    __slots__ = ("ledgerId",)
+    __slots__ = ("ledgerId", "birth")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
-    def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("header", "status", "readResponse", "addResponse", "authResponse", "writeLacResponse", "readLacResponse", "getBookieInfoResponse", "startTLSResponse", "forceLedgerResponse", "getListOfEntriesOfLedgerResponse")

@@ -24,11 +24,15 @@ from buckram.core.messages import (
     Add,
     BatchRead,
     ErrorReply,
+    Force,
     GetBookieInfo,
+    ListEntries,
     Read,
+    ReadLac,
     ReadReply,
     Reply,
     Request,
+    WriteLac,
 )
 from buckram.core.protocol import error_reply
 from buckram.errors import Code, InvalidArgument
@@ -37,6 +41,8 @@ from buckram.types import EntryId, LedgerId
 Key: TypeAlias = tuple[int, int, int]
 """(operation, id, id): v3 (op, txn, 0), v2 batch read (op, request id, 0), other v2 (op, ledger, entry)."""
 MAX_ABANDONED = 4096
+MAX_NAMED = 4096
+"""Ledgers that one connection has named; the oldest is named again when it is used again. Bookies keep more."""
 
 
 class Conflict(Exception):
@@ -83,6 +89,9 @@ class ClientProtocol:
 
     def __init__(self, version: int, max_frame_bytes: int) -> None:
         self.version = version
+        self.names_ledgers = False
+        """Whether the bookie wants to hear which ledger of an id is meant; said ahead of the first request about it."""
+        self._named: dict[LedgerId, bytes] = {}
         self._chunks = ChunkBuffer(max_frame_bytes)
         self._adds = AckMatcher()
         self._pending: dict[Key, list[_Pending]] = {}
@@ -121,7 +130,7 @@ class ClientProtocol:
             if any(rival != kind for rival in rivals):
                 raise Conflict(f"another request for {key} is still unanswered on this v2 connection")
         self._register(key, _Pending(token, request, expires, kind))
-        return key, data
+        return key, self._named_first(request, data)
 
     def introduce(self, introduction: Introduction, token: object, expires: float) -> bytes:
         """The first exchange. Nothing else is asked for before its answer."""
@@ -141,7 +150,7 @@ class ClientProtocol:
         """Register the runs of a lane; -> the bytes to send: `frames` itself on v2, converted on v3."""
         if self.version == 2:
             self._adds.expect(acks, runs, expires)
-            return frames
+            return self._with_names(frames, runs) if self.names_ledgers else frames
         sent: list[bytes] = []
         owners = ((sink, position, entry) for sink, position, first, last in runs for entry in range(first, last + 1))
         for (flags, master_key, stored), (sink, position, entry) in zip(
@@ -149,12 +158,53 @@ class ClientProtocol:
         ):
             ledger = entry_ids(stored)[0]
             recovery = bool(flags & RECOVERY_ADD)
-            add = Add(ledger, entry, master_key, stored, recovery, recovery, deferred_sync and not recovery)
+            name, birth = sink.name, b""
+            if name is not None and self._named.get(ledger) != name[1]:
+                birth = name[1]
+                self._name(ledger, birth)
+            add = Add(ledger, entry, master_key, stored, recovery, recovery, deferred_sync and not recovery, birth)
             self._next_id += 1
             sent.append(wire_v3.encode_request(add, self._next_id))
             token = _LaneAdd(sink, position, ledger, entry)
             self._register((OP_ADD, self._next_id, 0), _Pending(token, None, expires, None))
         return b"".join(sent)
+
+    def _name(self, ledger_id: LedgerId, birth: bytes) -> bytes:
+        """The packet to send ahead; the ledger counts as named from then on."""
+        named = self._named
+        named.pop(ledger_id, None)
+        named[ledger_id] = birth
+        if len(named) > MAX_NAMED:
+            del named[next(iter(named))]
+        return wire_v2.name_ledger(ledger_id, birth)
+
+    def _named_first(self, request: Request, data: bytes) -> bytes:
+        if not isinstance(request, Read | BatchRead | Add | WriteLac | ReadLac | Force | ListEntries):
+            return data
+        ledger, birth = request.ledger_id, request.birth
+        if not birth or self._named.get(ledger) == birth or not (self.names_ledgers or self.version == 3):
+            return data
+        name = self._name(ledger, birth)
+        return data if self.version == 3 else name + data  # v3 requests say it themselves
+
+    def _with_names(self, frames: bytes, runs: Sequence[SentRun]) -> bytes:
+        """The frames of these runs, each ledger that was not named yet ahead of its first one."""
+        wanted = [sink.name for sink, *_ in runs]
+        if all(name is None or self._named.get(name[0]) == name[1] for name in wanted):
+            return frames
+        if len(runs) == 1 or len(dict.fromkeys(wanted)) == len(dict.fromkeys(name and name[0] for name in wanted)):
+            new = [name for name in dict.fromkeys(wanted) if name is not None and self._named.get(name[0]) != name[1]]
+            return b"".join([*(self._name(*name) for name in new), frames])
+        # Two ledgers of one id: each run goes behind its own name.
+        parts, offset = [], 0
+        for (_, _, first, last), name in zip(runs, wanted, strict=True):
+            if name is not None and self._named.get(name[0]) != name[1]:
+                parts.append(self._name(*name))
+            start = offset
+            for _ in range(last - first + 1):
+                offset += 4 + int.from_bytes(frames[offset : offset + 4], "big")
+            parts.append(frames[start:offset])
+        return b"".join(parts)
 
     def forget(self, key: Key, token: object) -> None:
         """The caller no longer waits; a late answer is ignored."""

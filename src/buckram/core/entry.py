@@ -80,12 +80,14 @@ class Digest:
     """Seals and opens entries of ledgers with one digest type and password.
 
     `size`: digest bytes. `key`: the ledger's master key. `compute(head, payload)`: the digest of head and payload. A
-    ledger whose metadata has no password uses b"".
+    ledger whose metadata has no password uses b"". `birth`: which ledger of its id these are of (core/metadata), for
+    requests that name it; the digest itself does not know of it.
     """
 
-    __slots__ = ("compute", "key", "kind", "size")
+    __slots__ = ("birth", "compute", "key", "kind", "size")
 
-    def __init__(self, kind: DigestType, password: bytes) -> None:
+    def __init__(self, kind: DigestType, password: bytes, birth: bytes = b"") -> None:
+        self.birth = birth
         self.kind = DigestType(kind)
         self.size = _SIZES[self.kind]
         self.key = master_key(password)

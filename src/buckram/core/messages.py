@@ -34,7 +34,11 @@ class MemoryUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Store one entry. `recovery` passes a fence; `deferred_sync` (v3 only) is answered before the sync."""
+    """Store one entry. `recovery` passes a fence; `deferred_sync` (v3 only) is answered before the sync.
+
+    `birth`, of every request about a ledger: which one of that id is meant, b"" where nobody says so. On v2 it goes
+    ahead in a packet of its own (client_protocol).
+    """
 
     ledger_id: LedgerId
     entry_id: EntryId
@@ -43,6 +47,7 @@ class Add:
     recovery: bool = False
     high_priority: bool = False
     deferred_sync: bool = False
+    birth: bytes = b""
 
 
 class Read(NamedTuple):
@@ -60,6 +65,7 @@ class Read(NamedTuple):
     previous_lac: EntryId | None = None
     timeout_ms: int | None = None
     piggyback: bool = False
+    birth: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +88,15 @@ class BatchRead:
     framed: bool = False
     located: bool = False
     from_files: bool = False
+    birth: bytes = b""
 
 
-def ask_for_places(ledger: LedgerId, first: EntryId, last: EntryId, key: bytes) -> BatchRead:
+def ask_for_places(
+    ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, birth: bytes = b""
+) -> BatchRead:
     """Where entries first..last are. Who cannot say so answers with one of them at most."""
     count = min(last - first + 1, 2**31 - 1)
-    return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True)
+    return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True, birth=birth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +118,13 @@ class WriteLac:
     lac: EntryId
     master_key: bytes
     body: bytes
+    birth: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLac:
     ledger_id: LedgerId
+    birth: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,7 @@ class Force:
     """Sync barrier: everything acknowledged before it is durable when it returns."""
 
     ledger_id: LedgerId
+    birth: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +147,7 @@ class GetBookieInfo:
 @dataclass(frozen=True, slots=True)
 class ListEntries:
     ledger_id: LedgerId
+    birth: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from types import MappingProxyType
 from buckram.core.service_info import valid_bookie_id
 from buckram.errors import InvalidArgument, check, invariant_failed
 from buckram.types import (
+    BIRTH_SIZE,
+    NO_BIRTH,
     NO_ENTRY,
     BookieId,
     DigestType,
@@ -26,11 +28,27 @@ from buckram.types import (
 )
 
 FORMAT_VERSIONS = (1, 2, 3)
+BIRTH = "buckram.birth"
+"""The key in custom metadata that says which ledger of an id this is: 16 random bytes, drawn at its creation."""
+_CTIME = b"ctime"
 _MAX_ID = 2**63 - 1
 _MAX_INT32 = 2**31 - 1
 _FIXED = (
     "ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms", "format_version",
 )  # fmt: skip
+
+
+def birth_of(md: LedgerMetadata) -> bytes:
+    """Which ledger of its id it is, in 16 bytes that only ever are compared; b"" where the record does not tell.
+
+    Ledgers of Apache's clients have the time of their creation in place of a birth.
+    """
+    birth = md.custom_metadata.get(BIRTH)
+    if birth is not None and len(birth) == BIRTH_SIZE and birth != NO_BIRTH:
+        return bytes(birth)
+    if md.creation_time_ms is None:
+        return b""
+    return (_CTIME + (md.creation_time_ms & _MAX_ID).to_bytes(8, "big")).ljust(BIRTH_SIZE, b"\0")
 
 
 def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:
@@ -128,19 +146,27 @@ def created(
     creation_time_ms: int | None = None,
     creator_token: int = 0,
     format_version: int = 3,
+    birth: bytes = b"",
 ) -> LedgerMetadata:
-    """A new ledger's record. InvalidArgument for sizes or a token outside their limits."""
+    """A new ledger's record. InvalidArgument for sizes, a token or a birth outside their limits."""
     problem = quorum_problem(ensemble_size, write_quorum, ack_quorum)
     if problem:
         raise InvalidArgument(problem)
     if not 0 <= creator_token < 2**63:
         raise InvalidArgument(f"creator token {creator_token} is not between 0 and 2^63-1")
+    custom = dict(custom_metadata or {})
+    if BIRTH in custom:
+        raise InvalidArgument(f"custom metadata {BIRTH!r} is drawn when the ledger is made: leave it out")
+    if birth:
+        if len(birth) != BIRTH_SIZE:
+            raise InvalidArgument(f"a ledger's birth has {BIRTH_SIZE} bytes, not {len(birth)}")
+        custom[BIRTH] = birth
     if format_version not in (2, 3):
         raise InvalidArgument(f"new ledgers are written in format version 2 or 3, not {format_version}")
     return check_metadata(
         LedgerMetadata(
             ensemble_size, write_quorum, ack_quorum, (Fragment(0, tuple(ensemble)),),
-            digest_type=digest_type, password=password, custom_metadata=_frozen(custom_metadata or {}),
+            digest_type=digest_type, password=password, custom_metadata=_frozen(custom),
             creation_time_ms=creation_time_ms, creator_token=creator_token if format_version == 3 else 0,
             format_version=format_version,
         )
@@ -205,10 +231,12 @@ def member_replaced(md: LedgerMetadata, first_entry: EntryId, old: BookieId, new
 
 
 def custom_metadata_changed(md: LedgerMetadata, custom_metadata: Mapping[str, bytes]) -> LedgerMetadata:
-    """Any state: other custom key-values, nothing else."""
+    """Any state: other custom key-values, nothing else. Its birth stays whatever they are."""
     if md.format_version == 1:
         raise InvalidArgument("this ledger's record has format version 1, which holds no custom metadata")
-    return _updated(md, custom_metadata=_frozen(custom_metadata))
+    born = {BIRTH: md.custom_metadata[BIRTH]} if BIRTH in md.custom_metadata else {}
+    kept = {key: value for key, value in custom_metadata.items() if key != BIRTH}
+    return _updated(md, custom_metadata=_frozen({**kept, **born}))
 
 
 def _with_fragment(fragments: tuple[Fragment, ...], new: Fragment) -> tuple[Fragment, ...]:

@@ -60,6 +60,7 @@ from buckram.core.messages import (
 )
 from buckram.core.protobuf import varint
 from buckram.errors import Code
+from buckram.types import LedgerId
 
 AUTH_DISABLED = "AuthDisabledPlugin"
 
@@ -69,6 +70,13 @@ class Incoming(NamedTuple):
 
     request: Request
     context: ReplyContext
+
+
+class Named(NamedTuple):
+    """From here on the requests of this connection about that id mean the ledger of this birth."""
+
+    ledger_id: LedgerId
+    birth: bytes
 
 
 class Ready(NamedTuple):
@@ -83,7 +91,7 @@ class Close(NamedTuple):
     reason: str
 
 
-Item: TypeAlias = AddRun | Incoming | Ready | Close
+Item: TypeAlias = AddRun | Incoming | Named | Ready | Close
 
 
 class AuthStep(NamedTuple):
@@ -117,6 +125,7 @@ class ServerProtocol:
         self._v3_adds: list[Add] = []
         self._v3_txns: list[bytes] = []
         self._v3_bytes = 0
+        self._name: Named | None = None
 
     @property
     def pending_bytes(self) -> int:
@@ -167,6 +176,13 @@ class ServerProtocol:
             self._close(str(error), items)
         return items
 
+    def _named(self, name: Named, items: list[Item]) -> None:
+        """Said with a v3 request, and again only where another ledger was named in between."""
+        if name != self._name:
+            self._flush_adds(items)
+            self._name = name
+            items.append(name)
+
     def _close(self, reason: str, items: list[Item]) -> None:
         self._closed = True
         self._flush_adds(items)
@@ -177,9 +193,15 @@ class ServerProtocol:
         if decoded is None:
             self._flush_adds(items)
             self._v2 = True
+            named = wire_v2.named_ledger(packet)
+            if named is not None:
+                items.append(Named(*named))
+                return
             request, context = wire_v2.decode_request(packet)
         else:
             request, context = decoded
+            if birth := getattr(request, "birth", b""):
+                self._named(Named(context.ledger_id, birth), items)
         if isinstance(request, Add) and self._authenticated:
             self._add(request, context, items)
             return

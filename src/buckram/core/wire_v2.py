@@ -31,7 +31,7 @@ from buckram.core.messages import (
 )
 from buckram.core.packed import FrameParts, PackedBodies
 from buckram.errors import Code, InvalidArgument
-from buckram.types import MASTER_KEY_SIZE, Buffer, EntryId, LedgerId
+from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, Buffer, EntryId, LedgerId
 
 DO_FENCING = 0x0001
 FRAMED = 0x4000
@@ -42,6 +42,8 @@ LOCATED = 0x2000
 FROM_FILES = 0x1000
 """Beside FRAMED in a request: as the files have it, not memory."""
 ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
+NAME_LEDGER = 0x42
+"""Our own packet: which ledger of an id the requests mean that follow on this connection. It has no answer."""
 MAX_VERSION = 2
 _OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
 _OPCODE = {operation: opcode for opcode, operation in _OPERATION.items()}
@@ -54,6 +56,7 @@ _REPLY = struct.Struct(">IIiqq")
 _BATCH_TAIL = struct.Struct(">qiq")
 _REPLY_BODY = struct.Struct(">iqq")
 _I64 = struct.Struct(">q")
+_NAME = struct.Struct(f">IIq{BIRTH_SIZE}s")
 
 
 def header_of(version: int, opcode: int, flags: int = 0) -> int:
@@ -62,6 +65,21 @@ def header_of(version: int, opcode: int, flags: int = 0) -> int:
 
 
 _PLAIN_READ = header_of(2, READENTRY)
+_NAME_HEADER = header_of(2, NAME_LEDGER)
+
+
+def name_ledger(ledger_id: LedgerId, birth: bytes) -> bytes:
+    """The frame that says which ledger of that id is meant."""
+    return _NAME.pack(_NAME.size - 4, _NAME_HEADER, ledger_id, birth)
+
+
+def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
+    """What such a packet says; None for any other. BadPacket for one that says nothing."""
+    if len(packet) < 4 or _U32.unpack_from(packet)[0] != _NAME_HEADER:
+        return None
+    if len(packet) != _NAME.size - 4 or _I64.unpack_from(packet, 4)[0] < 0:
+        raise BadPacket(f"a v2 NAME_LEDGER of {len(packet)} bytes, or of a ledger below 0")
+    return _I64.unpack_from(packet, 4)[0], packet[12:]
 
 
 def encode_request(request: Request, request_id: int = 0) -> bytes:

@@ -55,7 +55,7 @@ from buckram.core.messages import (
     WriteLacReply,
 )
 from buckram.errors import Code, InvalidArgument
-from buckram.types import MASTER_KEY_SIZE
+from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE
 
 VERSION = 3
 RECOVERY_PRIORITY = 100
@@ -124,6 +124,8 @@ def encode_request(request: Request, txn: int) -> bytes:
         body.authPluginName, body.payload = request.plugin, request.payload
     elif isinstance(request, ReadLac | Force | ListEntries):
         body.ledgerId = request.ledger_id
+    if isinstance(request, Read | Add | WriteLac | ReadLac | Force | ListEntries) and request.birth:
+        body.birth = request.birth
     return frame(message.SerializeToString())
 
 
@@ -163,6 +165,8 @@ def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext] | No
         return GetBookieInfo(body.requested, _introduction(body)), context
     if ledger < 0:
         return Refused(Code.BAD_REQUEST), context
+    if body.birth and len(body.birth) != BIRTH_SIZE:
+        return Refused(Code.BAD_REQUEST), context
     return _decode_body(operation, body, priority > 0), context
 
 
@@ -176,7 +180,7 @@ def _decode_body(operation: int, body: Any, high_priority: bool) -> Request | Re
             return Refused(Code.BAD_REQUEST)
         recovery = body.HasField("flag") and body.flag == _RECOVERY_ADD
         deferred = bool(body.writeFlags & DEFERRED_SYNC) and not recovery
-        return Add(ledger, body.entryId, body.masterKey, stored, recovery, high_priority, deferred)
+        return Add(ledger, body.entryId, body.masterKey, stored, recovery, high_priority, deferred, body.birth)
     if operation == OP_READ:
         return _decode_read(body, high_priority)
     if operation == OP_WRITE_LAC:
@@ -187,10 +191,10 @@ def _decode_body(operation: int, body: Any, high_priority: bool) -> Request | Re
         packet_ledger, lac = _IDS.unpack_from(packet)
         if packet_ledger != ledger:
             return Refused(Code.BAD_REQUEST)
-        return WriteLac(ledger, lac, body.masterKey, packet)
+        return WriteLac(ledger, lac, body.masterKey, packet, body.birth)
     if operation == OP_READ_LAC:
-        return ReadLac(ledger)
-    return Force(ledger) if operation == OP_FORCE else ListEntries(ledger)
+        return ReadLac(ledger, body.birth)
+    return Force(ledger, body.birth) if operation == OP_FORCE else ListEntries(ledger, body.birth)
 
 
 def _decode_read(body: Any, high_priority: bool) -> Read | Refused:
@@ -200,11 +204,13 @@ def _decode_read(body: Any, high_priority: bool) -> Read | Refused:
     if body.entryId < -1 or (fence and key is not None and len(key) != MASTER_KEY_SIZE):
         return Refused(Code.BAD_REQUEST)
     if fence:
-        return Read(body.ledgerId, body.entryId, True, key, high_priority)
+        return Read(body.ledgerId, body.entryId, True, key, high_priority, birth=body.birth)
     if not body.HasField("previousLAC"):
-        return Read(body.ledgerId, body.entryId, False, key, high_priority)
+        return Read(body.ledgerId, body.entryId, False, key, high_priority, birth=body.birth)
     timeout = body.timeOut if body.HasField("timeOut") else None
-    return Read(body.ledgerId, body.entryId, False, key, high_priority, body.previousLAC, timeout, piggyback)
+    return Read(
+        body.ledgerId, body.entryId, False, key, high_priority, body.previousLAC, timeout, piggyback, body.birth
+    )
 
 
 def encode_reply(context: ReplyContext, reply: Reply) -> bytes:

@@ -15,7 +15,7 @@ from buckram.config import NetConfig
 from buckram.core.acks import AckEvent, SentRun
 from buckram.core.answers import bookie_error
 from buckram.core.client_protocol import ClientProtocol, Conflict, Key, Received
-from buckram.core.identity import Identity, Introduction
+from buckram.core.identity import NAMES_LEDGERS, Identity, Introduction
 from buckram.core.messages import BookieInfoReply, Reply, Request
 from buckram.errors import (
     BookieError,
@@ -171,6 +171,7 @@ class Connection(asyncio.Protocol):
                 answer.exception()  # seen, also where the caller stopped waiting in the same turn
         if isinstance(reply, BookieInfoReply):
             self.identity = reply.identity
+            self._protocol.names_ledgers = reply.identity is not None and bool(reply.identity.features & NAMES_LEDGERS)
 
     async def call(self, request: Request, timeout_s: float) -> Reply:
         """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""

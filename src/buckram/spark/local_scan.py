@@ -24,6 +24,7 @@ from buckram.spark.stream_scan import (
     OK,
     ScanFailed,
     give_back,
+    name,
     receive,
     take,
 )
@@ -72,6 +73,7 @@ class LocalScan:
         link = take(self._peer)
         try:
             request = ask_for_places(self._ledger, self._next, self._last, self._digest.key)
+            name(link, self._ledger, self._digest.birth)
             link.sendall(encode_request(request, 1))
             size, header, code, *ids = ANSWER.unpack(receive(link, self._peer, ANSWER.size))
             rest = size - (ANSWER.size - 4)

@@ -21,6 +21,7 @@ from buckram.client.client import Client
 from buckram.client.open import digest_of
 from buckram.client.reader import Reader
 from buckram.core.identity import Peer, expected_of, telling
+from buckram.core.metadata import BIRTH
 from buckram.core.stream_changes import check_usable
 from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head, Segment
@@ -360,7 +361,7 @@ class Planner:
 
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
         # Small, and picklable: what is not needed for reading stays here.
-        ledgers = {piece.ledger: replace(known[piece.ledger], custom_metadata={}) for piece in slices}
+        ledgers = {piece.ledger: _needed(known[piece.ledger]) for piece in slices}
         services = self._client.services
         watcher = services.bookies
         bookies: dict[str, BookieInfo] = {}
@@ -373,6 +374,12 @@ class Planner:
         return StreamPartition(
             slices, ledgers, list(bookies.values()), services.identities.cluster, watcher.identity_required
         )
+
+
+def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Of custom metadata readers need to know which ledger it is."""
+    custom = {key: value for key, value in metadata.custom_metadata.items() if key == BIRTH}
+    return replace(metadata, custom_metadata=custom)
 
 
 def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import weakref
 from collections import deque
 from collections.abc import Iterator
 
-from buckram.core import wire_v3
+from buckram.core import wire_v2, wire_v3
 from buckram.core.context import BadPacket
 from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
-from buckram.core.identity import Expected, Peer, objection
+from buckram.core.identity import NAMES_LEDGERS, Expected, Peer, objection
 from buckram.core.messages import BatchRead, BookieInfoReply, GetBookieInfo
 from buckram.core.packed import FRAME_HEAD, PackedBodies
 from buckram.core.wire_v2 import FRAMED, encode_request
@@ -58,6 +59,7 @@ class Scan:
         """(first entry, payloads) in order, each verified. ScanFailed."""
         try:
             self._link = take(self._peer)
+            name(self._link, self._ledger, self._digest.birth)
             while self._next <= self._last:
                 self._ask()
                 yield from self._answer()
@@ -170,6 +172,8 @@ def receive(link: socket.socket, peer: Peer, count: int) -> bytes:
 # -- connections: one that is idle is kept for the next slice ---------------------------------------------
 
 _idle: dict[tuple[int, Peer], socket.socket] = {}
+_naming: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+"""Connections to bookies that want to hear which ledger of an id is meant."""
 
 
 def take(peer: Peer) -> socket.socket:
@@ -205,9 +209,18 @@ def _introduce(link: socket.socket, peer: Peer, expected: Expected) -> None:
         reply, _, _ = wire_v3.decode_reply(receive(link, peer, size))
     except BadPacket as error:
         raise ScanFailed(f"bookie at {peer}: {error}") from None
-    why = objection(expected, reply.identity if isinstance(reply, BookieInfoReply) else None)
+    found = reply.identity if isinstance(reply, BookieInfoReply) else None
+    if found is not None and found.features & NAMES_LEDGERS:
+        _naming.add(link)
+    why = objection(expected, found)
     if why:
         raise ScanFailed(f"bookie {expected.introduction.bookie_id} is not to be found at {peer}: {why}")
+
+
+def name(link: socket.socket, ledger: LedgerId, birth: bytes) -> None:
+    """Say which ledger of that id is meant by what is asked for next, to a bookie that wants to know."""
+    if birth and link in _naming:
+        link.sendall(wire_v2.name_ledger(ledger, birth))
 
 
 def give_back(peer: Peer, link: socket.socket) -> None:

@@ -57,13 +57,13 @@ def _absence_is_certain(store: Any, record: Any) -> Code:
     return Code.NO_LEDGER if record is None else Code.NO_ENTRY
 
 
-async def _closed_is_stale(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
-    verdict, key, last = await _look(self, ledger_id, deadline)
-    return (Verdict.FENCED, key, NO_ENTRY) if verdict is Verdict.CLOSED else (verdict, key, last)
+async def _closed_is_stale(self: Admission, ledger_id: int, deadline: float) -> Finding:
+    found = await _look(self, ledger_id, deadline)
+    return found._replace(verdict=Verdict.FENCED, last=NO_ENTRY) if found.verdict is Verdict.CLOSED else found
 
 
-async def _admit_all(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
-    return Verdict.ADMITTED, None, NO_ENTRY
+async def _admit_all(self: Admission, ledger_id: int, deadline: float) -> Finding:
+    return Finding(Verdict.ADMITTED)
 
 
 def _any_key(self: AddPath, session: Any, run: Any) -> None:

@@ -11,7 +11,7 @@ from buckram.sim.mutants.base import Mutant, plant
 _made = Admission.__init__
 
 
-def _takes_anybody(self: Admission[Any], *args: Any, **kwargs: Any) -> None:
+def _takes_anybody(self: Admission, *args: Any, **kwargs: Any) -> None:
     _made(self, *args, **kwargs)
     self._anybody = True
 
