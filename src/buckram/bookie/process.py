@@ -144,7 +144,7 @@ class Bookie:
     def _identity(self, store: Store, bookie_id: BookieId) -> Identity:
         """What this bookie says of itself to clients that introduce themselves."""
         return Identity(
-            self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(),
+            self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(), features=NAMES_LEDGERS,
             highest_ledger=store.highest_ledger, epoch=self.witness.epoch if self.witness else 0,
             features=SUSPECT if self.witness and self.witness.suspect else 0,
         )
