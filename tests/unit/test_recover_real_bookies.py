@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from tests.unit.bookie_kit import until
@@ -54,7 +53,7 @@ async def test_a_bookie_that_looks_at_metadata_after_the_end_gets_its_copies(mon
     """Two of three have answered and the writer has sealed before the third has admitted the ledger."""
     decide, slow, sealed = Admission._decide, [], asyncio.Event()
 
-    async def late(self: Admission[Any], ledger_id: int, deadline: float) -> Finding:
+    async def late(self: Admission, ledger_id: int, deadline: float) -> Finding:
         slow.append(self)
         if self is slow[0]:
             await sealed.wait()

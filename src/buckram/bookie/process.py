@@ -26,6 +26,7 @@ from buckram.core.identity import (
     IDENTITY,
     IDENTITY_PROPERTY,
     INCARNATION_PROPERTY,
+    NAMES_LEDGERS,
     SUSPECT,
     Identity,
     Introduction,
@@ -144,9 +145,9 @@ class Bookie:
     def _identity(self, store: Store, bookie_id: BookieId) -> Identity:
         """What this bookie says of itself to clients that introduce themselves."""
         return Identity(
-            self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(), features=NAMES_LEDGERS,
+            self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(),
             highest_ledger=store.highest_ledger, epoch=self.witness.epoch if self.witness else 0,
-            features=SUSPECT if self.witness and self.witness.suspect else 0,
+            features=NAMES_LEDGERS | (SUSPECT if self.witness and self.witness.suspect else 0),
         )
 
     def _introduced(self, introduction: Introduction) -> None:
