@@ -134,6 +134,16 @@ class LedgerExists(LedgerError):
         super().__init__(ledger_id, "exists already; choose another id or let the store choose")
 
 
+class LedgerIdUsed(LedgerExists):
+    """The id was a ledger's before, which was deleted or comes from an older state of the metadata store."""
+
+    def __init__(self, ledger_id: int) -> None:
+        LedgerError.__init__(
+            self, ledger_id, "had this id already, and an id names one ledger for ever, also after its deletion; "
+            "choose another id or let the store choose"
+        )
+
+
 class LedgerClosed(LedgerError):
     """The ledger is closed; this entry was not and will not be written by this handle."""
 

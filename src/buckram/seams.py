@@ -360,6 +360,10 @@ class MetadataStore(Protocol):
         """No id from this one on was ever allocated. Takes none."""
         ...
 
+    async def raise_next_id(self, above: LedgerId) -> None:
+        """No id up to `above` will be allocated: for a store that was restored to an older state."""
+        ...
+
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
         """LedgerExists unless the existing record carries the same non-zero creator_token (a lost reply)."""
         ...

@@ -14,6 +14,7 @@ from buckram.errors import (
     InvalidArgument,
     KeyExists,
     LedgerExists,
+    LedgerIdUsed,
     MalformedRecord,
     NoSuchKey,
     NoSuchLedger,
@@ -385,3 +386,92 @@ async def test_buckrams_own_keys_are_outside_the_ledgers_root(cluster: Cluster) 
     await store.write_cookie("b1", b"", None)
     assert await store.keys.children("/") == ["buckram", "ledgers"]
     assert await store.keys.children("/buckram") == ["history", "next-ledger-id"]
+
+
+# Ids are never given twice
+
+
+async def gone(store: TreeStore, ledger_id: int) -> None:
+    await store.delete_ledger(ledger_id, (await store.read_ledger(ledger_id)).version)
+
+
+async def test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store(2)
+    await store.create_ledger(5, new_ledger())
+    await gone(store, 5)
+    for one in (store, other):
+        with pytest.raises(LedgerIdUsed, match="5"):
+            await one.create_ledger(5, new_ledger(token=8))
+    assert await other.list_ledgers() == []
+
+
+async def test_an_id_that_was_given_stays_used_after_its_ledger_is_deleted(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store(2)
+    given = await store.allocate_ledger_id()
+    await store.create_ledger(given, new_ledger())
+    await gone(store, given)
+    for one in (store, other):
+        with pytest.raises(LedgerIdUsed):
+            await one.create_ledger(given, new_ledger(token=8))
+
+
+async def test_ids_chosen_by_hand_are_never_given(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store(2)
+    given = [await store.allocate_ledger_id()]
+    chosen = [given[0] + 2, given[0] + 3, given[0] + 7]
+    for ledger_id in chosen:
+        await other.create_ledger(ledger_id, new_ledger())
+    await gone(other, chosen[0])
+    for _ in range(20):
+        given.append(await store.allocate_ledger_id())
+        await store.create_ledger(given[-1], new_ledger())
+    assert not set(given) & set(chosen)
+    assert len(dict.fromkeys(given)) == len(given)
+
+
+async def test_a_high_id_does_not_exhaust_the_counter(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.create_ledger(MAX_LEDGER_ID, new_ledger())
+    await store.raise_next_id(MAX_LEDGER_ID - 1)
+    assert await store.allocate_ledger_id() < 1000
+    for used in (MAX_LEDGER_ID, MAX_LEDGER_ID - 1):
+        with pytest.raises(LedgerExists):
+            await store.create_ledger(used, new_ledger(token=8))
+
+
+@pytest.mark.parametrize("above", [3, 300])
+async def test_after_a_restored_counter_ids_go_on_beyond_what_bookies_hold(cluster: Cluster, above: int) -> None:
+    store, other = await cluster.store(), await cluster.store(2)
+    await store.allocate_ledger_id()
+    await other.raise_next_id(above)
+    for one in (other, await cluster.store(3)):
+        assert await one.allocate_ledger_id() > above
+    await other.raise_next_id(1)
+    assert await other.allocate_ledger_id() > above
+
+
+async def test_a_creation_by_hand_whose_reply_was_lost_is_recognised(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store(2)
+    first = await store.create_ledger(5, new_ledger(token=42))
+    assert await other.create_ledger(5, new_ledger(token=42)) == first
+    with pytest.raises(LedgerExists):
+        await other.create_ledger(5, new_ledger(token=43))
+
+
+async def test_two_who_choose_one_id_do_not_both_get_it(cluster: Cluster) -> None:
+    stores = [await cluster.store(seed) for seed in range(3)]
+    jobs = [one.create_ledger(5 + n, new_ledger(token=seed + 1)) for seed, one in enumerate(stores) for n in range(2)]
+    results = await asyncio.gather(*jobs, return_exceptions=True)
+    assert sum(isinstance(one, Versioned) for one in results) == 2
+    assert all(isinstance(one, Versioned | LedgerExists) for one in results)
+    assert await stores[0].list_ledgers() == [5, 6]
+
+
+async def test_what_is_used_is_kept_in_bounded_values(cluster: Cluster) -> None:
+    store = await cluster.store()
+    for ledger_id in (40_000, 40_002, 40_001, 20_000, 50_000):
+        await store.create_ledger(ledger_id, new_ledger())
+    own = store.layout.own
+    names = await store.keys.children(f"{own}/used-ids")
+    values = [(await store.keys.get(f"{own}/used-ids/{name}")).value for name in names]
+    assert values == [b"3616", b"7232-7234", b"848"]

@@ -7,15 +7,27 @@ are zookeeper/ledgers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Protocol
 
-from buckram.errors import KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.errors import (
+    KeyExists,
+    LedgerIdUsed,
+    MalformedRecord,
+    MetadataUnavailable,
+    NoSuchKey,
+    VersionConflict,
+)
+from buckram.metadata.keys import check_op
 from buckram.metadata.layout import Layout
-from buckram.seams import KeyStore
+from buckram.metadata.used_ids import BUCKET, is_used, parse_used, used_key, with_used
+from buckram.seams import CheckVersion, Create, KeyOp, KeyStore, KeyValue, SetValue
 from buckram.types import MAX_LEDGER_ID, LedgerId
 
 _MAX_ID_BLOCK = 128
 _MAX_ID_TRIES = 100
+HIGHEST_COUNTED = 1 << 62
+"""An id from here on was chosen, never counted: the counter is not moved beyond it, which would leave no ids."""
 _KNOWN = ("INSTANCEID", "all", "available", "cookies")
 
 
@@ -26,8 +38,13 @@ class LedgerTree(Protocol):
         """The key of a ledger's record. InvalidArgument for an id that this tree cannot keep."""
         ...
 
-    async def create(self, ledger_id: LedgerId, record: bytes) -> int:
-        """Make the record: its version. KeyExists if there is one."""
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+        """Make the record: its version. KeyExists if there is one. `chosen`: the id is not from `allocate`; it counts
+        as used with the same step. LedgerIdUsed if it was used before."""
+        ...
+
+    async def raise_next_id(self, above: LedgerId) -> None:
+        """Let `allocate` give no id up to `above`. One so high that nothing would be left counts as used instead."""
         ...
 
     async def allocate(self) -> LedgerId:
@@ -60,15 +77,71 @@ class FolderTree:
 
     def __init__(self, keys: KeyStore, layout: Layout) -> None:
         self._keys, self._layout = keys, layout
-        self._ids = range(0)
+        self._ids: list[LedgerId] = []
         self._id_block = 1
         self._id_lock = asyncio.Lock()
 
     async def key(self, ledger_id: LedgerId) -> str:
         return self._layout.ledger(ledger_id)
 
-    async def create(self, ledger_id: LedgerId, record: bytes) -> int:
-        return await self._keys.create(self._layout.ledger(ledger_id), record)
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
+        key = self._layout.ledger(ledger_id)
+        if not chosen:
+            return await self._keys.create(key, record)
+        check_op(Create(key, record))
+        for _ in range(_MAX_ID_TRIES):
+            counter = await self._counter()
+            if ledger_id < _number(self._layout.next_ledger_id, counter.value):
+                raise LedgerIdUsed(ledger_id)
+            # Not when the counter moves meanwhile: the id would be given, and nobody looks here again.
+            ops: list[KeyOp] = [
+                Create(key, record), CheckVersion(self._layout.next_ledger_id, counter.version),
+                await self._marking(ledger_id),
+            ]
+            try:
+                await self._keys.multi(ops)
+            except VersionConflict:
+                continue
+            except KeyExists as error:
+                if error.key == key:
+                    raise
+                continue
+            return 0
+        raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes chose ids first; try again")
+
+    async def _counter(self) -> KeyValue:
+        key = self._layout.next_ledger_id
+        try:
+            return await self._keys.get(key)
+        except NoSuchKey:
+            with contextlib.suppress(KeyExists):
+                await self._keys.create(key, b"0")
+            return await self._keys.get(key)
+
+    async def _marking(self, ledger_id: LedgerId) -> Create | SetValue:
+        """What writes down that the id was chosen. LedgerIdUsed if it is already."""
+        key = used_key(self._layout.own, ledger_id)
+        try:
+            found = await self._keys.get(key)
+        except NoSuchKey:
+            return Create(key, with_used([], ledger_id))
+        intervals = parse_used(key, found.value)
+        if is_used(intervals, ledger_id):
+            raise LedgerIdUsed(ledger_id)
+        return SetValue(key, with_used(intervals, ledger_id), found.version)
+
+    async def _unused(self, ids: range) -> list[LedgerId]:
+        """Those that nobody chose. Read after the counter was moved beyond them, so nobody chooses them any more."""
+        left: list[LedgerId] = []
+        for start in dict.fromkeys(one // BUCKET for one in ids):
+            key = used_key(self._layout.own, start * BUCKET)
+            mine = [one for one in ids if one // BUCKET == start]
+            try:
+                used = parse_used(key, (await self._keys.get(key)).value)
+            except NoSuchKey:
+                used = []
+            left += [one for one in mine if not is_used(used, one)] if used else mine
+        return left
 
     async def page(self, after: LedgerId, limit: int) -> list[LedgerId]:
         name = self._layout.ledger_name(after) if after >= 0 else ""
@@ -95,11 +168,31 @@ class FolderTree:
 
     async def allocate(self) -> LedgerId:
         async with self._id_lock:
-            if not self._ids:
-                self._ids = await self._take_ids(self._id_block)
+            while not self._ids:
+                self._ids = await self._unused(await self._take_ids(self._id_block))
+                self._ids.reverse()
                 self._id_block = min(2 * self._id_block, _MAX_ID_BLOCK)
-            ledger_id, self._ids = self._ids[0], self._ids[1:]
-            return ledger_id
+            return self._ids.pop()
+
+    async def raise_next_id(self, above: LedgerId) -> None:
+        key = self._layout.next_ledger_id
+        for _ in range(_MAX_ID_TRIES):
+            try:
+                if above >= HIGHEST_COUNTED:
+                    mark = await self._marking(above)
+                    await self._keys.multi([mark])
+                else:
+                    counter = await self._counter()
+                    if _number(key, counter.value) <= above:
+                        await self._keys.set(key, b"%d" % (above + 1), counter.version)
+            except LedgerIdUsed:
+                pass
+            except (VersionConflict, KeyExists):
+                continue
+            async with self._id_lock:
+                self._ids = [one for one in self._ids if one > above]
+            return
+        raise MetadataUnavailable(f"{key}: {_MAX_ID_TRIES} other processes took ids first; try again")
 
     async def next_id(self) -> LedgerId:
         key = self._layout.next_ledger_id

@@ -22,6 +22,7 @@ from buckram.errors import (
     InvalidArgument,
     KeyExists,
     LedgerExists,
+    LedgerIdUsed,
     MalformedRecord,
     NoSuchKey,
     NoSuchLedger,
@@ -41,6 +42,7 @@ from buckram.types import (
 )
 
 _PAGE = 1000
+_MAX_GIVEN = 100_000
 UNREADABLE = "restore the record from a backup, or read and mend it with the software that wrote it"
 
 
@@ -70,6 +72,8 @@ class TreeStore:
         self.ledgers: LedgerTree = ledgers or FolderTree(keys, folder)
         self._takeover_wait_s = takeover_wait_s
         self._hub = WatchHub(keys)
+        self._given: dict[LedgerId, None] = {}
+        """Ids that this store gave and that no ledger was made with yet."""
 
     @property
     def keys(self) -> KeyStore:
@@ -151,31 +155,45 @@ class TreeStore:
 
     async def allocate_ledger_id(self) -> LedgerId:
         """An id that no allocation gave before. Only the ledger's creation decides that it is unused."""
-        return await self.ledgers.allocate()
+        ledger_id = await self.ledgers.allocate()
+        self._given[ledger_id] = None
+        if len(self._given) > _MAX_GIVEN:
+            del self._given[next(iter(self._given))]
+        return ledger_id
+
+    async def raise_next_id(self, above: LedgerId) -> None:
+        """No id up to `above` will be given: for a store that was restored to an older state."""
+        await self.ledgers.raise_next_id(above)
 
     async def next_ledger_id(self) -> LedgerId:
         """No id from this one on was ever allocated."""
         return await self.ledgers.next_id()
 
     async def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> Versioned:
-        """Create the record. LedgerExists unless the existing one carries the same non-zero creator token.
+        """Create the record. LedgerExists unless the existing one carries the same non-zero creator token. LedgerIdUsed
+        for an id that this store did not give and that was a ledger's before.
 
         The token makes it safe to repeat a creation whose reply was lost: updates erase it, so whoever finds it finds
         the record as it was created.
         """
+        used: LedgerExists | None = None
         try:
-            version = await self.ledgers.create(ledger_id, serialise(metadata))
+            version = await self.ledgers.create(ledger_id, serialise(metadata), chosen=ledger_id not in self._given)
+            self._given.pop(ledger_id, None)
             return Versioned(metadata, version)
+        except LedgerIdUsed as error:
+            used = error  # maybe by ourselves, and the reply was lost
         except KeyExists:
+            self._given.pop(ledger_id, None)
             if not metadata.creator_token:
                 raise LedgerExists(ledger_id) from None
         try:
             found = await self.read_ledger(ledger_id)
-        except (NoSuchLedger, MalformedRecord):
+        except (NoSuchLedger, MalformedRecord) as error:
             # Created and deleted in between: creating it again would bring a deleted ledger back to life. And what
             # cannot be read is not ours.
-            raise LedgerExists(ledger_id) from None
-        if found.metadata.creator_token != metadata.creator_token:
+            raise (used if used and isinstance(error, NoSuchLedger) else LedgerExists(ledger_id)) from None
+        if not metadata.creator_token or found.metadata.creator_token != metadata.creator_token:
             raise LedgerExists(ledger_id)
         return found
 

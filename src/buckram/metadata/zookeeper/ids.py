@@ -25,6 +25,8 @@ HIGH_PREFIX = "HOB-"
 _HIGH_KEPT = 3
 _TRIES = 20
 _MAX_TIDIED = 500
+_MAX_DRAWN = 10_000
+"""So many numbers are drawn for nothing where ids have to be moved on."""
 
 
 class LedgerIds:
@@ -96,6 +98,26 @@ class LedgerIds:
         """How many children a folder ever had, which is the next number of a sequence in it."""
         stat = await self._session.exists(folder)
         return 0 if stat is None else ((stat.cversion & 0xFFFF_FFFF) + stat.children) // 2
+
+    async def move_beyond(self, above: LedgerId, manager: Manager) -> None:
+        """Draw no id up to this one any more. The counter of short ids goes on by one for each node, so a long way is
+        cut short: ids with a high half follow it."""
+        missing = above + 1 - await self.next(manager)
+        if missing <= 0:
+            return
+        if missing > _MAX_DRAWN and not manager.short_ids:
+            await self._make(self._high_root)
+            await self._make(f"{self._high_root}/{HIGH_PREFIX}{self._checked((above >> 32) + 1):010d}")
+            self._long, self._high = True, None
+            return
+        if missing > _MAX_DRAWN:
+            raise LedgerIdsExhausted(
+                f"{self._root}: ids up to {above} are {missing} away, and the {manager.name} ledger manager counts "
+                "one by one: choose ids yourself, or make a new cluster with the hierarchical manager"
+            )
+        for _ in range(missing):
+            if await self.draw(manager) > above:
+                break
 
     @property
     def _high_root(self) -> str:

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
+from functools import partial
 
-from buckram.errors import ClusterNotInitialised, KeyExists, MetadataError, MetadataUnavailable, NoSuchKey, WrongCluster
+from buckram.errors import (
+    ClusterNotInitialised,
+    KeyExists,
+    LedgerIdUsed,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    VersionConflict,
+    WrongCluster,
+)
 from buckram.metadata.keys import check_op, split
+from buckram.metadata.ledger_tree import HIGHEST_COUNTED
+from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key, with_used
 from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
 from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, ApacheLayout, Folder, Manager, Walk, own_root
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
-from buckram.seams import Create, Delete
+from buckram.seams import Create, Delete, KeyOp, KeyStore, SetValue
 from buckram.types import LedgerId
 
 _AT_ONCE = 32
@@ -29,7 +42,9 @@ _WALK_S = 10.0
 class ApacheTree:
     """A LedgerTree. `wanted` is the manager that the URI asks for, None to take what is there."""
 
-    def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None) -> None:
+    def __init__(self, session: ZkSession, root: str, uri: str, wanted: Manager | None, keys: KeyStore) -> None:
+        self._keys = keys
+        self._chosen: dict[str, Intervals] = {}
         self._session, self._root, self._uri, self._wanted = session, root, uri, wanted
         self._manager: Manager | None = None
         self._instance: str | None = None
@@ -99,6 +114,8 @@ class ApacheTree:
 
     async def allocate(self) -> LedgerId:
         ledger_id = await self._ids.draw(await self._pinned())
+        while await self._was_chosen(ledger_id):
+            ledger_id = await self._ids.draw(await self._pinned())
         if self._ids.pending > _MAX_USED:  # ids that no ledger was made with
             await asyncio.gather(*map(self._forget, self._ids.take_all_used()))
         return ledger_id
@@ -106,21 +123,35 @@ class ApacheTree:
     async def next_id(self) -> LedgerId:
         return await self._ids.next(await self.manager())
 
-    async def create(self, ledger_id: LedgerId, record: bytes) -> int:
+    async def raise_next_id(self, above: LedgerId) -> None:
+        if above >= HIGHEST_COUNTED:
+            with contextlib.suppress(LedgerIdUsed):
+                await self._session.multi([await self._marking(above)])
+            return
+        await self._ids.move_beyond(above, await self._pinned())
+
+    async def create(self, ledger_id: LedgerId, record: bytes, *, chosen: bool) -> int:
         """Make the record and, in the same request, delete the node that gave an id: nobody waits for that."""
-        key = f"{self._root}/{(await self._pinned()).path(ledger_id)}"
+        manager = await self._pinned()
+        key = f"{self._root}/{manager.path(ledger_id)}"
         check_op(Create(key, record))
         self._forget_walk()
+        if chosen:
+            await self._session.sync(self._root)
+            if ledger_id < await self._ids.next(manager):
+                raise LedgerIdUsed(ledger_id)
         used = self._ids.take_used()
         for _ in range(_TRIES):
             try:
-                return await self._create(key, record, used)
+                return await self._create(key, record, used, [await self._marking(ledger_id)] if chosen else [])
+            except VersionConflict:
+                continue  # somebody else chose an id near this one
             except NoSuchKey as error:
                 if error.key == used:
                     used = None  # it went with the session that made it
                 else:
                     await self._make_folder(error.key)
-            except KeyExists:
+            except (KeyExists, LedgerIdUsed):
                 if used is not None:
                     await self._forget(used)
                 raise
@@ -130,11 +161,43 @@ class ApacheTree:
                 raise
         raise MetadataUnavailable(f"{key}: its folder vanishes as fast as it is made; try again")
 
-    async def _create(self, key: str, record: bytes, used: str | None) -> int:
-        if used is None:
+    async def _create(self, key: str, record: bytes, used: str | None, marks: Sequence[KeyOp]) -> int:
+        if used is None and not marks:
             return (await self._session.create(key, record))[1]
-        await self._session.multi([Create(key, record), Delete(used, ANY_VERSION)])
+        tidied = [] if used is None else [Delete(used, ANY_VERSION)]
+        await self._session.multi([Create(key, record), *marks, *tidied])
         return 0
+
+    async def _marking(self, ledger_id: LedgerId) -> SetValue:
+        """What writes down that the id was chosen; the key is made for it. LedgerIdUsed if it is already."""
+        key = used_key(own_root(self._root), ledger_id)
+        try:
+            found = await self._keys.get(key)
+        except NoSuchKey:
+            with contextlib.suppress(KeyExists):
+                await self._keys.create(key, b"")
+            found = await self._keys.get(key)
+        intervals = parse_used(key, found.value)
+        if is_used(intervals, ledger_id):
+            raise LedgerIdUsed(ledger_id)
+        return SetValue(key, with_used(intervals, ledger_id), found.version)
+
+    def _forget_chosen(self, key: str) -> None:
+        self._chosen.pop(key, None)
+
+    async def _was_chosen(self, ledger_id: LedgerId) -> bool:
+        """Whether somebody chose that id before. Looked up once for all ids of a bucket, until something changes."""
+        key = used_key(own_root(self._root), ledger_id)
+        known = self._chosen.get(key)
+        if known is None:
+            self._chosen.clear()
+            await self._session.sync(self._root)
+            try:
+                known = parse_used(key, (await self._keys.get(key, partial(self._forget_chosen, key))).value)
+            except NoSuchKey:
+                known = []
+            self._chosen[key] = known
+        return is_used(known, ledger_id)
 
     async def _make_folder(self, path: str) -> None:
         """Make a folder of the tree with those above it. Never the root: it is missing because the cluster is gone."""

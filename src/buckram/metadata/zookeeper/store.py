@@ -42,7 +42,7 @@ class ZooKeeperStore(TreeStore):
         uri = uri or f"zk{f'+{manager.name}' if manager else ''}://{session.hosts}{root}"
         keys = ZooKeeperKeys(session, shared=OWN_KEYS)
         self.session = session
-        self.tree = ApacheTree(session, root, uri, manager)
+        self.tree = ApacheTree(session, root, uri, manager, keys)
         self._wanted = manager
         super().__init__(
             keys, uri, rng, layout=self.tree.layout, ledgers=self.tree,
