@@ -12,6 +12,7 @@ from buckram.core.record_format import Columns, encode
 from buckram.core.stream_batch import Batch, decode
 from buckram.core.stream_errors import (
     MalformedBatch,
+    OutOfOrderSequence,
     ProducerForgotten,
     WriterExists,
 )
@@ -84,8 +85,28 @@ def test_a_retry_is_known_and_a_new_record_is_not() -> None:
     table = ProducerTable()
     assert table.fresh("s", "p", 0, 3) == 0
     table.stored("p", 2, 100, 1)
-    assert [table.fresh("s", "p", first, 2) for first in (0, 1, 2, 3, 9)] == [2, 2, 1, 0, 0]
+    assert [table.fresh("s", "p", first, 2) for first in (0, 1, 2, 3)] == [2, 2, 1, 0]
     assert table.last("p") == (2, 100, 1)
+
+
+def test_a_gap_in_a_producers_sequences_is_refused() -> None:
+    table = ProducerTable()
+    with pytest.raises(OutOfOrderSequence, match=r"sequence 4, the next one is 0; .*start=4"):
+        table.fresh("s", "p", 4, 1)
+    assert table.fresh("s", "p", 4, 3, start=4) == 0
+    table.stored("p", 6, 100, 1, 4)
+    with pytest.raises(OutOfOrderSequence, match=r"sequence 8, the next one is 7; .*start="):
+        table.fresh("s", "p", 8, 1)
+    with pytest.raises(OutOfOrderSequence, match="start= is only for a producer id that the stream never had"):
+        table.fresh("s", "p", 9, 1, start=9)
+    again = ProducerTable.decode(table.encode())
+    assert again.fresh("s", "p", 4, 5, start=4) == 3
+    with pytest.raises(OutOfOrderSequence, match="began with start=4") as refused:
+        again.fresh("s", "p", 3, 2)
+    assert (refused.value.sequence, refused.value.expected) == (3, 7)
+    again.expire(now=100, most=0, keep_us=0)
+    with pytest.raises(ProducerForgotten):
+        again.fresh("s", "p", 7, 1, start=7)
 
 
 def test_what_is_forgotten_is_refused_and_never_stored_twice() -> None:
@@ -98,7 +119,7 @@ def test_what_is_forgotten_is_refused_and_never_stored_twice() -> None:
         table.fresh("s", "p0", 0, 1)
     table.expire(now=100, most=3, keep_us=97)
     assert [table.last(f"p{i}") is not None for i in range(5)] == [False, False, False, True, True]
-    with pytest.raises(ProducerForgotten, match="begins at sequence 0"):
+    with pytest.raises(OutOfOrderSequence, match="begins at sequence 0"):
         table.fresh("s", "new", 4, 1)
 
 

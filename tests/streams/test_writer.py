@@ -13,6 +13,7 @@ from buckram.core.stream_batch import Record
 from buckram.core.stream_errors import (
     NoSuchNamespace,
     OffsetMismatch,
+    OutOfOrderSequence,
     ProducerForgotten,
     RecordTooLarge,
     StreamEnded,
@@ -155,12 +156,61 @@ async def test_a_retry_is_stored_once(ns: Namespace) -> None:
         for _ in range(5):
             await w.append_many([b"x" * 500] * 20)
         assert await w.append(b"d", producer="p", sequence=3) == 3
-        with pytest.raises(ProducerForgotten, match="begins at sequence 0"):
+        with pytest.raises(OutOfOrderSequence, match="begins at sequence 0"):
             await w.append(b"?", producer="unknown", sequence=4)
     async with ns.writer("s") as w:
         assert await w.append(b"e", producer="q", sequence=0) == 4
         assert await w.append(b"f", producer="p", sequence=4) == w.next_offset - 1
     assert (await values(ns, "s")).count(b"d") == 1
+
+
+async def test_a_gap_is_never_told_as_a_retry_later(three_bookies: Cluster) -> None:
+    """What a caller left out, whatever the reason, is refused in what follows, not acknowledged unwritten."""
+    async with three_bookies.client(ClientConfig(max_pending_bytes=100_000)) as client:
+        ns = client.namespace()
+        async with ns.writer("s") as w:
+            assert await w.append(b"0", producer="p", sequence=0) == 0
+            with pytest.raises(OutOfOrderSequence, match="sequence 2, the next one is 1"):
+                await w.append(b"2", producer="p", sequence=2)
+            assert await w.append(b"1", producer="p", sequence=1) == 1
+            # No room, too large, and given up while waiting for room.
+            w.append_nowait(b"x" * 100_000)
+            with pytest.raises(BufferFull):
+                w.append_nowait(b"2", producer="p", sequence=2)
+            late = w.append(b"3", producer="p", sequence=3)
+            with pytest.raises(OutOfOrderSequence):
+                await late
+            with pytest.raises(RecordTooLarge):
+                await w.append(b"x" * (5 * 1024 * 1024), producer="p", sequence=2)
+            await w.flush()
+            w.append_nowait(b"y" * 100_000)
+            impatient = asyncio.create_task(w.append(b"2", producer="p", sequence=2))
+            await asyncio.sleep(0)
+            impatient.cancel()
+            with pytest.raises(OutOfOrderSequence, match="sequence 3, the next one is 2"):
+                await w.append_many([b"3", b"4"], producer="p", sequence=3)
+            # In one turn, which is one batch.
+            found = await asyncio.gather(
+                *(w.append(b"%d" % n, producer="p", sequence=n) for n in (3, 2, 4, 3)), return_exceptions=True)
+            assert [type(one) for one in found] == [OutOfOrderSequence, int, OutOfOrderSequence, int]
+        assert [value for value in await values(ns, "s") if value and len(value) == 1] == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_producer_may_begin_elsewhere_if_it_says_so(ns: Namespace) -> None:
+    async with ns.writer("s") as w:
+        with pytest.raises(OutOfOrderSequence, match="start=7"):
+            await w.append(b"7", producer="p", sequence=7)
+        assert await w.append(b"7", producer="p", sequence=7, start=7) == 0
+        assert await w.append(b"7", producer="p", sequence=7, start=7) == 0
+    async with ns.writer("s") as w:
+        with pytest.raises(OutOfOrderSequence, match="began with start=7"):
+            await w.append(b"6", producer="p", sequence=6)
+        with pytest.raises(OutOfOrderSequence, match="the next one is 8"):
+            await w.append(b"20", producer="p", sequence=20, start=20)
+        assert await w.append_nowait(b"8", producer="p", sequence=8) == 1
+        with pytest.raises(InvalidArgument, match="start 3"):
+            await w.append(b"", start=3)
+    assert await values(ns, "s") == [b"7", b"8"]
 
 
 async def test_producers_are_forgotten_loudly(ns: Namespace) -> None:

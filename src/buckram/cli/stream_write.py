@@ -41,6 +41,7 @@ class Choice:
     writer: str
     producer: str | None
     sequence: int
+    start: int | None
     lines: PlainLines | JsonLines
 
 
@@ -59,11 +60,13 @@ class Choice:
 @click.option(
     "--sequence", type=click.IntRange(0), default=0, show_default=True, help="With --producer: of the first record."
 )
+@click.option("--start", type=click.IntRange(0), help="With --producer: where one begins that the stream never had.")
 @metadata_option
 @json_option
 def write(
     name: str, takeover: bool, wait: bool, create: bool, jsonl: bool, key_separator: str | None, acks: bool, end: bool,
-    linger_ms: float, writer: str, producer: str | None, sequence: int, uri: str | None, as_json: bool,
+    linger_ms: float, writer: str, producer: str | None, sequence: int, start: int | None, uri: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Append the lines of standard input to a stream, each as one record.
 
@@ -84,9 +87,11 @@ def write(
         raise InvalidArgument("--key-separator '': needs one character at least")
     if takeover and wait:
         raise InvalidArgument("--takeover and --wait exclude each other")
+    if start is not None and producer is None:
+        raise InvalidArgument(f"--start {start} says where a producer begins: give it with --producer")
     separator = key_separator.encode() if key_separator is not None else None
     lines = JsonLines() if jsonl else PlainLines(separator)
-    choice = Choice(takeover, wait, create, end, acks, linger_ms, writer, producer, sequence, lines)
+    choice = Choice(takeover, wait, create, end, acks, linger_ms, writer, producer, sequence, start, lines)
     run_async(_Copy(full, choice).run(uri))
 
 
@@ -180,7 +185,7 @@ class _Copy:
     def _arguments(self, rows: Rows) -> dict[str, Any]:
         choice, arguments = self._choice, rows.arguments()
         if choice.producer is not None:
-            arguments |= {"producer": choice.producer, "sequence": choice.sequence + self._taken}
+            arguments |= {"producer": choice.producer, "sequence": choice.sequence + self._taken, "start": choice.start}
         self._taken += len(rows.values)
         return arguments
 

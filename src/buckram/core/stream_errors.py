@@ -127,6 +127,17 @@ class ProducerForgotten(StreamError):
         self.producer, self.sequence = producer, sequence
 
 
+class OutOfOrderSequence(StreamError):
+    """The sequence is not the producer's next one, nor one that is stored. Nothing was written."""
+
+    def __init__(self, stream: str, producer: str, sequence: int, expected: int, message: str) -> None:
+        super().__init__(
+            stream,
+            f"producer {producer!r}: sequence {sequence}, the next one is {expected}; {message}; nothing was written",
+        )
+        self.producer, self.sequence, self.expected = producer, sequence, expected
+
+
 class CorruptEntry(StreamError):
     """The entry's digest is good but its bytes are not a batch of records: not made by this software, or a bug."""
 

@@ -1,7 +1,8 @@
 """Idempotent producers: who appended which sequence last, for how long that is remembered, and its snapshot's bytes.
 
-A retry is told apart from a new record by (producer, sequence). Nothing is forgotten silently: of a producer that left
-the table a hash stays, so that its late retry at sequence 0 is refused instead of stored twice.
+A retry is told apart from a new record by (producer, sequence): a producer's sequences are stored without a gap, so
+whatever lies between its first and its last one is stored. Nothing is forgotten silently: of a producer that left the
+table a hash stays, so that its late retry at sequence 0 is refused instead of stored twice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from buckram.core.record_format import BodyBuilder, BufferCursor
 from buckram.core.stream_batch import Batch, BinaryColumn
-from buckram.core.stream_errors import MalformedBatch, ProducerForgotten
+from buckram.core.stream_errors import MalformedBatch, OutOfOrderSequence, ProducerForgotten
 from buckram.types import Buffer
 
 MAX_FORGOTTEN = 65_536
@@ -32,6 +33,8 @@ class ProducerTable:
 
     def __init__(self) -> None:
         self._known: dict[str, Last] = {}
+        self._starts: dict[str, int] = {}
+        """The first sequence of those that did not begin at 0."""
         self._forgotten: dict[int, None] = {}
 
     def __len__(self) -> int:
@@ -44,27 +47,37 @@ class ProducerTable:
     def last(self, producer: str) -> Last | None:
         return self._known.get(producer)
 
-    def fresh(self, stream: str, producer: str, first: int, count: int) -> int:
+    def fresh(self, stream: str, producer: str, first: int, count: int, start: int | None = None) -> int:
         """How many of the sequences first .. first + count - 1 are stored already: that many are to be left out.
 
-        ProducerForgotten for an unknown producer that does not begin at 0, or that may be one that was forgotten.
+        OutOfOrderSequence for a gap, which would make what is missing look like a retry later. `start`: where a
+        producer begins that the stream never had (else at 0). ProducerForgotten for one that may have been forgotten.
         """
         known = self._known.get(producer)
         if known is not None:
-            return min(max(known.sequence + 1 - first, 0), count)
+            if first > known.sequence + 1:
+                why = "append those before it first (start= is only for a producer id that the stream never had)"
+                raise OutOfOrderSequence(stream, producer, first, known.sequence + 1, why)
+            began = self._starts.get(producer, 0)
+            if first < began:
+                why = f"this producer began with start={began}, and nothing below was ever stored"
+                raise OutOfOrderSequence(stream, producer, first, known.sequence + 1, why)
+            return min(known.sequence + 1 - first, count)
         if _hash(producer) in self._forgotten:
             why = "it was forgotten after a long time without a record, so a retry cannot be told from a new record"
-        elif first != 0:
-            why = "unknown, or forgotten long ago; a new producer begins at sequence 0"
         elif len(self._forgotten) >= MAX_FORGOTTEN:
             why = f"unknown, and {MAX_FORGOTTEN} producers were forgotten, so it may have been one of them"
+        elif first != (start or 0):
+            why = f"a new producer begins at sequence 0, or where it says: start={first}"
+            raise OutOfOrderSequence(stream, producer, first, start or 0, why)
         else:
             return 0
         raise ProducerForgotten(stream, producer, first, f"{why}: find out what is stored and use a new producer id")
 
-    def stored(self, producer: str, sequence: int, offset: int, time: int) -> None:
-        """This is the producer's newest record now."""
-        self._known.pop(producer, None)
+    def stored(self, producer: str, sequence: int, offset: int, time: int, first: int = 0) -> None:
+        """This is the producer's newest record now; `first`: the sequence at which it begins, should it be new."""
+        if self._known.pop(producer, None) is None and first:
+            self._starts[producer] = first
         self._known[producer] = Last(sequence, offset, time)
 
     def expire(self, now: int, most: int, keep_us: int) -> None:
@@ -73,6 +86,7 @@ class ProducerTable:
             if known.time >= now - keep_us and len(self._known) <= most:
                 break
             del self._known[producer]
+            self._starts.pop(producer, None)
             if len(self._forgotten) < MAX_FORGOTTEN:
                 self._forgotten[_hash(producer)] = None
 
@@ -80,7 +94,7 @@ class ProducerTable:
         """Records that were read back by a recovery, in order."""
         for offset, pair in enumerate(batch.producers(), batch.first_offset):
             if pair is not None:
-                self.stored(*pair, offset, batch.append_time)
+                self.stored(*pair, offset, batch.append_time, pair[1])
 
     # -- the snapshot -------------------------------------------------------------------------------------
 
@@ -91,6 +105,8 @@ class ProducerTable:
         for column in range(3):
             body.integers("q", [last[column] for last in known])
         body.integers("q", self._forgotten)
+        if self._starts:
+            body.integers("q", [self._starts.get(producer, 0) for producer in self._known])
         return b"".join(body.parts)
 
     @classmethod
@@ -103,6 +119,7 @@ class ProducerTable:
         names = BinaryColumn(*cursor.strings(count), None).rows(0, count)
         columns = [cursor.integers("q", count).tolist() for _ in range(3)]
         hashes = cursor.integers("q", forgotten).tolist()
+        starts = cursor.integers("q", count).tolist() if cursor.position < len(body) else []
         cursor.end()
         try:
             table._known = {
@@ -110,6 +127,7 @@ class ProducerTable:
             }
         except UnicodeDecodeError as error:
             raise MalformedBatch(f"the id of a producer is not UTF-8: {error}") from None
+        table._starts = {name: start for name, start in zip(table._known, starts, strict=False) if start}
         table._forgotten = dict.fromkeys(hashes)
         return table
 

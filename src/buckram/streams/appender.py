@@ -190,7 +190,7 @@ class Appender:
                 raise OffsetMismatch(self.stream, ask.expect, self.next_offset)
             if columns.producers and columns.sequences:
                 producer, first = columns.producers[0] or "", columns.sequences[0]
-                known = self._table.fresh(self.stream, producer, first, len(columns))
+                known = self._table.fresh(self.stream, producer, first, len(columns), ask.start)
                 if known == len(columns):
                     last = self._table.last(producer)
                     found = last is not None and last.sequence == first + known - 1
@@ -213,7 +213,7 @@ class Appender:
             self._last_txid = max(self._last_txid, *part.txids)
         if part.producers and part.sequences:
             producer, time = part.producers[-1] or "", max(self._last_append, self._clock())
-            self._table.stored(producer, part.sequences[-1], self.next_offset - 1, time)
+            self._table.stored(producer, part.sequences[-1], self.next_offset - 1, time, part.sequences[0])
             if len(self._table) > self._policy.max_producers:
                 self._expire()
 

@@ -75,7 +75,7 @@ class BulkLedger:
     ) -> int:  # fmt: skip
         """Append records in a row; how many the ledger has when they are stored. RecordTooLarge, InvalidArgument."""
         columns, sizes = records.many(
-            self._stream, self._limit, values, keys, headers, timestamps, None, None, None
+            self._stream, self._limit, values, keys, headers, timestamps, None, None, None, None
         )
         if sizes:
             await self._ledger.append_many(self._entries(columns, sizes))

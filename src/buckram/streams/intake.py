@@ -59,14 +59,16 @@ class Cut:
 class Ask(Cut):
     """One append that is not wholly taken. A flush has no records."""
 
-    __slots__ = ("atomic", "begun", "expect", "first", "future", "many")
+    __slots__ = ("atomic", "begun", "expect", "first", "future", "many", "start")
 
     def __init__(
         self, columns: Columns, sizes: list[int] | None, future: asyncio.Future[Any], *, many: bool = False,
-        atomic: bool = False, expect: int | None = None,
+        atomic: bool = False, expect: int | None = None, start: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(columns, sizes)
         self.future, self.many, self.atomic, self.expect = future, many, atomic, expect
+        self.start = start
+        """The first sequence of its producer, should the stream never have had that one."""
         self.begun = False
         self.first = 0
         """Offset of its first record, once begun."""

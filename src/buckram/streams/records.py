@@ -23,7 +23,7 @@ _PLAIN = frozenset((bytes, NoneType))
 
 def one(
     stream: str, limit: int, value: Buffer | None, key: Buffer | None, headers: HeadersInput | None,
-    timestamp: int | None, txid: int | None, producer: str | None, sequence: int | None,
+    timestamp: int | None, txid: int | None, producer: str | None, sequence: int | None, start: int | None,
 ) -> Columns:  # fmt: skip
     """Columns of one record. InvalidArgument, RecordTooLarge."""
     columns = Columns([as_bytes("value", value)])
@@ -39,7 +39,7 @@ def one(
         columns.timestamps = [as_time(timestamp)]
     if txid is not None:
         columns.txids = [as_txid(txid)]
-    _identify(columns, producer, sequence)
+    _identify(columns, producer, sequence, start)
     if size > limit:
         raise RecordTooLarge(stream, size, limit)
     columns.size = size
@@ -49,7 +49,7 @@ def one(
 def many(
     stream: str, limit: int, values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None,
     headers: Iterable[HeadersInput | None] | None, timestamps: Iterable[int | None] | None,
-    txids: Iterable[int | None] | None, producer: str | None, sequence: int | None,
+    txids: Iterable[int | None] | None, producer: str | None, sequence: int | None, start: int | None,
 ) -> tuple[Columns, list[int]]:  # fmt: skip
     """Columns of records in a row, and the size of each. InvalidArgument, RecordTooLarge."""
     if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Iterable):
@@ -67,7 +67,7 @@ def many(
         found = [NO_TXID if txid is None else as_txid(txid) for txid in _same_length("txids", list(txids), count)]
         columns.txids = found
         check_order(stream, found, NO_TXID)
-    _identify(columns, producer, sequence)
+    _identify(columns, producer, sequence, start)
     sizes = columns.sizes()
     largest = max(sizes, default=0)
     if largest > limit:
@@ -89,9 +89,11 @@ def check_order(stream: str, txids: Sequence[int], last: int) -> int:
     return given[-1]
 
 
-def _identify(columns: Columns, producer: str | None, sequence: int | None) -> None:
+def _identify(columns: Columns, producer: str | None, sequence: int | None, start: int | None) -> None:
     if (producer is None) is not (sequence is None):
-        raise InvalidArgument("an idempotent append needs both: producer= (an id) and sequence= (a number that grows)")
+        raise InvalidArgument("an idempotent append needs both: producer= (an id) and sequence= (the next number)")
+    if start is not None and (producer is None or type(start) is not int or not 0 <= start <= 2**63 - 1):
+        raise InvalidArgument(f"start {start!r}: needs an int from 0 to 2**63-1, and producer= and sequence=")
     if producer is None or sequence is None:
         return
     check_producer(producer)

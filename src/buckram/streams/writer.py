@@ -31,15 +31,16 @@ from buckram.streams.sealing import ended, finish, sweep_garbage
 from buckram.streams.segment import SegmentWriter
 from buckram.types import Buffer, LedgerId
 
-_NO_EXTRAS = (None,) * 7
+_NO_EXTRAS = (None,) * 8
 
 
 class StreamWriter:
     """From `ns.writer(name)`. `async with` flushes and closes.
 
-    Errors of appends: RecordTooLarge, TxidOutOfOrder, OffsetMismatch, ProducerForgotten, BufferFull and InvalidArgument
-    mean that nothing was written. After any other the record may or may not become part of the stream and the writer
-    is finished: WriterLost (somebody took over), WriterFailed. Cancelling an append abandons the wait, not the write.
+    Errors of appends: RecordTooLarge, TxidOutOfOrder, OffsetMismatch, OutOfOrderSequence, ProducerForgotten,
+    BufferFull and InvalidArgument mean that nothing was written. After any other the record may or may not become part
+    of the stream and the writer is finished: WriterLost (somebody took over), WriterFailed. Cancelling an append
+    abandons the wait, not the write.
     """
 
     def __init__(
@@ -139,50 +140,51 @@ class StreamWriter:
     async def append(
         self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
         timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, expect_offset: int | None = None,
+        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
     ) -> int:  # fmt: skip
         """Append one record; its offset when it is stored for good. Waits for room, in call order.
 
         `timestamp`: event time in microseconds UTC, default now. `txid`: the application's own number, never less than
-        the one before. `producer` and `sequence`: a retry of the same is stored once (UNKNOWN_OFFSET, -1, if the
-        offset of the first is not known any more). `expect_offset`: OffsetMismatch unless it is the next offset.
+        the one before. `producer` and `sequence`: sequences go up by one, and a retry of one is stored once
+        (UNKNOWN_OFFSET, -1, if the offset of the first is not known any more). `start`: where a producer begins that
+        the stream never had, if not at 0. `expect_offset`: OffsetMismatch unless it is the next offset.
         """
         self._check_running()
         columns = records.one(
-            self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence
+            self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
         )
         future: asyncio.Future[int] = self._loop.create_future()
-        self._appender.intake.put(Ask(columns, None, future, expect=expect_offset))
+        self._appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
         return await future
 
     def append_nowait(
         self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
         timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, expect_offset: int | None = None,
+        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
     ) -> asyncio.Future[int]:  # fmt: skip
         """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
         flush and close raise the first append that failed."""
         appender = self._appender
-        extras = (key, headers, timestamp, txid, producer, sequence, expect_offset)
+        extras = (key, headers, timestamp, txid, producer, sequence, start, expect_offset)
         if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit:
             if appender.full(len(value)):
                 raise appender.buffer_full()
             return appender.add_plain(value)
         self._check_running()
         columns = records.one(
-            self.stream, appender.record_limit, value, key, headers, timestamp, txid, producer, sequence
+            self.stream, appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
         )
         if appender.full(columns.size):
             raise appender.buffer_full()
         future: asyncio.Future[int] = self._loop.create_future()
-        appender.intake.put(Ask(columns, None, future, expect=expect_offset))
+        appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
         return future
 
     async def append_many(
         self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
         txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
-        atomic: bool = False, expect_offset: int | None = None,
+        start: int | None = None, atomic: bool = False, expect_offset: int | None = None,
     ) -> range:  # fmt: skip
         """Append records in a row; the offsets of those that were written when all are stored for good.
 
@@ -192,13 +194,13 @@ class StreamWriter:
         self._check_running()
         appender = self._appender
         columns, sizes = records.many(
-            self.stream, appender.record_limit, values, keys, headers, timestamps, txids, producer, sequence
+            self.stream, appender.record_limit, values, keys, headers, timestamps, txids, producer, sequence, start
         )
         total = columns.size + columns.overhead * len(columns)
         if atomic and total > appender.entry_limit:
             raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
         future: asyncio.Future[range] = self._loop.create_future()
-        appender.intake.put(Ask(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset))
+        appender.intake.put(Ask(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start))
         return await future
 
     async def flush(self) -> None:

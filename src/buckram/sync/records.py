@@ -86,18 +86,18 @@ class StreamWriter:
     def append(
         self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
         timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, expect_offset: int | None = None,
+        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
     ) -> int:  # fmt: skip
         """Append one record and wait until it is stored; its offset. For speed use append_many or append_nowait."""
         return self._thread.run(lambda: self._writer.append(
             value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
-            expect_offset=expect_offset,
+            start=start, expect_offset=expect_offset,
         ))  # fmt: skip
 
     def append_nowait(
         self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
         timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, expect_offset: int | None = None,
+        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
     ) -> Future[int]:  # fmt: skip
         """Hand over one record; its future has the offset when it is stored. BufferFull at the limit.
 
@@ -108,7 +108,7 @@ class StreamWriter:
         size = (len(body) if body is not None else 0) + (len(key) if key is not None else 0)
         extras = {
             "key": key, "headers": headers, "timestamp": timestamp, "txid": txid, "producer": producer,
-            "sequence": sequence, "expect_offset": expect_offset,
+            "sequence": sequence, "start": start, "expect_offset": expect_offset,
         }  # fmt: skip
         return self._handover.put(size, body, **{name: extra for name, extra in extras.items() if extra is not None})
 
@@ -116,7 +116,7 @@ class StreamWriter:
         self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
         headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
         txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
-        atomic: bool = False, expect_offset: int | None = None,
+        start: int | None = None, atomic: bool = False, expect_offset: int | None = None,
     ) -> range:  # fmt: skip
         """Append records in a row and wait until all are stored; the offsets of those that were written."""
         # Here, because iterating may be the caller's code, which has no business on the loop.
@@ -125,7 +125,7 @@ class StreamWriter:
         labels = None if headers is None else list(headers)
         return self._thread.run(lambda: self._writer.append_many(
             rows, keys=columns[0], headers=labels, timestamps=columns[1], txids=columns[2],  # type: ignore[arg-type]
-            producer=producer, sequence=sequence, atomic=atomic, expect_offset=expect_offset,
+            producer=producer, sequence=sequence, start=start, atomic=atomic, expect_offset=expect_offset,
         ))  # fmt: skip
 
     def flush(self) -> None:

@@ -74,6 +74,9 @@ class Finals:
             rows.sort()
             self._report.check("call-order", all(a[1] < b[1] for a, b in pairwise(rows)),
                                "the records of producer {} stand at {} in {}", name, rows, line.name)
+            if line.final_earliest == 0:
+                self._report.check("idempotent", [sequence for sequence, _ in rows] == list(range(len(rows))),
+                                   "the records of producer {} have gaps: {} in {}", name, rows, line.name)
 
     def _atomic(self, line: Line) -> None:
         for group in line.groups:

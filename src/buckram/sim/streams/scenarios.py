@@ -226,6 +226,7 @@ async def retries(b: Bench) -> None:
     first = await b.writer("w1")
     producer = b.stage.producers[0]
     await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")
+    await first.actor.inside(first.skip_one(producer), "produce")
     await b.roll(first)
     await first.actor.inside(first.produce(b.stage.producers[1], 2, one_by_one=False), "produce")
     middle = await b.writer("w4", takeover=True)

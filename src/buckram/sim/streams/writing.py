@@ -8,6 +8,7 @@ from typing import Any
 
 from buckram.core.stream_errors import (
     OffsetMismatch,
+    OutOfOrderSequence,
     ProducerForgotten,
     RecordTooLarge,
     StreamEnded,
@@ -23,7 +24,8 @@ from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.world import Died
 from buckram.streams.writer import StreamWriter
 
-REFUSALS = (OffsetMismatch, ProducerForgotten, RecordTooLarge, TxidOutOfOrder, BufferFull, InvalidArgument)
+REFUSALS = (OffsetMismatch, OutOfOrderSequence, ProducerForgotten, RecordTooLarge, TxidOutOfOrder, BufferFull,
+            InvalidArgument)
 """Nothing was written, say these."""
 OPEN_S, WAIT_S = 90.0, 4.0
 
@@ -141,6 +143,8 @@ class Pen:
 
     async def produce(self, producer: Producer, count: int, *, one_by_one: bool) -> None:
         """As an application does: from the first on that it did not hear of, in order."""
+        if self.actor.rng.random() < 0.15:
+            await self.skip_one(producer)
         first = producer.acked + 1
         if first <= producer.sent and self.actor.rng.random() < 0.3:
             first = max(0, first - 1)  # one that it heard of, again
@@ -157,6 +161,17 @@ class Pen:
             mine = [s for s in self.actor.facts.sent[ident] if s.session is self.session]
             if any(s.result == "ok" for s in mine) and sequence == producer.acked + 1:
                 producer.acked = sequence
+
+
+    async def skip_one(self, producer: Producer) -> None:
+        """A faulty application leaves out a sequence: were that accepted, the lower one would be lost as a retry."""
+        gap = producer.content(producer.sent + 2)
+        await self.append(*gap)
+        sent = self.actor.facts.sent[gap[0]][-1]
+        self.actor.report.check("idempotent", sent.result != "ok", "{} was stored, {} of {} was never sent", gap[0],
+                                producer.sent + 1, producer.name)
+        if sent.result == "refused":
+            self.actor.report.situation("gap in sequences refused")
 
 
 class WriterActor(Actor):

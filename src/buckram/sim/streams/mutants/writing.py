@@ -23,6 +23,7 @@ from buckram.streams.writer import StreamWriter
 
 _begin, _appender, _next_part = SegmentWriter.begin, Appender.__init__, Cut.next_part
 _rolled, _claimed, _sealed = stream_changes.rolled, stream_changes.claimed, stream_changes._sealed
+_fresh = ProducerTable.fresh
 _summarise, _window_begin, _change = recovery.summarise, StreamWindow.begin, StreamStore.change
 
 
@@ -146,6 +147,15 @@ def _no_snapshot_of_others(self: ProducerTable, batch: Any) -> None:
     """Records after the snapshot are not replayed."""
 
 
+def _gaps_pass(
+    self: ProducerTable, stream: str, producer: str, first: int, count: int, start: int | None = None
+) -> int:
+    known = self.last(producer)
+    if known is not None and first > known.sequence + 1:
+        return 0
+    return _fresh(self, stream, producer, first, count, start)
+
+
 async def _all_of_it(claim: Any, failed: SegmentWriter, told: Any) -> Any:
     found = await repair.settle(claim, failed, told)
     if found.sealed is None:
@@ -178,6 +188,8 @@ MUTANTS = (
            plant((SegmentWriter, "begin", _begin_without_table)), scenarios=("retries",)),
     Mutant("no-replay", "idempotence", "a recovery takes the snapshot and not the records after it",
            plant((ProducerTable, "replay", _no_snapshot_of_others)), drills=("take-over",)),
+    Mutant("gaps-pass", "idempotence", "a producer may leave out sequences",
+           plant((ProducerTable, "fresh", _gaps_pass)), scenarios=("retries",)),
     Mutant("lost-reply-is-no", "7, lost replies", "a roll whose answer was lost is taken for refused",
            plant((sealing, "rolled", _lost_is_lost)), drills=("roll",)),
     Mutant("lost-reply-is-yes", "7, lost replies", "a change of the head without an answer is taken for done",
