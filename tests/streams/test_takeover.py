@@ -13,6 +13,8 @@ from buckram.core.stream_errors import WriterExists, WriterLost
 from buckram.core.stream_head import WriterInfo
 from buckram.core.stream_names import stream_name
 from buckram.core.stream_policy import DEFAULTS
+from buckram.errors import RecoveryFailed
+from buckram.streams.janitor import Janitor, JanitorSettings
 from buckram.streams.ledgers import intents, make_ledger
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
@@ -255,3 +257,26 @@ async def test_a_roll_that_finds_no_bookies_is_put_off(three_bookies: Cluster, n
         n = w.next_offset
         assert w.roll_trouble == ""
     assert len(await values(ns)) == n
+
+
+async def test_a_deletion_that_cannot_fence_the_writer_deletes_nothing(
+    three_bookies: Cluster, ns: Namespace, client: Client
+) -> None:
+    """It used to return, and a writer with bookies that the caller did not reach was told of three records more."""
+    async with three_bookies.client() as other:
+        writer = await other.namespace("shop").writer("s")
+        await writer.append_many([b"1", b"2"])
+        await writer.abandon()
+    await three_bookies.kill(0)
+    await three_bookies.kill(1)
+    before = [ledger async for ledger in client.list()]
+    with pytest.raises(RecoveryFailed, match=r"nothing of it was deleted yet.*force=True \(--force\)"):
+        await ns.delete("s")
+    assert before
+    assert [ledger async for ledger in client.list()] == before
+    report = await Janitor(client, JanitorSettings(grace_s=0)).clean()
+    assert report.problems
+    assert [ledger async for ledger in client.list()] == before, "a janitor was not asked to force it"
+    await ns.delete("s", force=True)
+    assert not [ledger async for ledger in client.list()]
+    assert await ns.list() == []

@@ -267,10 +267,11 @@ def truncate(
 
 @stream.command("delete")
 @click.argument("name")
+@click.option("--force", is_flag=True, help="Also when its bookies are gone and a live writer cannot be fenced.")
 @yes_option
 @metadata_option
 @json_option
-def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
+def delete(name: str, force: bool, yes: bool, uri: str | None, as_json: bool) -> None:
     """Delete a stream with its records, cursors and ledgers; a live writer is fenced.
 
     \b
@@ -282,7 +283,7 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 
     async def main() -> None:
         async with connected(uri) as client:
-            await client.namespace(full.namespace).delete(full.stream)
+            await client.namespace(full.namespace).delete(full.stream, force=force)
 
     run_async(main())
     if as_json:

@@ -1,7 +1,7 @@
-"""Deleting a stream: first nobody can use it any more, then everything that belongs to it goes, the head last.
+"""Deleting a stream: first nobody can use it any more, then its writer is fenced, then everything goes, the head last.
 
-May be stopped anywhere; asking again (or the janitor) goes on. Every ledger is recovered and deleted, so that a writer
-that does not know it yet is fenced.
+May be stopped anywhere; asking again (or the janitor) goes on. Only records of the open segment can still be
+acknowledged, so its ledger is recovered before anything is deleted. What no list names is never acknowledged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from buckram.core.stream_changes import deleted
 from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import PAGE_SEGMENTS, Head
 from buckram.core.stream_names import StreamName
-from buckram.errors import KeyNotEmpty, NoSuchKey, VersionConflict
+from buckram.errors import KeyNotEmpty, NoSuchKey, NoSuchLedger, RecoveryFailed, VersionConflict
 from buckram.seams import KeyStore
 from buckram.streams.ledgers import discard, drop_ledger, intents
 from buckram.streams.metadata import StreamStore
@@ -19,9 +19,16 @@ from buckram.streams.metadata import StreamStore
 _PAGE = 1000
 
 
-async def delete_stream(client: Client, streams: StreamStore, name: StreamName, *, uid: str | None = None) -> None:
-    """NoSuchStream if there is none. `uid`: only this incarnation of the name."""
+async def delete_stream(
+    client: Client, streams: StreamStore, name: StreamName, *, uid: str | None = None, force: bool = False
+) -> None:
+    """NoSuchStream if there is none; RecoveryFailed when its writer could not be fenced, unless `force`.
+
+    `uid`: only this incarnation of the name.
+    """
     head = await streams.change(name, deleted, uid=uid)
+    if not force:
+        await _fence(client, name, head)
     await _drop_ledgers(client, streams, head)
     await _drop_keys(streams, head)
     while True:
@@ -36,6 +43,25 @@ async def delete_stream(client: Client, streams: StreamStore, name: StreamName, 
             return
         except (NoSuchKey, VersionConflict):
             continue
+
+
+async def _fence(client: Client, name: StreamName, head: Head) -> None:
+    """After this nothing more of the stream is acknowledged."""
+    row = head.open_segment
+    if row is None:
+        return
+    try:
+        async with client.recover(row.ledger):
+            return
+    except NoSuchLedger:
+        return  # deleted by an earlier try, after it was fenced
+    except RecoveryFailed as error:
+        raise RecoveryFailed(
+            row.ledger,
+            f"stream {name} is marked as deleted and nothing of it was deleted yet, because its writer could not be "
+            f"fenced and may still get acknowledgements: {error}. Delete it again when the bookies are back (the "
+            "janitor does, too), or with force=True (--force) if they never come back",
+        ) from error
 
 
 async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None:

@@ -105,10 +105,14 @@ class Namespace:
         name = self._name(stream)
         return await self._info(name, await self._streams.read(name))
 
-    async def delete(self, stream: str) -> None:
-        """Delete a stream and all that belongs to it; its writer is fenced. NoSuchStream."""
+    async def delete(self, stream: str, *, force: bool = False) -> None:
+        """Delete a stream and all that belongs to it; its writer is fenced first. NoSuchStream.
+
+        RecoveryFailed when too few bookies answer to fence it: the stream is marked and nothing of it is deleted; ask
+        again. `force` deletes it then, too; a writer that still reaches its bookies gets acknowledgements for a while.
+        """
         self._client.services.guard()
-        await delete_stream(self._client, self._streams, self._name(stream))
+        await delete_stream(self._client, self._streams, self._name(stream), force=force)
 
     async def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
         """Change settings of one stream; None takes a setting back to the namespace's. Writers see it when reopened."""

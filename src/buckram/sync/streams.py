@@ -75,9 +75,9 @@ class Namespace:
         """What is known of a stream now. NoSuchStream."""
         return self._thread.run(lambda: self._namespace.info(stream))
 
-    def delete(self, stream: str) -> None:
-        """Delete a stream and all that belongs to it; its writer is fenced."""
-        self._thread.run(lambda: self._namespace.delete(stream))
+    def delete(self, stream: str, *, force: bool = False) -> None:
+        """Delete a stream and all that belongs to it; its writer is fenced, or RecoveryFailed unless `force`."""
+        self._thread.run(lambda: self._namespace.delete(stream, force=force))
 
     def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
         """Change settings of one stream; None takes one back to the namespace's."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from buckram.errors import RecoveryFailed
 from buckram.sim.metadata import HOST
 from buckram.sim.streams.bench import Bench, Scenario
 from buckram.sim.streams.writing import Pen
@@ -123,6 +124,35 @@ async def breaks_again(b: Bench) -> None:
     await _goes_on(b, pen)
 
 
+async def deleted_out_of_reach(b: Bench) -> None:
+    """Who deletes reaches the metadata only, the writer the bookies only: nothing goes before it is fenced."""
+    pen = await b.writer("w1")
+    await b.append(pen, 3)
+    deleter = await b.up("d1")
+    for bookie in _ALL:
+        b.fabric_cut("d1", bookie)
+    b.fabric_cut("w1", HOST)
+    line = b.line
+    refused = False
+    try:
+        await deleter.inside(deleter.ns.delete(b.stream), "delete")
+    except RecoveryFailed:
+        refused = True
+    if not refused:
+        line.deleted_at = b.facts.tick()
+    records = [pen.fresh(20) for _ in range(3)]
+    await pen.actor.inside(pen.append_many(records), "append")
+    told = [sent.ident for sent in pen.session.order[-3:] if sent.result == "ok"]
+    b.report.check("deleted", refused or not told, "{} was deleted, its writer was told afterwards: {}", b.stream, told)
+    b.fabric_mend("w1", HOST)
+    for bookie in _ALL:
+        b.fabric_mend("d1", bookie)
+    await deleter.inside(deleter.ns.delete(b.stream), "delete")
+    line.deleted_at = line.deleted_at or b.facts.tick()
+    await pen.actor.inside(pen.append_many([pen.fresh(20)]), "append")
+    b.expect(pen.session.order[-1].result != "ok", "a fenced writer was told")
+
+
 def _lose(b: Bench, names: Sequence[str] = _TWO) -> None:
     for name in names:
         b.world.crash(b.world.machines[name], power=False)
@@ -144,6 +174,7 @@ BREAKS: dict[str, Scenario] = {
     "breaks-before-a-roll": Scenario(breaks_before_a_roll),
     "breaks-before-a-roll-for-all": Scenario(breaks_before_a_roll_for_all),
     "breaks-in-a-roll": Scenario(breaks_in_a_roll), "breaks-while-closing": Scenario(breaks_while_closing),
+    "deleted-out-of-reach": Scenario(deleted_out_of_reach),
     "breaks-with-a-close-behind": Scenario(breaks_with_a_close_behind), "breaks-again": Scenario(breaks_again),
 }  # fmt: skip
 

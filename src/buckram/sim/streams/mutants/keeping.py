@@ -25,6 +25,10 @@ def _dead_when_touched(head: Any, segment: Any) -> bool:
     return bool(segment.sealed and segment.base < head.earliest)
 
 
+async def _not_fenced(client: Any, name: Any, head: Any) -> None:
+    """Deleting by force, as if it had been asked for."""
+
+
 def _producers_not_needed(head: Any, segment: Any) -> bool:
     return bool(segment.sealed and segment.end <= head.earliest)
 
@@ -103,6 +107,8 @@ MUTANTS = (
            lives=lambda plan: plan.publisher),
     Mutant("wrong-bases", "3", "a bulk step counts records that are not there",
            plant((bulk.Bulk, "_check", _not_checked)), drills=("bulk",), lives=lambda plan: plan.publisher),
+    Mutant("delete-unfenced", "deletion", "a stream is deleted although its writer could not be fenced",
+           plant((delete, "_fence", _not_fenced)), scenarios=("deleted-out-of-reach",)),
     Mutant("older-than-asked", "19", "retention takes records five seconds too young",
            plant((retention, "wanted_earliest", _older_than_asked)),
            lives=lambda plan: "retention_s" in plan.policy and plan.janitor, seeds=40),
