@@ -11,7 +11,7 @@ import pytest
 from buckram import sync
 from buckram.config import ClientConfig
 from buckram.core.stream_errors import NoSuchStream, OffsetTruncated, RecordTooLarge, WriterExists, WriterLost
-from buckram.errors import BufferFull, HandleClosed
+from buckram.errors import BufferFull, ConfigError, HandleClosed
 from buckram.streams import bulk as async_bulk
 from buckram.streams import namespace, reader, spaces, writer
 from buckram.sync import bulk, records, streams
@@ -210,3 +210,17 @@ def test_arrow_batches_become_a_bulk_ledger(ns: streams.Namespace) -> None:
     step.publish([ledger.close()])
     step.create_ledger().abandon()
     assert [record.value for record in ns.read("s")] == [b"a", None]
+
+
+def test_connect_takes_what_the_environment_says(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKRAM_CLIENT_MAX_PENDING_BYTES", "1000")
+    monkeypatch.setenv("BUCKRAM_NET_REQUEST_TIMEOUT_S", "7.5")
+    with sync.connect(cluster.uri) as client:
+        services = client._client.services
+        assert (services.config.max_pending_bytes, services.net.request_timeout_s) == (1000, 7.5)
+        assert client._config.max_pending_bytes == 1000
+    with sync.connect(cluster.uri, config=ClientConfig()) as client:
+        assert client._client.services.config == ClientConfig(), "what the caller says is worth more"
+    monkeypatch.setenv("BUCKRAM_CLIENT_MAX_PENDING_BITES", "1000")
+    with pytest.raises(ConfigError, match="BUCKRAM_CLIENT_MAX_PENDING_BITES"):
+        sync.connect(cluster.uri)

@@ -20,7 +20,7 @@ from buckram.client.recover import recover_ledger
 from buckram.client.repair import Progress, RepairReport, repair_ledger
 from buckram.client.services import Services
 from buckram.client.writer import Writer
-from buckram.config import ClientConfig, NetConfig
+from buckram.config import ClientConfig, NetConfig, load
 from buckram.core.metadata import created
 from buckram.core.quorum import Quorum
 from buckram.disk.neighbours import Neighbours
@@ -53,16 +53,18 @@ def connect(
     """A client of the cluster that `metadata` names: `await connect(uri)` or `async with connect(uri) as client`.
 
     A URI (sqlite:///abs/path, memory:, ...) or an open store, which stays the caller's. None: the cluster of
-    BUCKRAM_METADATA or of `buckram up` in this directory. Errors: ConfigError, MetadataUnavailable.
+    BUCKRAM_METADATA or of `buckram up` in this directory. `config` and `net` None: defaults, and what BUCKRAM_CLIENT_*
+    and BUCKRAM_NET_* of the environment say. Errors: ConfigError, MetadataUnavailable.
     """
 
     async def start() -> Client:
+        settings, network = config or client_config(), net or _net_config()
         world = runtime or replace(production_runtime(), files=Neighbours())
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
         if isinstance(store, str):
             store = owned = await open_store(store, world)
-        client = Client(world, store, config or ClientConfig(), net or NetConfig(), owned=owned)
+        client = Client(world, store, settings, network, owned=owned)
         try:
             await client.services.identities.start()
             await client.services.bookies.start()
@@ -72,6 +74,17 @@ def connect(
         return client
 
     return Opening(start)
+
+
+def client_config() -> ClientConfig:
+    """That of a client that was given none: defaults, and what the environment says. ConfigError."""
+    found: ClientConfig = load("client", environment=os.environ)[0]
+    return found
+
+
+def _net_config() -> NetConfig:
+    found: NetConfig = load("net", environment=os.environ)[0]
+    return found
 
 
 class Client:

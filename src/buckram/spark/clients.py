@@ -45,15 +45,14 @@ _connections: dict[tuple[int, str], Connection] = {}
 def connection(uri: str) -> Connection:
     """One a process and cluster."""
     from buckram import sync
-    from buckram.client.client import connect
-    from buckram.config import ClientConfig
+    from buckram.client.client import client_config, connect
     from buckram.sync.thread import LoopThread
 
     key = (os.getpid(), uri)
     found = _connections.get(key)
     if found is None:
         thread = LoopThread()
-        config = ClientConfig()
+        config = client_config()
 
         async def start() -> Client:
             return await connect(uri, config=config)

@@ -44,13 +44,14 @@ def connect(
     metadata: str | MetadataStore | None = None, *, config: ClientConfig | None = None, net: NetConfig | None = None
 ) -> Client:
     """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here)."""
+    settings = config or _client.client_config()
     thread = LoopThread()
     try:
 
         async def start() -> _client.Client:
-            return await _client.connect(metadata, config=config, net=net)
+            return await _client.connect(metadata, config=settings, net=net)
 
-        return Client(thread, thread.run(start), config or ClientConfig())
+        return Client(thread, thread.run(start), settings)
     except BaseException:
         thread.stop()
         raise
