@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.streams.kit import eventually
 
 from buckram.client.client import Client
+from buckram.config import ClientConfig
 from buckram.core.stream_changes import deleted
 from buckram.core.stream_errors import NoSuchNamespace, StreamError
 from buckram.core.stream_names import owner_of, stream_name
@@ -351,3 +353,45 @@ async def test_a_ledger_that_was_given_up_while_it_was_made(client: Client, ns: 
     assert await ledgers(client) == []
     with pytest.raises(NoSuchKey):
         await ns.store.keys.get(f"{key}/0")
+
+
+async def test_a_stream_that_its_writer_left_is_sealed(three_bookies: Cluster, client: Client, ns: Namespace) -> None:
+    """Its last records were acknowledged, and nothing made them readable for good."""
+    await ns.create("s")
+    async with three_bookies.client(ClientConfig(idle_lac_ms=0)) as other:
+        writer = await other.namespace("shop").writer("s")
+        for n in range(50):
+            await writer.append(b"%d" % n)
+        janitor = Janitor(client, JanitorSettings(grace_s=0, seal_s=0.2))
+        for _ in range(3):
+            assert (await janitor.clean()).sealed_segments == 0, "a writer that lives is left alone"
+            await asyncio.sleep(0.1)
+        assert not (await ns.info("s")).writer_gone
+        await writer.abandon()
+    info = await ns.info("s")
+    assert info.writer is not None
+    assert info.writer_gone
+    assert (await janitor.clean()).sealed_segments == 0, "not at the first look"
+
+    async def sealed() -> bool:
+        return (await janitor.clean()).sealed_segments == 1
+
+    await eventually(sealed)
+    assert [record.offset async for record in ns.read("s")] == list(range(50))
+    info = await ns.info("s")
+    assert (info.writer, info.writer_gone, info.end) == (None, False, 50)
+
+
+async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Namespace) -> None:
+    """The lease is away for longer than a janitor waits, the writer goes on."""
+    writer = await ns.writer("s")
+    await writer.append(b"0")
+    assert writer._lease is not None
+    await writer._lease.close()
+    janitor = Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1))
+    for _ in range(4):
+        assert (await janitor.clean()).sealed_segments == 0
+        await writer.append_many([b"x"] * 3)
+        await asyncio.sleep(0.1)
+        await writer.append(b"y")
+    await writer.close()

@@ -99,7 +99,9 @@ def _time(time_us: int) -> str:
 
 
 def _writer(info: StreamInfo) -> str:
-    return "ended" if info.ended else info.writer.name if info.writer is not None else ""
+    if info.ended or info.writer is None:
+        return "ended" if info.ended else ""
+    return f"{info.writer.name} (gone)" if info.writer_gone else info.writer.name
 
 
 async def _names(client: Client, namespace: str | None, prefix: str) -> list[str]:
@@ -157,7 +159,9 @@ def _info_json(info: StreamInfo) -> dict[str, Any]:
     return {
         "stream": info.name, "uid": info.uid, "earliest": info.earliest, "end": info.end,
         "records": info.end - info.earliest, "ended": info.ended, "segments": info.segments,
-        "writer": None if writer is None else {"name": writer.name, "since_us": writer.since},
+        "writer": None if writer is None else {
+            "name": writer.name, "since_us": writer.since, "gone": info.writer_gone,
+        },
         "created_us": info.created, "last_append_time_us": info.last_append or None,
         "policy": dataclasses.asdict(info.policy), "overrides": dict(info.overrides),
         "properties": dict(info.properties),
@@ -181,7 +185,7 @@ def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_j
         shown = _info_json(info) | {"cursors": [cursor_json(found) for found in cursors]}
         emit(shown | ({"segment_list": [_segment_json(row) for row in rows]} if rows else {}))
         return
-    state = "ended" if info.ended else f"writer {info.writer.name}" if info.writer else "no writer"
+    state = "ended" if info.ended else f"writer {_writer(info)}" if info.writer else "no writer"
     print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {info.segments} segments, {state}")
     if info.last_append:
         print(f"  last append {values.iso(info.last_append)}")

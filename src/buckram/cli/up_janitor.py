@@ -74,14 +74,14 @@ class JanitorThread:
             await asyncio.sleep(self._every_s)
 
     async def _clean(self, client: Client) -> None:
-        from buckram.streams.janitor import Janitor, JanitorSettings
+        from buckram.streams.janitor import Janitor
 
-        loop = asyncio.get_running_loop()
+        loop, worker = asyncio.get_running_loop(), Janitor(client)
         looked = loop.time()
         while True:
             orphans = loop.time() - looked > ORPHANS_S
             looked = loop.time() if orphans else looked
-            report = await Janitor(client, JanitorSettings(orphans=orphans)).clean()
+            report = await worker.clean(orphans=orphans)
             self._say("; ".join(report.problems[:3]))
             await asyncio.sleep(self._every_s)
 

@@ -62,9 +62,10 @@ def connect(
         world = runtime or replace(production_runtime(), files=Neighbours())
         owned = None
         store = metadata if metadata is not None else default_uri(os.environ, Path.cwd())
+        uri = store if isinstance(store, str) else ""
         if isinstance(store, str):
             store = owned = await open_store(store, world)
-        client = Client(world, store, settings, network, owned=owned)
+        client = Client(world, store, settings, network, owned=owned, uri=uri)
         try:
             await client.services.identities.start()
             await client.services.bookies.start()
@@ -101,6 +102,7 @@ class Client:
         net: NetConfig,
         *,
         owned: MetadataStore | None = None,
+        uri: str = "",
     ) -> None:
         bookies = BookieWatcher(runtime, store, config)
         identities = Identities(store, bookies)
@@ -109,6 +111,8 @@ class Client:
         bookies.on_change(lambda change: pool.review())
         self.services = Services(runtime, config, net, store, bookies, identities, pool, self._guard)
         self._owned = owned
+        self.uri = uri
+        """Of the cluster, if this client opened the store itself."""
         self._process = os.getpid()
         self._closed = False
         self._handles = self.services.handles

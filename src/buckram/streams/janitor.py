@@ -28,7 +28,7 @@ from buckram.streams.orphans import all_names, children_of, delete_orphan, find_
 from buckram.streams.retention import all_older, apply_retention, held
 from buckram.streams.spaces import NamespaceInfo, Namespaces
 from buckram.streams.truncate import dead_rows, trim
-from buckram.types import LedgerId
+from buckram.types import EntryId, LedgerId
 
 _US = 1_000_000
 _INTENTS = 1000
@@ -44,6 +44,9 @@ class JanitorSettings:
     did not publish is discarded. Of one that lives only what is decided goes, however old it is."""
     retired_s: float = 3600.0
     """Ledgers whose segments were compacted are kept for so long: somebody may be reading them, or plan to."""
+    seal_s: float = 60.0
+    """A stream whose lease was free for so long, and whose open segment did not grow meanwhile, is sealed: its writer
+    died, and its last records are readable only then."""
     orphans: bool = True
     """Read the record of every ledger and delete orphans, too."""
 
@@ -75,8 +78,18 @@ class _Suspect:
     intent: Intent
 
 
+@dataclass(frozen=True, slots=True)
+class _Quiet:
+    """The open segment of a stream without a lease: its last confirmed entry, and since when (loop time)."""
+
+    ledger: LedgerId
+    last: EntryId
+    since: float
+
+
 class Janitor:
-    """`clean` is one pass over all streams of a cluster, `run` repeats it. Owns no task and keeps nothing."""
+    """`clean` is one pass over all streams of a cluster, `run` repeats it. Owns no task; what it keeps is since when a
+    stream seems to have no writer, so only a janitor that passes again seals such ones."""
 
     def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
         self._client = client
@@ -84,6 +97,8 @@ class Janitor:
         self._spaces = Namespaces(self._streams)
         self._settings = settings or JanitorSettings()
         self._policies: dict[str, Mapping[str, Any]] = {}
+        self._quiet: dict[str, _Quiet] = {}
+        """By uid: streams with an open segment and a free lease."""
 
     async def run(self, interval_s: float, told: Callable[[JanitorReport], None] = lambda _: None) -> None:
         """Clean, tell, pause, for ever. Only InvariantViolation and HandleClosed end it."""
@@ -91,8 +106,11 @@ class Janitor:
             told(await self.clean())
             await asyncio.sleep(interval_s)
 
-    async def clean(self) -> JanitorReport:
-        """One pass. What fails for one stream is reported and does not keep others from being cleaned."""
+    async def clean(self, *, orphans: bool | None = None) -> JanitorReport:
+        """One pass. What fails for one stream is reported and does not keep others from being cleaned.
+
+        `orphans`: for this pass, instead of the settings' own.
+        """
         self._client.services.guard()
         report, suspects = JanitorReport(), []
         self._policies.clear()
@@ -116,12 +134,13 @@ class Janitor:
                 continue  # deleted under our eyes
             except BuckramError as error:
                 _put_off(report, str(name), error)
+        self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
         leftovers = [uid for uid in data if uid not in uids]
         halves = await self._half_deleted(report)
         if suspects or leftovers or halves:
             await asyncio.sleep(self._settings.grace_s)
             await self._second_look(suspects, leftovers, halves, report)
-        if self._settings.orphans:
+        if self._settings.orphans if orphans is None else orphans:
             await self._orphans(report)
         return report
 
@@ -138,7 +157,8 @@ class Janitor:
         before = head.earliest
         head = await apply_retention(client, streams, name, head, policy, self._now())
         report.truncated_records += max(head.earliest - before, 0)
-        if await all_older(client, name, head, policy) and await self._seal(name, head, policy):
+        done = await all_older(client, name, head, policy) or await self._left(head)
+        if done and await self._seal(name, head, policy):
             report.sealed_segments += 1
             head = (await streams.read(name)).head
         if (await dead_rows(streams, head, 1))[0]:
@@ -152,8 +172,21 @@ class Janitor:
             self._policies[namespace] = (await self._spaces.get(namespace)).policy
         return self._policies[namespace]
 
+    async def _left(self, head: Head) -> bool:
+        """Its writer is gone: the lease was free for a while, in which the open segment did not grow."""
+        row = head.open_segment
+        if row is None or await held(self._streams, head.uid):
+            self._quiet.pop(head.uid, None)
+            return False
+        async with self._client.open(row.ledger) as reader:
+            seen = _Quiet(row.ledger, reader.last_confirmed, asyncio.get_running_loop().time())
+        before = self._quiet.get(head.uid)
+        if before is None or (before.ledger, before.last) != (seen.ledger, seen.last):
+            before = self._quiet[head.uid] = seen
+        return seen.since - before.since >= self._settings.seal_s
+
     async def _seal(self, name: StreamName, head: Head, policy: Policy) -> bool:
-        """The writer died with a segment open, all of which is past its age: end it as the next writer would."""
+        """The writer died with a segment open: end it as the next writer would. One that came back is not robbed."""
         if await held(self._streams, head.uid):
             return False
         try:

@@ -24,7 +24,7 @@ from buckram.streams.locate import known_end, offset_at_time
 from buckram.streams.metadata import HeadAt, StreamStore, new_uid
 from buckram.streams.opening import open_writer
 from buckram.streams.reader import Range, StreamReader, Time, Truncated, microseconds
-from buckram.streams.retention import consumed
+from buckram.streams.retention import consumed, held
 from buckram.streams.spaces import Namespaces, changed_policy, list_names
 from buckram.streams.truncate import offset_keeping, trim, truncate
 from buckram.streams.writer import StreamWriter
@@ -48,6 +48,8 @@ class StreamInfo:
     transactions: Mapping[str, Transaction]
     segments: int
     """How many are listed, dead ones that wait for deletion included. Compaction of old ones may have left fewer."""
+    writer_gone: bool = False
+    """`writer` opened the stream and did not close it, and does not hold it any more: it died, or its session did."""
 
 
 class Namespace:
@@ -286,10 +288,11 @@ class Namespace:
         check_usable(str(name), head)
         space = await self._spaces.get(self.name)
         count = len(head.tail) + max(head.paged - head.first, 0)
+        gone = head.writer is not None and not await held(self._streams, head.uid)
         return StreamInfo(
             str(name), head.uid, head.created, head.earliest, await known_end(self._client, name, head), head.ended,
             head.writer, merged(space.policy, head.policy), head.policy, head.properties, head.last_append,
-            head.transactions, count,
+            head.transactions, count, gone,
         )  # fmt: skip
 
 

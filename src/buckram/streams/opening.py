@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from buckram.client.client import Client
+from buckram.client.client import Client, connect
 from buckram.core.stream_changes import claimed, released, sealed
 from buckram.core.stream_errors import StreamEnded, WriterLost
 from buckram.core.stream_head import Head, WriterInfo
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
-from buckram.errors import BuckramError, InvariantViolation, RecoveryFailed
+from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed
+from buckram.streams import leftover
 from buckram.streams.claim import Claim
 from buckram.streams.lease import Holder, Lease
 from buckram.streams.ledgers import SEGMENT, discard, intents
@@ -47,6 +49,10 @@ async def open_writer(
         for present in writer:
             present.lease_lost(reason)
 
+    def closed(writer: StreamWriter) -> None:
+        leftover.gone(nonce)
+        on_closed(writer)
+
     if head.ended:
         raise StreamEnded(str(name), head.end)
     lease = Lease(streams, name, head.uid, me, lease_lost, client.services.guard)
@@ -57,7 +63,7 @@ async def open_writer(
             head = await _seal(claim, head)
             table = await load_producers(client, streams, name, head)
             opened = StreamWriter(
-                claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=on_closed
+                claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=closed
             )
             first = await opened.prepare()
         except BuckramError:
@@ -72,7 +78,31 @@ async def open_writer(
         await opened.abandon()
         raise WriterLost(str(name), f"{lost[0]} while this writer opened")
     opened.run(_sweep(claim, head), "sweep")
+    if client.uri:
+        leftover.opened(nonce, opened, partial(_seal_left, client.uri, name, head.uid, nonce, policy_of))
     return opened
+
+
+async def _seal_left(
+    uri: str, name: StreamName, uid: str, nonce: str, policy_of: Callable[[Head], Policy]
+) -> None:
+    """The writer's loop ended before it was closed: do as the next writer would, unless there is one already."""
+    async with connect(uri) as client:
+        streams = StreamStore(client.services.store)
+        head = (await streams.read(name)).head
+        if head.uid != uid or head.writer is None or head.writer.nonce != nonce:
+            return
+        with suppress(NoSuchKey):
+            key = streams.layout.lease(uid)
+            found = await streams.keys.get(key)
+            if Holder.decode(found.value).nonce != nonce:
+                return
+            await streams.keys.delete(key, found.version)
+        writer = await open_writer(
+            client, streams, name, policy_of, writer_name="at exit", takeover=False, wait=False, linger_ms=0,
+            on_closed=lambda _: None,
+        )  # fmt: skip
+        await writer.close()
 
 
 async def _claim(

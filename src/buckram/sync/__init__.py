@@ -21,6 +21,7 @@ from buckram.config import ClientConfig, NetConfig
 from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
+from buckram.streams import leftover
 from buckram.sync.bulk import Bulk, BulkLedger
 from buckram.sync.reader import Reader, Tail
 from buckram.sync.records import StreamReader, StreamWriter
@@ -186,7 +187,9 @@ def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 
 
 def _close_all() -> None:
-    """At the end of the interpreter: connections end in order; what was not flushed may or may not be written."""
+    """At the end of the interpreter: streams' writers are closed, connections end in order; of a ledger's writer what
+    was not flushed may or may not be written."""
+    leftover.close_all()  # while their clients are there
     for client in list(_clients):
         try:
             client._thread.stop(client._client.close, _EXIT_WAIT_S)

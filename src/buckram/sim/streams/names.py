@@ -44,6 +44,6 @@ SITUATIONS = (
     "truncated under a reader", "truncated in the open segment", "retention truncated", "segment trimmed",
     "bulk step sealed a live segment", "bulk step retried", "stream deleted under a writer", "reply lost on a head",
     "conflict on a head", "broken segment replaced by its writer", "page written", "stream ended", "cursor went on",
-    "janitor discarded a ledger", "segments compacted", "compacted segment deleted", "compaction put off",
-    "crash while compacting", "clock of a janitor behind",
+    "janitor discarded a ledger", "janitor sealed a segment", "segments compacted", "compacted segment deleted",
+    "compaction put off", "crash while compacting", "clock of a janitor behind",
 )

@@ -19,7 +19,7 @@ from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
 from buckram.streams.metadata import StreamStore
 
 WORK_S = 90.0
-SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0)
+SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=4.0)
 
 
 class _Tender(Actor):
@@ -106,6 +106,8 @@ class JanitorActor(_Tender):
         if self._present is None or self._present[0] is not self.client:
             self._present = self.client, Janitor(self.client, SETTINGS)
         report = await self._present[1].clean()
+        if report.sealed_segments:
+            self.report.situation("janitor sealed a segment")
         if report.discarded_ledgers:
             self.report.situation("janitor discarded a ledger")
         self.note(f"cleaned: {report}")

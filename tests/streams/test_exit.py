@@ -1,0 +1,64 @@
+"""Programs that end without closing their writer, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from buckram import sync
+from buckram.testing import ThreadedCluster
+
+BLOCKING = """
+import sys
+from buckram import sync
+client = sync.connect(sys.argv[1])
+writer = client.namespace().writer(sys.argv[2])
+for n in range(50):
+    writer.append(b"%d" % n)
+print("50 acknowledged")
+"""
+ASYNC = """
+import asyncio, sys
+from buckram import connect
+async def main():
+    client = await connect(sys.argv[1])
+    writer = await client.namespace().writer(sys.argv[2])
+    for n in range(50):
+        await writer.append(b"%d" % n)
+    print("50 acknowledged")
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(bookies=3) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("stream", "program"), [("blocking", BLOCKING), ("async", ASYNC)])
+def test_a_script_that_ends_without_closing_its_writer(cluster: ThreadedCluster, stream: str, program: str) -> None:
+    """The last of 50 acknowledged records used to stay unreadable, for good."""
+    done = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", program, cluster.uri, stream], capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "50 acknowledged\n"), done.stderr
+    assert f"the writer of stream default/{stream} was not closed" in done.stderr
+    with sync.connect(cluster.uri) as client:
+        ns = client.namespace()
+        assert [record.value for record in ns.read(stream)] == [b"%d" % n for n in range(50)]
+        assert all(segment.sealed for segment in ns.segments(stream))
+        assert ns.info(stream).writer is None
+
+
+def test_a_script_that_closes_its_writer_is_not_warned(cluster: ThreadedCluster) -> None:
+    program = BLOCKING + "writer.close()\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", program, cluster.uri, "closed"], capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
