@@ -19,7 +19,7 @@ from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
 from buckram.streams.metadata import StreamStore
 
 WORK_S = 90.0
-SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=4.0)
+SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=1.5)
 
 
 class _Tender(Actor):
