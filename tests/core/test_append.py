@@ -242,3 +242,17 @@ def test_fault_domains_are_counted_over_present_members() -> None:
     window.freeze()
     window.resume(["b0", "b1", "m2"])
     assert window.acked(window.slots[2], 0, 0)
+
+
+def test_a_window_without_a_rack_cannot_go_on() -> None:
+    """M5: two of three members are enough copies, but not where both are in one rack."""
+    racks = {"b0": "r1", "b1": "r1", "b2": "r2"}
+    window = window_of(3, 3, 2, domains=racks, min_domains=2)
+    window.failed(0)
+    assert window.survives()
+    other = window_of(3, 3, 2, domains=racks, min_domains=2)
+    other.failed(2)
+    assert not other.survives()
+    anywhere = window_of(3, 3, 2)
+    anywhere.failed(2)
+    assert anywhere.survives()

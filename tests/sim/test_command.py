@@ -67,9 +67,14 @@ def test_bad_arguments_are_refused(arguments: list[str]) -> None:
 
 
 def test_what_was_never_evaluated_is_named() -> None:
-    totals = Totals()
-    assert "S1" in totals.missing()
-    assert "writer degraded" in totals.missing()
+    totals = Totals(lives=2000)
+    assert "S1 (0)" in totals.missing()
+    assert "writer degraded (0)" in totals.missing()
+    totals.reached["compaction output written"] = 2 * totals.floor("compaction output written") - 1
+    assert any(name.startswith("compaction output written") for name in totals.missing())
+    totals.reached["compaction output written"] += 1
+    assert not any(name.startswith("compaction output written") for name in totals.missing())
+    assert Totals(lives=999).missing() == [], "a short run says nothing about how often something is reached"
 
 
 def test_a_mutant_is_hunted(capsys: pytest.CaptureFixture[str]) -> None:

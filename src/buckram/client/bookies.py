@@ -57,6 +57,8 @@ class BookieWatcher:
         self._registered: frozenset[BookieId] = frozenset()
         # Last known registration of every bookie ever seen, so that a lost session does not cut live connections.
         self._known: dict[BookieId, BookieInfo] = {}
+        self.racks: dict[BookieId, str] = {}
+        """Where every bookie is that was ever seen and says so. Grows and changes in place."""
         self._failed_until: dict[BookieId, float] = {}
         self._slow_until: dict[BookieId, float] = {}
         self._listeners: dict[int, OnChange] = {}
@@ -191,6 +193,11 @@ class BookieWatcher:
 
     # -- placement ----------------------------------------------------------------------------------------
 
+    @property
+    def enforced_racks(self) -> int:
+        """Racks that the copies of an entry must span when it is acknowledged; 0 where that is not enforced (M5)."""
+        return self._rule.min_racks if self._rule.enforce else 0
+
     def choose(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, exclude: Collection[BookieId] = ()
     ) -> tuple[BookieId, ...]:
@@ -225,14 +232,13 @@ class BookieWatcher:
         positions = [position for position, bookie_id in failed.items() if ensemble[position] == bookie_id]
         if not positions:
             return {}
-        racks = {bookie_id: rack for bookie_id, info in self._known.items() if (rack := _rack(info)) is not None}
         return replace_members(
             self._candidates(),
             ensemble,
             positions,
             write_quorum,
             self._rng,
-            racks=racks,
+            racks=self.racks,
             rule=self._rule,
             exclude=[*exclude, *failed.values()],
         )
@@ -291,6 +297,8 @@ class BookieWatcher:
                 if known is not None and bookie_id not in reborn and known.incarnation not in (None, info.incarnation):
                     reborn.append(bookie_id)
                 self._known[bookie_id] = info
+                if (rack := _rack(info)) is not None:
+                    self.racks[bookie_id] = rack
         self._bookies, self._registered = fresh, frozenset((*fresh.writable, *fresh.readonly))
         appeared = tuple(b for b in fresh.writable if b not in old.writable)
         for bookie_id in (*appeared, *reborn):

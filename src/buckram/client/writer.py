@@ -74,8 +74,9 @@ class Writer:
         self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES
         self._cell = MetadataCell(services.store, ledger_id, current)
         self._window = window = AppendWindow(
-            ledger_id, quorum, metadata.last_fragment.ensemble, deferred_sync=deferred_sync, explicit_ids=explicit_ids
-        )
+            ledger_id, quorum, metadata.last_fragment.ensemble, deferred_sync=deferred_sync, explicit_ids=explicit_ids,
+            domains=services.bookies.racks, min_domains=services.bookies.enforced_racks,
+        )  # fmt: skip
         self._scope = TaskScope(f"writer {ledger_id}", self._broken)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self._outbox = Outbox(

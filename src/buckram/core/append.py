@@ -201,8 +201,12 @@ class AppendWindow:
         return self._sends(positions)
 
     def survives(self) -> bool:
-        """Every write set still has Qa recorded members that are written to."""
-        return not self.absent or self.quorum.writable(self.absent)
+        """Every write set still has Qa recorded members that are written to, in enough fault domains."""
+        if not self.absent:
+            return True
+        return self.quorum.writable(self.absent) and all(
+            spans_domains([self.ensemble[p] for p in members if p not in self.absent], self._domains,
+                          self._domains_needed) for members in self._write_sets)
 
     # -- force (2.11) and the end (2.9, 2.10) -------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from buckram.bookie import superblock
 from buckram.bookie.superblock import Superblock
 from buckram.bookie.tail_page import NAME as TAIL
 from buckram.bookie.tail_page import read_mark
-from buckram.core.segment_format import BLOCK_HEADER, MAGIC, SECTOR, TRAILER_SIZE, open_block, open_trailer
+from buckram.core.segment_format import BLOCK_HEADER, MAGIC, PAGE, SECTOR, TRAILER_SIZE, open_block, open_trailer
 from buckram.errors import CorruptStore
 from buckram.seams import PAGE_BYTES
 from buckram.sim.disk import Device
@@ -76,6 +76,24 @@ def flip_some_index(device: Device, rng: random.Random) -> bool:
         return False
     name, offset = rng.choice(choices)
     device.flip_bits(name, offset, 1 << rng.randrange(8))
+    return True
+
+
+def flip_table(device: Device, rng: random.Random) -> bool:
+    """Change one byte of the ledger table where even a single record uses it; False if there is none."""
+    block = _superblock(device)
+    if block is None or not block.table or block.table not in device.model.names():
+        return False
+    page = rng.randrange(0, len(device.model.inode(block.table).content), PAGE)
+    device.flip_bits(block.table, page + rng.randrange(48), 1 << rng.randrange(8))
+    return True
+
+
+def flip_superblock(device: Device, rng: random.Random) -> bool:
+    """Change one byte of it."""
+    if _superblock(device) is None:
+        return False
+    device.flip_bits(superblock.NAME, rng.randrange(len(device.model.inode(superblock.NAME).content)), 1)
     return True
 
 

@@ -66,6 +66,11 @@ class MetadataFaults(ABC):
         """Script one loss: "before" or "after" the next mutation by `who` of a key that contains the text."""
         self._script.append((when, who, part_of_key))
 
+    @property
+    def scripted(self) -> int:
+        """Losses that were asked for and have not come yet."""
+        return len(self._script)
+
     def fate(self, who: str, keys: Sequence[str]) -> str:
         """What becomes of a request that changes `keys`, none for a read: "none", or lost "before" or "after"."""
         self._taken = None

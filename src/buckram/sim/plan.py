@@ -82,7 +82,7 @@ def make_cluster(seed: int) -> Plan:
     shape = rng.choice(SHAPES)
     bookies = max(3, min(5, shape[0] + rng.choice((0, 0, 1, 1, 2))))
     plan = Plan(seed, bookies, shape, rng.choice(list(DigestType)), _configs(rng), _faults(rng, shape, bookies))
-    plan.entries = rng.choice((0, 1, 2, 3, 3, 5, 5, 8, 12, 30))
+    plan.entries = rng.choice((0, 1, 2, 3, 5, 5, 8, 12, 20, 30))
     plan.writers = rng.choice((1, 1, 1, 2))
     plan.readers = rng.choice((0, 1, 1, 2))
     plan.recoverers = rng.choice((0, 1, 1, 2)) if plan.readers else rng.choice((1, 1, 2))
@@ -133,6 +133,13 @@ def _suit_liar(plan: Plan) -> None:
         plan.shape = rng.choice(LIED_TO)
         plan.bookies = max(plan.bookies, min(5, plan.shape[0] + rng.choice((0, 1))))
     plan.entries = max(plan.entries, rng.choice((3, 5, 12)))
+
+
+def is_rare(plan: Plan) -> bool:
+    """Whether most lives are not like this: slow, late, damaged, with modes or stories of their own."""
+    pace = plan.pace
+    told = any(stories()[fault].apart or stories()[fault].damages for fault in plan.faults)
+    return bool(told or pace.late_s or pace.sync_s or plan.racks or plan.repairing)
 
 
 def _suit_faults(plan: Plan) -> None:

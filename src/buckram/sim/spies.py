@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from buckram.bookie.admission import Admission, Verdict
 from buckram.bookie.compaction_output import Group, Output
 from buckram.bookie.log_scan import Scanned
 from buckram.bookie.maintenance import Maintenance
@@ -17,10 +19,12 @@ from buckram.bookie.segments import Segment
 from buckram.bookie.store import Store
 from buckram.bookie.store_state import StoreState
 from buckram.bookie.superblock import SegmentEntry
+from buckram.client.ensemble_change import EnsembleChange
+from buckram.client.metadata_cell import MetadataCell
 from buckram.sim.disk import SimDisk
 from buckram.sim.mutants.base import patched
 from buckram.sim.world import World
-from buckram.types import Buffer, EntryId, LedgerId
+from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
 
 
 @contextmanager
@@ -38,7 +42,9 @@ def watch_files(world: World) -> Iterator[None]:
         return written
 
     def watched_mend(self: Maintenance, segment: Segment | None) -> None:
-        if segment is not None and segment.index is None:
+        if segment is None:
+            seen(self._state, "damaged ledger table")
+        elif segment.index is None:
             seen(self._state, "footer mended")
         mend(self, segment)
 
@@ -60,6 +66,37 @@ def watch_files(world: World) -> Iterator[None]:
     with patched(
         (Output, "write", watched_write), (Maintenance, "mend", watched_mend), (Opening, "run", watched_start),
         (Opening, "_load", watched_load),
+    ):
+        yield
+
+
+@contextmanager
+def watch_decisions(world: World) -> Iterator[None]:
+    """Count what admission and writers decide, which nobody sees from outside."""
+    write_down, settle, is_reborn = Admission._write_down, MetadataCell.settle, EnsembleChange._is_reborn
+
+    def watched_verdict(self: Admission[Any], *arguments: Any) -> Verdict:
+        verdict = write_down(self, *arguments)
+        if verdict is Verdict.FENCED:
+            world.report.situation("admission verdict FENCED")
+        return verdict
+
+    async def watched_settle(self: MetadataCell, *, patience_s: float) -> LedgerMetadata:
+        before = self.in_doubt
+        metadata = await settle(self, patience_s=patience_s)
+        if before and not self.in_doubt:
+            world.report.situation("a doubt settled")
+        return metadata
+
+    def watched_rebirth(self: EnsembleChange, bookie: BookieId) -> bool:
+        reborn = is_reborn(self, bookie)
+        if reborn:
+            world.report.situation("a reborn bookie seen by a writer")
+        return reborn
+
+    with patched(
+        (Admission, "_write_down", watched_verdict), (MetadataCell, "settle", watched_settle),
+        (EnsembleChange, "_is_reborn", watched_rebirth),
     ):
         yield
 
@@ -90,7 +127,7 @@ def watch_stores(world: World) -> Iterator[None]:
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose
     Store.bury = watched_bury  # type: ignore[method-assign,assignment]  # as above
     try:
-        with watch_files(world):
+        with watch_files(world), watch_decisions(world):
             yield
     finally:
         Store.add_run = add_run  # type: ignore[method-assign]  # as above

@@ -289,6 +289,8 @@ class World:
                 return any(first <= entry < first + count for first, count in runs)
 
             self.judge.bookie_returned(machine.name, holds)
+        if store is not None and store._state.table.file is not None:
+            self.report.situation("ledger table loaded at a start")
         if store is not None and store.limbo:
             facts.limbo = True
             self.report.situation("bookie came back in limbo")

@@ -55,6 +55,8 @@ class LedgerFacts:
     writer: str = ""
     metadata: LedgerMetadata | None = None
     version: int = -1
+    records: list[tuple[float, LedgerMetadata]] = field(default_factory=list)
+    """What its metadata was, with the time from which on."""
     deleted: bool = False
     delete_returned: bool = False
     recovery_fragment: Fragment | None = None
@@ -144,6 +146,8 @@ class BookieFacts:
     """Bytes of its disk were changed, or a write failed: what it holds may be unreadable, never wrong."""
     wiped: bool = False
     """Its disk was emptied on purpose; what it claimed before no longer binds it."""
+    reborn: bool = False
+    """It was emptied by an operator and serves again, as another incarnation."""
     fence_negatives: int = 0
     limbo: bool = False
 
@@ -155,6 +159,8 @@ class Facts:
     recovering: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     repairing: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
+    enforced: dict[str, int] = field(default_factory=dict)
+    """Racks that each write quorum of a client's ledgers must span, from their creation on."""
     restores: int = 0
     """How often the metadata store went back to an older state."""
     given_up: Callable[[], bool] = lambda: False

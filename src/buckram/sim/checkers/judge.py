@@ -48,7 +48,7 @@ class Judge:
         self.checkers: list[Checker] = [
             Durability(facts, report), Content(facts, report), self.order, Metadata(facts, report),
             BookieSide(facts, report, senses.fenced_on_disk, senses.now), RecovererSide(facts, report),
-            WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report),
+            WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report, senses.now, senses.pace),
             Completions(facts, report), Modes(facts, report, senses.entries_on_disk),
             UnderALiar(facts, report, senses.now, senses.steady),
             Absence(facts, report, senses.now, senses.steady), self.progress,
@@ -117,13 +117,15 @@ class Judge:
     ) -> None:
         ledger = self.facts.ledger(ledger_id)
         ledger.metadata = new
+        if new is not None:
+            ledger.records.append((self._now(), new))
         if new is None:
             ledger.deleted = True
         else:
             if ledger.digest is None:
                 password = new.password or b""
                 ledger.digest, ledger.key = Digest(new.digest_type or DigestType.CRC32C, password), master_key(password)
-                ledger.writer = who
+                ledger.writer, ledger.racks = who, self.facts.enforced.get(who, 0)
             if new.state is LedgerState.IN_RECOVERY and (old is None or old.state is not LedgerState.IN_RECOVERY):
                 ledger.recovery_fragment = new.last_fragment
             if new.closed and ledger.closed is None:

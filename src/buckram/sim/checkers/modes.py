@@ -41,8 +41,7 @@ class Modes(Checker):
         metadata = ledger.metadata
         if metadata is None:
             return
-        if ledger.racks and metadata.ack_quorum == metadata.write_quorum:
-            # With fewer acknowledgements than copies the rule would have to be applied at ack time.
+        if ledger.racks:
             self._racks_at_ack(ledger, metadata, entry)
         if not handle.deferred:
             self._survives(ledger, metadata, entry)

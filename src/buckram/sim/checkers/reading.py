@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from buckram.errors import Code
 from buckram.sim.checkers.base import Checker, ReadResult
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts, write_set
 from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.wire import Answer, Request
+from buckram.sim.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 
 class Reads(Checker):
     """Judges finished reads; remembers per client which replica answered what, and who sent bad bytes."""
 
-    def __init__(self, facts: Facts, report: Report) -> None:
+    def __init__(
+        self, facts: Facts, report: Report, now: Callable[[], float], pace: Pace
+    ) -> None:
         super().__init__(facts, report)
+        self._now, self._pace = now, pace
         self._said: dict[tuple[str, LedgerId, EntryId], dict[BookieId, str]] = {}
         self._asked: dict[tuple[str, LedgerId, EntryId], dict[BookieId, bool]] = {}
         self._bad: dict[tuple[str, LedgerId], int] = {}
@@ -104,7 +110,14 @@ class Reads(Checker):
             return
         said = self._said.get((result.client, ledger.ledger, entry), {})
         members = write_set(ledger.metadata, entry)
-        self.report.check("S18", all(said.get(b) == "negative" for b in members),
+        # A session that lies behind may not know the newest record.
+        known = [ledger.metadata]
+        if self._pace.lag_s:
+            since = [at for at, _ in ledger.records[1:]] + [self._now()]
+            known = [record for (_, record), until in zip(ledger.records, since, strict=True)
+                     if until >= self._now() - self._pace.metadata_s]
+        self.report.check("S18", any(all(said.get(b) == "negative" for b in write_set(record, entry))
+                                     for record in known),
                           "{} was told that entry {} of ledger {} does not exist, but its replicas {} said {}",
                           result.client, entry, ledger.ledger, members, said)
 

@@ -69,7 +69,7 @@ async def tail(f: Faults) -> None:
         await asyncio.sleep(0.1)
 
 
-def _small(plan: Plan) -> None:
+def use_small_files(plan: Plan) -> None:
     plan.configs.store = replace(
         plan.configs.store, segment_bytes=4 * KIB, commit_max_bytes=4 * KIB, compaction_threshold=0.95,
         reserved_bytes=min(plan.configs.store.reserved_bytes, 64 * KIB),
@@ -82,7 +82,7 @@ def _more(plan: Plan) -> None:
     plan.entries = max(plan.entries, 12)
 
 
-register("small files", 16, small_files, suit=_small)
-register("flip index", 10, flip_index, suit=_small)
+register("small files", 16, small_files, suit=use_small_files)
+register("flip index", 10, flip_index, suit=use_small_files)
 register("crash in sync", 12, crash_in_sync, suit=_more)
 register("tail", 10, tail, suit=_more, damages=True, lives=(LEDGERS,))

@@ -36,6 +36,7 @@ class WriterActor(Actor):
 
     async def work(self, client: Client) -> None:
         plan = self.plan
+        self.judge.facts.enforced[self.host] = plan.racks
         try:
             writer = await client.create(
                 ensemble=plan.shape, digest=plan.digest, password=plan.password,
