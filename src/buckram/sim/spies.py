@@ -75,7 +75,7 @@ def watch_decisions(world: World) -> Iterator[None]:
     """Count what admission and writers decide, which nobody sees from outside."""
     write_down, settle, is_reborn = Admission._write_down, MetadataCell.settle, EnsembleChange._is_reborn
 
-    def watched_verdict(self: Admission[Any], *arguments: Any) -> Verdict:
+    def watched_verdict(self: Admission, *arguments: Any) -> Verdict:
         verdict = write_down(self, *arguments)
         if verdict is Verdict.FENCED:
             world.report.situation("admission verdict FENCED")
