@@ -141,6 +141,30 @@ async def test_a_store_that_went_back_is_told_nothing_and_believed_nothing(tmp_p
         assert note not in tree.snapshot()
 
 
+async def test_a_ledger_that_only_the_lost_history_knew_is_not_fenced(tmp_path: Path) -> None:
+    """The first add arrives after the store went back and before anybody noticed: a fence would be for good."""
+    tree = MemoryTree()
+    async with bookie(tmp_path, tree, admission_timeout_s=0.3) as kit:
+        await kit.ledger(1)
+        await write(kit, 1, 0)
+        older = tree.lasting()
+        await write(kit, 1, 1)
+        await told(kit)
+        await kit.ledger(2)
+        newest = tree.lasting()
+        me = kit.bookie.witness
+        assert me is not None
+        async with me._lock:  # nobody looks by himself
+            tree.put_back(older)
+            answer = asyncio.create_task(write(kit, 2, 0))
+            await asyncio.sleep(0.05)
+        assert await answer in (Code.TOO_MANY_REQUESTS, Code.READ_ONLY)
+        assert kit.store.ledger(2) is None
+        tree.put_back(newest)
+        await trusted(kit)
+        assert await write(kit, 2, 0) is Code.OK
+
+
 async def test_a_bookie_that_starts_at_a_store_that_went_back_serves_reads(tmp_path: Path) -> None:
     tree = MemoryTree()
     async with bookie(tmp_path, tree) as kit:

@@ -21,10 +21,11 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from buckram.bookie.births import is_other
+from buckram.bookie.registration import always
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
 from buckram.config import BookieConfig
@@ -87,11 +88,11 @@ class Admission:
 
     def __init__(
         self, store: Store, metadata: MetadataStore, config: BookieConfig, rng: random.Random,
-        died: Callable[[LedgerId], None],
+        died: Callable[[LedgerId], None], trusted: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         self._store, self._metadata, self._timeout_s, self._rng = store, metadata, config.admission_timeout_s, rng
         self._anybody = config.admission == "any"
-        self._died = died
+        self._died, self._trusted = died, trusted
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[Waiting]] = {}
         """By ledger. As long as a ledger is here, every add of it that is not beyond doubt queues behind."""
@@ -212,14 +213,27 @@ class Admission:
         while True:
             try:
                 await self._metadata.sync()
-                return (await self._metadata.read_ledger(ledger_id)).metadata
-            except (NoSuchLedger, NoSuchKey):
-                absent += 1
+                found = await self._read(ledger_id)
+                absent += found is None
                 if absent >= LOOKS:
                     # Of a cluster that is gone, too, one hears that there is no such ledger.
                     await self._metadata.instance_id()
-                    return None
+                if found is not None or absent >= LOOKS:
+                    await self._require_trust()
+                    return found
                 await asyncio.sleep(BETWEEN_LOOKS_S)
             except MetadataUnavailable:
                 await asyncio.sleep(pause * (0.5 + self._rng.random()))
                 pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def _read(self, ledger_id: LedgerId) -> LedgerMetadata | None:
+        try:
+            return (await self._metadata.read_ledger(ledger_id)).metadata
+        except (NoSuchLedger, NoSuchKey):
+            return None
+
+    async def _require_trust(self) -> None:
+        """What was just read counts only if the store still is what it was: one that went back says nothing of a
+        ledger that was made since, and a fence for that would be for good."""
+        if not await self._trusted():
+            raise MetadataUnavailable("the metadata store went back")

@@ -23,7 +23,8 @@ UNREGISTER_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
-async def _always() -> bool:
+async def always() -> bool:
+    """The store is believed: there is nothing that could say otherwise."""
     return True
 
 
@@ -35,7 +36,7 @@ class Registration:
 
     def __init__(
         self, metadata: MetadataStore, info: BookieInfo, rng: random.Random,
-        before: Callable[[], None] = lambda: None, trusted: Callable[[], Awaitable[bool]] = _always,
+        before: Callable[[], None] = lambda: None, trusted: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         self._metadata, self._info, self._rng, self._before = metadata, info, rng, before
         self._trusted = trusted

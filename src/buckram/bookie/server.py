@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from buckram.bookie.adds import AddPath
 from buckram.bookie.admission import Admission
@@ -15,6 +15,7 @@ from buckram.bookie.dispatch import Dispatcher, nobody
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.reads import ReadPath
+from buckram.bookie.registration import always
 from buckram.bookie.session import Session
 from buckram.bookie.store import Store
 from buckram.config import BookieConfig, NetConfig
@@ -49,11 +50,11 @@ class Service:
     def __init__(
         self, runtime: Runtime, store: Store, metadata: MetadataStore, config: BookieConfig, net: NetConfig,
         budget: Budget, space: Callable[[], Space], identity: Callable[[], Identity],
-        introduced: Callable[[Introduction], None] = nobody,
+        introduced: Callable[[Introduction], None] = nobody, trusted: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
-        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed)
+        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed, trusted)
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
         self.reads = ReadPath(
             store, self.polls, budget, self.admission.hold, config.max_batch_read_bytes, net.max_frame_bytes,
