@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from tests.unit.bookie_kit import Kit, add, memory_metadata, running, seen, unti
 from buckram.bookie import brake, witness
 from buckram.core.history import encode_history, encode_word, parse_memory, parse_statement
 from buckram.core.messages import Read
-from buckram.errors import Code, MetadataUnavailable
+from buckram.errors import Code, MetadataError, MetadataUnavailable
 from buckram.metadata.layout import BRAKES, COLLECT, SUSPECTS, WITNESSES
 from buckram.metadata.memory import MemoryTree
 from buckram.metadata.store import TreeStore
@@ -336,6 +337,35 @@ async def test_a_lost_answer_to_a_change_is_no_alarm(tmp_path: Path) -> None:
         assert lost >= 4
         assert kit.bookie.witness is not None
         assert not kit.bookie.witness.suspect
+
+
+async def test_a_full_disk_does_not_stop_the_bookie_and_a_word_waits_for_room(tmp_path: Path) -> None:
+    async with bookie(tmp_path, MemoryTree()) as kit:
+        await trusted(kit)
+        me, real = kit.bookie.witness, kit.disk.rename
+        assert me is not None
+
+        def full(old: str, new: str) -> None:
+            if new == witness.FILE:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            real(old, new)
+
+        kit.disk.rename = full  # type: ignore[method-assign]
+        me.heard(1)
+        await kit.ledger(1)
+        assert await write(kit, 1, 0) is Code.OK
+        await told(kit)
+        assert not kit.bookie.failed.done()
+        with pytest.raises(MetadataError, match="disk is full"):
+            await me.remember_collection("word")
+        kit.disk.rename = real  # type: ignore[method-assign]
+        version = (await kit.metadata.keys.get(key_of(kit))).version
+        await until(lambda: _confirmed(tmp_path) >= version)
+
+
+def _confirmed(path: Path) -> int:
+    memory = parse_memory("file", (path / witness.FILE).read_bytes())
+    return -1 if memory.confirmed is None else memory.confirmed.version
 
 
 # Collection

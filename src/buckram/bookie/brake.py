@@ -16,6 +16,7 @@ from buckram.bookie.witness import Witness
 from buckram.core.history import parse_word
 from buckram.errors import NoSuchKey
 from buckram.metadata.layout import BRAKES, COLLECT
+from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key
 from buckram.seams import MetadataStore, Stats
 from buckram.types import BookieId
 
@@ -46,22 +47,44 @@ class Brake:
 
     async def released(self, dead: array[int], own: int) -> tuple[bool, array[int]]:
         """Whether this history was looked at by somebody, and which of the ledgers, all twice absent, may go."""
-        below = await self._metadata.next_ledger_id()
-        known = array("q", (one for one in dead if one < below))
+        known = await self._given(dead)
         self.above = len(dead) - len(known)
         self._above_gauge.set(self.above)
         word = await self._word_given()
         if word and word != self._witness.memory.collected:
             await self._witness.remember_collection(word)  # first: it counts once, also if this process ends now
-            log.warning("collection goes on, as it was told: %d ledgers may go", len(known))
+            log.warning("collection goes on, as it was told: %d ledgers may go", len(dead))
+            self.above = 0
+            self._above_gauge.set(0)
             await self._wait_for_word(0)
-            return True, known
+            return True, dead
         reviewed = self._witness.reviewed
         if known and (not reviewed or len(known) > max(AT_LEAST, int(SHARE * own))):
             await self._wait_for_word(len(known))
             return reviewed, array("q")
         await self._wait_for_word(0)
         return reviewed, known
+
+    async def _given(self, dead: array[int]) -> array[int]:
+        """Those with ids that the store gave to somebody, or that somebody chose."""
+        below = await self._metadata.next_ledger_id()
+        known: array[int] = array("q")
+        buckets: dict[str, Intervals] = {}
+        for one in dead:
+            if one >= below:
+                key = used_key(self._metadata.own, one)
+                if key not in buckets:
+                    buckets[key] = await self._chosen(key)
+                if not is_used(buckets[key], one):
+                    continue
+            known.append(one)
+        return known
+
+    async def _chosen(self, key: str) -> Intervals:
+        try:
+            return parse_used(key, (await self._metadata.keys.get(key)).value)
+        except NoSuchKey:
+            return []
 
     async def _word_given(self) -> str:
         try:

@@ -8,6 +8,7 @@ store is what it was, or somebody has accepted what it is now. What counts as be
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import random
@@ -225,6 +226,9 @@ class Witness:
             log.warning("bookie %s: somebody else writes its witness key: %s", self._bookie_id, error)
             return  # the next look judges what is there
         if self.history.epoch > self.memory.history.epoch > 0:
+            highest = self.contact()[1]
+            if highest >= 0:
+                await self._metadata.raise_next_id(highest)
             log.warning("bookie %s: goes on with epoch %d of metadata", self._bookie_id, self.history.epoch)
         await self._remember(learn(self.memory, self.history, Confirmed(version, value)))
         self._told = where
@@ -238,15 +242,25 @@ class Witness:
     async def remember_collection(self, nonce: str) -> None:
         """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
         async with self._lock:
-            await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore))
+            if not await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
+                raise MetadataError(f"{FILE} cannot be written, the disk is full: collection waits until it can")
 
-    async def _remember(self, memory: Memory) -> None:
-        self._unsaved = False
+    async def _remember(self, memory: Memory) -> bool:
+        """False: there was no room for the file. It then says less than is so, which is no alarm, and is written at
+        the next look."""
         memory = replace(memory, heard=max(memory.heard, self.memory.heard))
         record = encode_memory(memory)
-        await self._disk.offload(lambda: write_file(self._disk, record))
+        try:
+            await self._disk.offload(lambda: write_file(self._disk, record))
+            self._unsaved = False
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("bookie %s: no room for the file %s: %s", self._bookie_id, FILE, error)
+            self._unsaved = True
         self.memory = replace(memory, heard=max(memory.heard, self.memory.heard))
         self._epoch_gauge.set(self.epoch)
+        return not self._unsaved
 
     def _note_text(self) -> bytes:
         """Where the bookie can be asked, for who sets the store right: it is in no list of bookies now."""

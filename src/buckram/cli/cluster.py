@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from buckram.cli.cluster_history import accept_restore, backup, collect, restore, salvage
 from buckram.cli.cluster_require import require
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
@@ -26,7 +27,8 @@ def cluster() -> None:
     """Make, check and remove a cluster's metadata."""
 
 
-cluster.add_command(require)
+for command in (require, backup, restore, accept_restore, salvage, collect):
+    cluster.add_command(command)
 
 
 @cluster.command("init")
@@ -131,6 +133,7 @@ def _as_json(found: Checkup) -> dict[str, object]:
         "uri": found.uri,
         "instance_id": found.instance_id,
         "manager": found.manager,
+        "epoch": found.epoch,
         "writable": found.writable,
         "readonly": found.readonly,
         "cookies": found.cookies,
@@ -145,6 +148,7 @@ def _print(found: Checkup) -> None:
         ("cluster", found.uri),
         ("instance id", found.instance_id or "none"),
         ("ledger manager", found.manager or "unknown"),
+        ("epoch", found.epoch or "none yet"),
         ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {len(found.cookies)} cookies"),
         ("ledgers", f"{counted}, {found.unreadable} unreadable"),
     ])  # fmt: skip

@@ -15,6 +15,7 @@ from buckram.client.delete import delete_ledger
 from buckram.client.identities import Identities
 from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
 from buckram.client.opening import Opening
+from buckram.client.past import Past, guarded
 from buckram.client.reader import Reader
 from buckram.client.recover import recover_ledger
 from buckram.client.repair import Progress, RepairReport, repair_ledger
@@ -24,7 +25,14 @@ from buckram.config import ClientConfig, NetConfig, load
 from buckram.core.metadata import created
 from buckram.core.quorum import Quorum
 from buckram.disk.neighbours import Neighbours
-from buckram.errors import ForkedClient, HandleClosed, InvalidArgument, LedgerExists, MetadataUnavailable
+from buckram.errors import (
+    ForkedClient,
+    HandleClosed,
+    InvalidArgument,
+    LedgerExists,
+    MetadataUnavailable,
+    NotEnoughBookies,
+)
 from buckram.metadata.uri import default_uri, open_store
 from buckram.net.introductions import Introductions
 from buckram.net.pool import BookiePool
@@ -54,7 +62,7 @@ def connect(
 
     A URI (sqlite:///abs/path, memory:, ...) or an open store, which stays the caller's. None: the cluster of
     BUCKRAM_METADATA or of `buckram up` in this directory. `config` and `net` None: defaults, and what BUCKRAM_CLIENT_*
-    and BUCKRAM_NET_* of the environment say. Errors: ConfigError, MetadataUnavailable.
+    and BUCKRAM_NET_* of the environment say. Errors: ConfigError, MetadataUnavailable, StoreWentBack.
     """
 
     async def start() -> Client:
@@ -105,11 +113,14 @@ class Client:
         uri: str = "",
     ) -> None:
         bookies = BookieWatcher(runtime, store, config)
-        identities = Identities(store, bookies)
+        past = Past(store)
+        identities = Identities(store, bookies, past)
         meet = Introductions(identities.expected, identities.met, identities.stranger)
         pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol, introductions=meet)
         bookies.on_change(lambda change: pool.review())
-        self.services = Services(runtime, config, net, store, bookies, identities, pool, self._guard)
+        self.services = Services(
+            runtime, config, net, guarded(store, past), bookies, identities, pool, self._guard
+        )
         self._owned = owned
         self.uri = uri
         """Of the cluster, if this client opened the store itself."""
@@ -153,9 +164,13 @@ class Client:
         async def start() -> Writer:
             self._guard()
             services = self.services
-            members = await services.bookies.choose_fresh(
-                quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum
-            )
+            try:
+                members = await services.bookies.choose_fresh(
+                    quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum
+                )
+            except NotEnoughBookies as error:
+                await services.identities.past.explain(error)
+                raise
             record = created(
                 quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum, members,
                 digest_type=kind, password=secret, custom_metadata=custom,

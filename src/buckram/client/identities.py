@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.past import Past
 from buckram.core.identity import Expected, Identity, expected_of
 from buckram.errors import MetadataError
 from buckram.net.tasks import TaskScope
@@ -21,17 +22,16 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 class Identities:
     """`start()` and `close()`. `cluster` is known from `start` on, before any connection is made."""
 
-    def __init__(self, store: MetadataStore, bookies: BookieWatcher) -> None:
-        self._store, self._bookies = store, bookies
+    def __init__(self, store: MetadataStore, bookies: BookieWatcher, past: Past) -> None:
+        self._store, self._bookies, self.past = store, bookies, past
         self.cluster = ""
-        self.epoch = 0
-        """The highest metadata epoch known; bookies are told."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("identities")
 
     async def start(self) -> None:
         """ClusterNotInitialised, MetadataUnavailable. What is required is followed from then on."""
         self.cluster = await self._store.instance_id()
+        await self.past.start()
         await self.refresh()
         self._scope.spawn(self._follow(), "required identity")
 
@@ -44,10 +44,11 @@ class Identities:
         """Whom to expect. Where it is not registered now, it is expected as it was: a bookie that has lost its data
         meanwhile is another one."""
         known = self._bookies.last_info(bookie_id) or BookieInfo(bookie_id, None)
-        return expected_of(self.cluster, known, required=self._bookies.identity_required, epoch=self.epoch)
+        return expected_of(self.cluster, known, required=self._bookies.identity_required, epoch=self.past.epoch)
 
     def met(self, bookie_id: BookieId, identity: Identity) -> None:
-        """It is who it should be. May raise what keeps it from being used."""
+        """It is who it should be."""
+        self.past.heard(identity.epoch)
 
     def stranger(self, bookie_id: BookieId) -> None:
         """Somebody else is in its place: avoid it where there is a choice, and look whether it is registered anew."""

@@ -12,6 +12,7 @@ from buckram.core.cookie import parse_cookie
 from buckram.core.metadata_codec import parse
 from buckram.core.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
 from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
+from buckram.metadata.checkup_past import examine_past
 from buckram.metadata.store import UNREADABLE, TreeStore
 from buckram.types import BookieId, LedgerId, LedgerState
 
@@ -37,6 +38,7 @@ class Checkup:
     uri: str
     instance_id: str = ""
     manager: str = ""
+    epoch: int = 0
     writable: list[BookieId] = field(default_factory=list)
     readonly: list[BookieId] = field(default_factory=list)
     cookies: list[BookieId] = field(default_factory=list)
@@ -61,6 +63,8 @@ async def examine(store: TreeStore) -> Checkup:
     await _examine_cookies(store, checkup)
     for readonly in (False, True):
         await _examine_registrations(store, checkup, readonly=readonly)
+    listed = [*checkup.writable, *checkup.readonly]
+    checkup.epoch = await examine_past(store, listed, lambda *problem: _add(checkup, *problem))
     if checkup.manager:
         await _examine_ledgers(store, checkup)
         for node in await store.ledgers.strays():

@@ -95,6 +95,10 @@ class SqliteKeys:
         """Every read is a transaction of its own, which begins with what was committed by then."""
         self._check_usable()
 
+    async def lasting(self) -> list[tuple[str, int, bytes]]:
+        """Every key that is bound to no session, with version and value, as of one moment."""
+        return await self._call(self._worker.tree.lasting)
+
     async def reopen(self) -> None:
         """After StoreReplaced: go on with what has the name now."""
         await self._call(self._worker.tree.reopen)

@@ -162,6 +162,16 @@ class SqliteTree:
             ).fetchall()
             return [row[0] for row in rows], token
 
+    def lasting(self) -> list[tuple[str, int, bytes]]:
+        """Every key that is bound to no session, with version and value, as of one moment."""
+        with self._translated():
+            self.check_file()
+            rows = self._open().execute(
+                "SELECT parent, name, version, value FROM keys WHERE session IS NULL AND name <> '' "
+                "ORDER BY parent, name"
+            ).fetchall()
+            return [(f"{row[0] if row[0] != '/' else ''}/{row[1]}", row[2], row[3]) for row in rows]
+
     def token(self, place: Place) -> Token:
         kind, key = place
         where = ("", "") if key == "/" else split(key)

@@ -1,0 +1,311 @@
+"""`buckram cluster backup`, `restore`, `accept-restore`, `salvage` and `collect`: what concerns the metadata's past."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli.options import DIGESTS, cluster_uri, connected, json_option, metadata_option, run_async, yes_option
+from buckram.cli.output import confirm, emit, table
+from buckram.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.client.salvage import Found
+    from buckram.metadata.backup import Backup
+    from buckram.metadata.store import TreeStore
+    from buckram.types import BookieAddress, BookieId, History
+
+
+async def open_tree(uri: str) -> TreeStore:
+    from buckram.metadata.store import TreeStore
+    from buckram.metadata.uri import open_store
+
+    store = await open_store(uri)
+    assert isinstance(store, TreeStore)
+    return store
+
+
+def _sure(question: str, what: str, yes: bool) -> None:
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgument(f"{what}: add --yes if that is what you want")
+    confirm(question, yes)
+
+
+@click.command("backup")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@metadata_option
+@json_option
+def backup(file: Path, uri: str | None, as_json: bool) -> None:
+    """Copy a cluster's metadata to a file, also while the cluster is in use.
+
+    \b
+    Example:
+      buckram cluster backup /srv/backups/metadata-monday
+    """
+    made = run_async(_backup(cluster_uri(uri), file))
+    if as_json:
+        emit(_described(made) | {"file": str(file), "keys": len(made.keys)})
+    else:
+        click.echo(f"{made.ledgers} ledgers, {len(made.keys)} keys of cluster {made.instance_id} are in {file}")
+
+
+def _described(made: Backup) -> dict[str, Any]:
+    return {
+        "epoch": made.history.epoch, "ledgers": made.ledgers, "next_id": made.next_id, "instance_id": made.instance_id
+    }
+
+
+async def _backup(uri: str, file: Path) -> Backup:
+    from buckram.metadata.backup import copy_of, write_file
+
+    store = await open_tree(uri)
+    try:
+        made = await copy_of(store)
+    finally:
+        await store.close()
+    write_file(file, made)
+    return made
+
+
+@click.command("restore")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@metadata_option
+@yes_option
+@json_option
+def restore(file: Path, uri: str | None, yes: bool, as_json: bool) -> None:
+    """Make a metadata store hold what a backup holds: an empty one, or the one the backup is of.
+
+    Nobody writes with it before `buckram cluster accept-restore`: bookies serve reads, clients refuse it.
+
+    \b
+    Example:
+      buckram cluster restore /srv/backups/metadata-monday --metadata sqlite:///srv/buckram/metadata.db
+    """
+    from buckram.metadata.backup import read_file
+
+    where, made = cluster_uri(uri), read_file(file)
+    _sure(
+        f"Put {where} back to the {made.ledgers} ledgers of {file}?",
+        f"cluster restore gives up everything in {where} that is not in {file}", yes,
+    )  # fmt: skip
+    history, next_id = run_async(_restore(where, made))
+    if as_json:
+        emit(_described(made) | {"epoch": history.epoch, "next_id": next_id, "accepted": history.accepted})
+    else:
+        click.echo(f"{where} holds the {made.ledgers} ledgers of {file}")
+        click.echo("now start all bookies, then: buckram cluster accept-restore")
+
+
+async def _restore(uri: str, made: Backup) -> tuple[History, int]:
+    from buckram.metadata.backup import restore
+
+    store = await open_tree(uri)
+    try:
+        await restore(store, made)
+        return await store.history(), await store.next_ledger_id()
+    finally:
+        await store.close()
+
+
+@click.command("accept-restore")
+@click.option("--without", multiple=True, metavar="ID", help="A bookie that will never come back; repeatable.")
+@metadata_option
+@yes_option
+@json_option
+def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json: bool) -> None:
+    """Go on with a metadata store that was restored or that bookies say went back: it begins a new epoch.
+
+    Ids go on behind all that bookies hold. What they hold and the store does not know is kept until `buckram cluster
+    collect`; `buckram cluster salvage` lists it and brings it back.
+
+    \b
+    Example:
+      buckram cluster accept-restore --yes
+    """
+    where = cluster_uri(uri)
+    _sure(
+        f"Go on with the metadata in {where} as it is now?",
+        f"cluster accept-restore gives up the metadata that {where} does not hold", yes,
+    )  # fmt: skip
+    shown = run_async(_accept(where, without))
+    if as_json:
+        emit(shown)
+        return
+    click.echo(f"{where} goes on in epoch {shown['epoch']}, the next ledger is {shown['next_id']} or higher")
+    if shown["salvageable"]:
+        click.echo(f"bookies hold {len(shown['salvageable'])} ledgers that it does not know: buckram cluster salvage")
+
+
+async def _accept(uri: str, without: tuple[str, ...]) -> dict[str, Any]:
+    import random
+
+    from buckram.metadata.acceptance import accept
+
+    store = await open_tree(uri)
+    try:
+        history = await accept(store, random.SystemRandom(), without)
+        found, _ = await _find(store, await _addresses(store), ())
+        return {
+            "epoch": history.epoch, "ledgers": await _count(store), "next_id": await store.next_ledger_id(),
+            "salvageable": [one.ledger_id for one in found],
+        }  # fmt: skip
+    finally:
+        await store.close()
+
+
+async def _count(store: TreeStore) -> int:
+    total, after = 0, -1
+    while page := await store.list_ledgers(after=after):
+        total, after = total + len(page), page[-1]
+    return total
+
+
+async def _addresses(store: TreeStore) -> dict[BookieId, BookieAddress]:
+    """Every bookie that can be asked, in a list of bookies or not."""
+    from buckram.config import host_port
+    from buckram.metadata.acceptance import suspects
+    from buckram.types import BookieAddress
+
+    found = {one.bookie_id: BookieAddress(*host_port(one.address, one.bookie_id)) for one in await suspects(store)}
+    listed = await store.bookies()
+    for group in (listed.writable, listed.readonly):
+        found |= {name: info.address for name, info in group.items() if info.address is not None}
+    return found
+
+
+async def _find(
+    store: TreeStore, addresses: dict[BookieId, BookieAddress], ledgers: tuple[int, ...]
+) -> tuple[list[Found], dict[BookieId, str]]:
+    from buckram.client.salvage import opened
+    from buckram.config import NetConfig
+    from buckram.net.runtime import production_runtime
+
+    async with opened(production_runtime(), NetConfig(), store, addresses) as asked:
+        found = await (asked.look(list(ledgers)) if ledgers else asked.find())
+        return found, asked.silent
+
+
+@click.command("salvage")
+@click.argument("ledgers", nargs=-1, type=click.IntRange(min=0))
+@click.option("--bring-back", is_flag=True, help="Make records for them and recover them.")
+@click.option("--password", default="", help="The password of the ledgers to be brought back; empty by default.")
+@click.option("--digest", type=click.Choice(DIGESTS), help="Their digest; by default it is found out.")
+@metadata_option
+@json_option
+def salvage(
+    ledgers: tuple[int, ...], bring_back: bool, password: str, digest: str | None, uri: str | None, as_json: bool
+) -> None:
+    """Ledgers that bookies hold and metadata does not know: list them, or bring them back.
+
+    A ledger is brought back as one that all its holders keep whole, and recovered with the password that you give. One
+    that was deleted shortly before is listed, too: bring back only what is missing.
+
+    \b
+    Examples:
+      buckram cluster salvage
+      buckram cluster salvage 17 18 --bring-back
+    """
+    if bring_back and not ledgers:
+        raise InvalidArgument("cluster salvage --bring-back: name the ledgers; `buckram cluster salvage` lists them")
+    shown = run_async(_salvage(cluster_uri(uri), ledgers, bring_back, password.encode(), digest))
+    if as_json:
+        emit(shown)
+        return
+    rows = [[one["ledger"], one["last_entry"], ", ".join(one["bookies"])] for one in shown["found"]]
+    table(("ledger", "last entry", "bookies"), rows)
+    for name, why in shown["silent"].items():
+        click.echo(f"bookie {name} was not asked: {why}")
+    if bring_back:
+        click.echo(f"brought back: {', '.join(map(str, shown['brought_back'])) or 'none'}")
+
+
+async def _salvage(
+    uri: str, ledgers: tuple[int, ...], bring_back: bool, password: bytes, digest: str | None
+) -> dict[str, Any]:
+    store = await open_tree(uri)
+    try:
+        addresses = await _addresses(store)
+        found, silent = await _find(store, addresses, ledgers)
+        known = [one for one in found if not await _is_known(store, one.ledger_id)]
+        back = await _bring_back(uri, store, addresses, known, password, digest) if bring_back else []
+        history = await store.history()
+    finally:
+        await store.close()
+    return {
+        "epoch": history.epoch,
+        "salvageable": [one.ledger_id for one in known if one.ledger_id not in back],
+        "found": [
+            {"ledger": one.ledger_id, "last_entry": one.last_entry, "bookies": sorted(one.holders)} for one in known
+        ],
+        "brought_back": back,
+        "silent": silent,
+    }
+
+
+async def _is_known(store: TreeStore, ledger_id: int) -> bool:
+    from buckram.errors import NoSuchLedger
+
+    try:
+        await store.read_ledger(ledger_id)
+    except NoSuchLedger:
+        return False
+    return True
+
+
+async def _bring_back(
+    uri: str, store: TreeStore, addresses: dict[BookieId, BookieAddress], found: list[Found], password: bytes,
+    digest: str | None,
+) -> list[int]:
+    from buckram.client.client import digest_type
+    from buckram.client.salvage import opened
+    from buckram.config import NetConfig
+    from buckram.net.runtime import production_runtime
+
+    runtime, back = production_runtime(), []
+    kind = None if digest is None else digest_type(digest)
+    async with opened(runtime, NetConfig(), store, addresses) as asked, connected(uri) as client:
+        for one in found:
+            await asked.bring_back(one, password, kind)
+            async with client.recover(one.ledger_id, password=password):
+                back.append(one.ledger_id)
+    return back
+
+
+@click.command("collect")
+@metadata_option
+@yes_option
+@json_option
+def collect(uri: str | None, yes: bool, as_json: bool) -> None:
+    """Let bookies delete, once, what is in no listing of the metadata store: more at once than they do unasked, or
+    the first after a restore.
+
+    \b
+    Example:
+      buckram cluster collect --yes
+    """
+    where = cluster_uri(uri)
+    _sure(
+        f"Let the bookies of {where} delete every ledger that its metadata does not know?",
+        f"cluster collect lets bookies delete what the metadata in {where} does not know", yes,
+    )  # fmt: skip
+    history = run_async(_collect(where))
+    if as_json:
+        emit({"epoch": history.epoch})
+    else:
+        click.echo("each bookie does so in its next round of collection, once")
+
+
+async def _collect(uri: str) -> History:
+    import random
+
+    from buckram.metadata.acceptance import allow_collection
+
+    store = await open_tree(uri)
+    try:
+        await allow_collection(store, random.SystemRandom())
+        return await store.history()
+    finally:
+        await store.close()

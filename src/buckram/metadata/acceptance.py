@@ -1,0 +1,115 @@
+"""Accepting a store that went back or was restored: from then on it is the cluster's metadata, in a new epoch.
+
+Every bookie that runs says in a note what it has seen and holds; with those the epoch is chosen above all, and ids go
+on behind all. A bookie that comes later moves the ids itself when it takes the new epoch over (bookie/witness).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from buckram.core.history import encode_word
+from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
+from buckram.metadata.backup import set_history
+from buckram.metadata.layout import COLLECT, SUSPECTS
+from buckram.metadata.store import TreeStore
+from buckram.types import BookieId, History, LedgerId
+
+PATIENCE_S = 15.0
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """What a bookie says that does not believe the store."""
+
+    bookie_id: BookieId
+    why: str
+    address: str
+    epoch: int
+    highest_ledger: LedgerId
+
+
+async def suspects(store: TreeStore) -> list[Suspect]:
+    folder, found = f"{store.own}/{SUSPECTS}", []
+    after = ""
+    while names := await store.keys.children(folder, after=after):
+        after = names[-1]
+        for name in names:
+            try:
+                record = (await store.keys.get(f"{folder}/{name}")).value
+            except NoSuchKey:
+                continue
+            one = _suspect(name, record)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _suspect(name: BookieId, record: bytes) -> Suspect | None:
+    try:
+        said = json.loads(record)
+        return Suspect(name, str(said["why"]), str(said["address"]), int(said["epoch"]), int(said["highest_ledger"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+async def accept(store: TreeStore, rng: random.Random, without: Collection[BookieId] = ()) -> History:
+    """Begin a new epoch. InvalidArgument where there is nothing to accept; MetadataUnavailable names bookies that do
+    not show up and are not among `without`."""
+    history = await store.history()
+    if history.accepted and not await suspects(store):
+        raise InvalidArgument(
+            f"{store.uri}: nobody restored this store, and no bookie says that it went back: there is nothing to accept"
+        )
+    # Nobody uses it while it is looked at, and every bookie that runs says what it knows.
+    await set_history(store, replace(history, accepted=False))
+    said = await _all_bookies(store, without)
+    epoch = max([history.epoch, *(one.epoch for one in said)]) + 1
+    highest = max((one.highest_ledger for one in said), default=-1)
+    if highest >= 0:
+        await store.raise_next_id(highest)
+    accepted = History(epoch, str(uuid.UUID(int=rng.getrandbits(128), version=4)))
+    await set_history(store, accepted)
+    await _followed(store)
+    return accepted
+
+
+async def _followed(store: TreeStore) -> None:
+    """Wait for the bookies to go on; one that does not follow in time is named by the next checkup."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while await suspects(store) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - of other processes
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _all_bookies(store: TreeStore, without: Collection[BookieId]) -> list[Suspect]:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE_S
+    known = [one for one in await store.known_bookies() if one not in without]
+    while True:
+        said = await suspects(store)
+        missing = [one for one in known if one not in {each.bookie_id for each in said}]
+        if not missing:
+            return said
+        if loop.time() > deadline:
+            raise MetadataUnavailable(
+                f"{', '.join(missing[:10])}: {len(missing)} bookies do not run, so nobody knows what they hold: start "
+                "them, or name each that will never come back with --without ID"
+            )
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def allow_collection(store: TreeStore, rng: random.Random) -> None:
+    """Tell every bookie, once, that what it found absent may go."""
+    key, word = f"{store.own}/{COLLECT}", encode_word(f"{rng.getrandbits(128):032x}")
+    try:
+        found = await store.keys.get(key)
+    except NoSuchKey:
+        await store.keys.create(key, word)
+    else:
+        await store.keys.set(key, word, found.version)
