@@ -125,7 +125,7 @@ BAD = {
     "M5": [one_rack], "M6": [one_rack_in_the_record], "M7": [replaced_without_copies], "M10": [ack_after_delete],
     "L3": [append_never_ends], "L4": [quorum_but_no_ack], "L8": [poll_without_end], "L9": [gives_up_too_soon],
 }  # fmt: skip
-JUDGED_ELSEWHERE = ("M8", "L1", "L2", "L5", "L6", "L7", "L10", "L11", "L12", "L13", "L14")
+JUDGED_ELSEWHERE = ("I1", "I2", "I3", "M8", "L1", "L2", "L5", "L6", "L7", "L10", "L11", "L12", "L13", "L14")
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,8 @@ class Dispatcher:
         """Say who this is. To a client that expects somebody else nothing more is said, nor heard."""
         mine = self._identity()
         session.reply(context, BookieInfoReply(Code.OK, identity=mine))
-        other = stranger(said, mine)
-        if other:
-            session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, but {other}")
+        if stranger(said, mine):
+            session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, this is another one")
         else:
             session.introduction = said
             self._introduced(said)

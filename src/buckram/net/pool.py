@@ -47,6 +47,8 @@ class _Slot:
         self.version = version
         self.connection: Connection | None = None
         self.losses = 0
+        self.last_stranger = ""
+        """Who was found in its place last, as it was logged."""
         self._connecting: asyncio.Future[Outcome] | None = None
         self._waiting: list[_Send] = []
         self._waiting_bytes = 0
@@ -117,7 +119,7 @@ class _Slot:
         connecting, self._connecting = self._connecting, None
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if isinstance(outcome, Connection):
-            self.connection = outcome
+            self.connection, self.last_stranger = outcome, ""
         for send in waiting:
             if isinstance(outcome, Connection):
                 try:
@@ -291,7 +293,7 @@ class BookiePool:
                     await self.introductions.exchange(connection)
         except BuckramError as error:
             outcome = error
-            self._not_there(connection, error)
+            self._not_there(slot, connection, error)
         except Exception as error:  # A host name may be nonsense, a loop in trouble: those who wait must hear of all.
             why = str(error) or f"no connection within {self._config.connect_timeout_s:g} s"
             outcome = BookieUnavailable(slot.bookie_id, f"cannot connect to {address}: {why}")
@@ -307,10 +309,12 @@ class BookiePool:
             self._refused.inc()
         slot.connected(outcome)
 
-    def _not_there(self, connection: Connection, error: BuckramError) -> None:
+    def _not_there(self, slot: _Slot, connection: Connection, error: BuckramError) -> None:
         if isinstance(error, WrongBookie):
             self._strangers.inc()
-            _log.warning("%s", error)
+            if str(error) != slot.last_stranger:  # not at every attempt
+                slot.last_stranger = str(error)
+                _log.warning("%s", error)
         connection.fail(error)
 
     def review(self) -> None:

@@ -29,6 +29,7 @@ from buckram.errors import BuckramError
 from buckram.metadata.store import TreeStore
 from buckram.net.stats import NullStats
 from buckram.seams import Runtime
+from buckram.sim.checkers.introductions import Introductions
 from buckram.sim.checkers.judge import Judge, Senses
 from buckram.sim.checkers.report import Report, Violation
 from buckram.sim.disk import Device, SimDisk
@@ -111,6 +112,7 @@ class World:
             self.pace),
             self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
+        self.fabric.observers.append(Introductions(self.report))
         self.metadata.observers.append(self.judge)
         self.judge.facts.given_up = lambda: self.metadata.given_up
         self.machines: dict[BookieId, Machine] = {}
@@ -257,6 +259,7 @@ class World:
                 self.loop.world.context.run(self.loop.call_soon, process.crash)
                 return
             self._registered(machine, info.incarnation or "")
+            self.disturb(machine.name, 0)  # until now it was not there
             machine.ready = facts.running = True
             self.trace.note(machine.name, f"serves, incarnation {info.incarnation}")
             up.set()

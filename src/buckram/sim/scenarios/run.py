@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from buckram.sim.checkers.report import Violation
 from buckram.sim.cluster import report_broken_invariants
 from buckram.sim.loop import Stuck
-from buckram.sim.scenarios import absence, directed, identity, more
+from buckram.sim.scenarios import absence, directed, identity, more, strangers
 from buckram.sim.scenarios.script import ScenarioFailed, Script, quiet_plan
 from buckram.sim.spies import watch_stores
 from buckram.sim.world import Died, World
@@ -39,6 +39,8 @@ SCENARIOS: dict[str, Scenario] = {
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),
     "D9": Scenario(directed.late_acks, (3, 3, 2)),
     "D10": Scenario(directed.change_back, (3, 3, 3)),
+    "D11": Scenario(strangers.wanted_another, (2, 2, 2)),
+    "D12": Scenario(strangers.cut_off_by_strangers, (2, 2, 2)),
     "change-race": Scenario(more.change_race, (3, 3, 2)),
     "stale-close": Scenario(more.stale_close, (3, 3, 2)),
     "stalled-recovery": Scenario(more.stalled_recovery, (3, 3, 2)),
