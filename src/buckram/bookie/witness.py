@@ -124,6 +124,8 @@ class Witness:
                     await self._look_and_tell()
             except MetadataError as error:
                 log.debug("the metadata store is not there to be looked at: %s", error)
+            except OSError as error:
+                self._no_room(error)
 
     async def end(self) -> None:
         """Say how far the directory is when nothing more is written to it."""
@@ -133,6 +135,15 @@ class Witness:
                 await self._note.take_back()
         except (MetadataError, TimeoutError) as error:
             log.info("the metadata store was not told of the stop: %s", error)
+        except OSError as error:
+            self._no_room(error)
+
+    def _no_room(self, error: OSError) -> None:
+        """A full disk is no reason to stop: the next look says it again, as after a crash in between."""
+        if error.errno != errno.ENOSPC:
+            raise error
+        self._unsaved = True
+        log.warning("what the metadata store knows of this bookie cannot be written down: the disk is full")
 
     def wake(self) -> None:
         """Something is written that the store should hear of soon, or the log goes on in a new file."""
