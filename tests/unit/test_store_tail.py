@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 
@@ -151,10 +152,10 @@ async def test_a_page_that_was_being_written_falls_back_to_the_block_before() ->
     writer.write(3, 1024, 12)
     whole = bytes(page)
     writer.write(3, 2048, 13)
-    for slot in (0, SECTOR):
+    for slot, (before, after) in itertools.product((0, SECTOR), ((page, whole), (whole, page))):
         for length in range(0, 100, 3):
-            torn = bytearray(page)
-            torn[slot : slot + length] = whole[slot : slot + length]
+            torn = bytearray(before)
+            torn[slot : slot + length] = after[slot : slot + length]
             found = read_mark(torn, 7)
             assert found is not None
             assert found.end in (Position(3, 1024), Position(3, 2048))
@@ -341,4 +342,78 @@ async def test_what_was_lost_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         store = open_store(disk)
     assert f"loss 1): log file {name} ends at {begin}, it was durable up to {end}" in caplog.text
+    await store.close()
+
+
+# -- opening and committing
+
+
+async def test_more_damage_in_a_file_whose_loss_was_counted_is_a_new_loss() -> None:
+    disk = MemoryDisk()
+    name, _, _ = await killed(disk, 6)
+    disk = crashed(disk)
+    flip(disk, name, 3000)
+    store = open_store(disk)
+    assert store.loss == 1
+    await stop(store)  # before the file got its footer
+    disk = crashed(disk)
+    store = open_store(disk)
+    assert store.loss == 1
+    await stop(store)
+    disk = crashed(disk)
+    flip(disk, name, 700)
+    store = open_store(disk)
+    assert store.loss == 2
+    await store.close()
+
+
+async def test_what_a_start_found_is_durable_before_it_is_served() -> None:
+    """The power fails after a start that found a block which only the operating system had."""
+    disk = MemoryDisk()
+    store = open_store(disk)
+    add(store, 1, 0, [b"first"])
+    await durable(store)
+    name = store._state.segments[-1].name
+    add(store, 1, 1, [b"second"])
+    await durable(store)
+    await stop(store)
+    disk = crashed(disk)
+    disk.model.inode(name).content[512:1024] = bytes(512)
+    disk.model.inode(name).pending.append((512, _block_of(store)))
+    disk.model.inode(TAIL).content[:] = new_page(open_salt(disk), 1, Position(1, 0), 0)
+    store = open_store(disk)
+    assert await read(store, (1, 1)) == [stored(1, 1, -1, b"second")]
+    await stop(store)
+    store = open_store(MemoryDisk(disk.model.worst_case()))
+    assert await read(store, (1, 1)) == [stored(1, 1, -1, b"second")]
+    assert not store.limbo
+    await store.close()
+
+
+def _block_of(store: Store) -> bytes:
+    """The second block as the ring of memory has it."""
+    return b"".join(map(bytes, store._log.ring.parts(512, 512)))
+
+
+async def test_one_block_is_in_flight_at_a_time() -> None:
+    class Slow(MemoryDisk):
+        under_way = most = 0
+
+        def write(self, writes, done, *, sync=True):  # type: ignore[no-untyped-def]  # as in MemoryDisk
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+
+            def later() -> None:
+                self.under_way -= 1
+                MemoryDisk.write(self, writes, done, sync=sync)
+
+            asyncio.get_running_loop().call_later(0.002, later)
+
+    disk = Slow()
+    store = open_store(disk)
+    for entry in range(20):
+        add(store, 1, entry, [bytes(100)])
+        await asyncio.sleep(0.0005)
+    await durable(store)
+    assert disk.most == 1
     await store.close()

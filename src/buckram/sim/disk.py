@@ -38,6 +38,7 @@ class Device:
         self.crash_at_op: int | None = None
         self.power_off_at_op = False
         self.syncing = 0
+        self.went_back = False
         self.page_rng = random.Random(f"mapped pages of {name} {rng.getstate()[1][0]}")
 
     def power_loss(self) -> None:
@@ -59,6 +60,7 @@ class Device:
         self.model = copy.deepcopy(image)
         self.model.total_bytes = total_bytes
         self.syncing = 0
+        self.went_back = True
         self.loop.trace.note(self.name, "directory goes back to an older copy")
 
     def wipe(self) -> None:

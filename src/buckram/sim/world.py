@@ -125,6 +125,7 @@ class World:
         self._disturbed_now: dict[str, int] = {}
         self._disturbed_at: dict[str, float] = {}
         self._resumed_at: dict[str, float] = {}
+        self._opened: dict[str, tuple[int, tuple[int, int]]] = {}
         self._incarnation_of_id: dict[BookieId, str] = {}
         self.cookie_deleted: dict[BookieId, bool] = {}
 
@@ -292,11 +293,22 @@ class World:
                 return any(first <= entry < first + count for first, count in runs)
 
             self.judge.bookie_returned(machine.name, holds)
-        if store is not None and store._state.table.file is not None:
-            self.report.situation("ledger table loaded at a start")
+            self._judge_directory(machine, store)
         if store is not None and store.limbo:
             facts.limbo = True
             self.report.situation("bookie came back in limbo")
+
+    def _judge_directory(self, machine: Machine, store: Store) -> None:
+        """I16, I18: what only crashed doubts nothing, and knows that it was started once more."""
+        facts = self.judge.facts.bookie(machine.name)
+        if not (facts.damaged or facts.wiped or machine.device.went_back):
+            self.report.check("I16", not store.limbo, "{} is in limbo although nothing damaged its files", machine.name)
+            last = self._opened.get(store.incarnation, (0, (0, 0)))
+            self.report.check(
+                "I18", store.starts > last[0] and store.position >= last[1],
+                "{} was started {} times and its log ended at {}, now it says {} and {}",
+                machine.name, last[0], last[1], store.starts, store.position)
+        self._opened[store.incarnation] = store.starts, store.position
 
     def crash(self, machine: Machine, power: bool) -> None:
         """Kill the process; with `power` the machine goes dark and its disk loses what was not synced."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from buckram.sim.checkers.report import INVARIANTS, Violation
 from buckram.sim.cluster import run_life
-from buckram.sim.mutants import absence, bookie, identity, reading, recovery, strangers, writer
+from buckram.sim.mutants import absence, bookie, identity, reading, recovery, store, strangers, writer
 from buckram.sim.mutants.base import Mutant
 from buckram.sim.plan import make_plan
 from buckram.sim.scenarios import run_scenario
@@ -20,7 +20,7 @@ from buckram.sim.scenarios import run_scenario
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for mutant in (
         *writer.MUTANTS, *recovery.MUTANTS, *reading.MUTANTS, *bookie.MUTANTS, *identity.MUTANTS, *absence.MUTANTS,
-        *strangers.MUTANTS,
+        *strangers.MUTANTS, *store.MUTANTS,
     )
 }
 RARE = ("ack-during-change", "change-back", "loser-keeps-its-own", "reads-beyond-the-lac", "first-negative-wins",

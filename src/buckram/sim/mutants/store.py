@@ -1,0 +1,36 @@
+"""Planted bugs of what a directory proves: the page that witnesses the end of the log, losses, starts."""
+
+from __future__ import annotations
+
+from buckram.sim.mutants.base import Mutant
+from buckram.sim.mutants.edits import edited
+from buckram.sim.plan import Plan
+
+
+def _tail(plan: Plan) -> bool:
+    return "tail" in plan.faults
+
+
+def _kills(plan: Plan) -> bool:
+    return "crash in sync" in plan.faults
+
+
+def _small(plan: Plan) -> bool:
+    return "small files" in plan.faults
+
+
+MUTANTS = [
+    Mutant("tail-page-ignored", "I13, F6", "a log that ends before what was acknowledged is taken for a shorter one",
+           edited(("buckram.bookie.opening:Opening._judge_ends",
+                   "known = [] if mark is None else [*mark.earlier, mark.end]", "known = []")), (), _tail, 120),
+    Mutant("tail-page-before-sync", "I16", "the end of a block is witnessed before its sync",
+           edited(("buckram.bookie.commit:GroupCommit._write", "self._disk.write([write], done)",
+                   "self.page and self.page.write(group.segment.seq, group.end, group.checksum)\n"
+                   "    self._disk.write([write], done)")), (), _kills, 200),
+    Mutant("starts-not-counted", "I18", "a start leaves the count of starts as it is",
+           edited(("buckram.bookie.opening:Opening._settle", "starts=state.superblock.starts + 1",
+                   "starts=state.superblock.starts")), (), _kills, 40),
+    Mutant("torn-counts-as-lost", "I16", "a write that was cut short is counted as a loss",
+           edited(("buckram.bookie.opening:Opening._load", "if scanned.damaged or scanned.log_end < entry.log_end:",
+                   "if scanned.damaged or scanned.torn or scanned.log_end < entry.log_end:")), (), _kills, 300),
+]  # fmt: skip
