@@ -352,7 +352,7 @@ async def test_more_damage_in_a_file_whose_loss_was_counted_is_a_new_loss() -> N
     disk = MemoryDisk()
     name, _, _ = await killed(disk, 6)
     disk = crashed(disk)
-    flip(disk, name, 3000)
+    flip(disk, name, 2500)
     store = open_store(disk)
     assert store.loss == 1
     await stop(store)  # before the file got its footer
