@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim.history import DIGEST, LEDGER, History
 
 from buckram.errors import Code
+from buckram.seams import KeyValue
 from buckram.sim.checkers.wire import Answer, Request
 
 
@@ -96,4 +97,10 @@ def closed_with_a_liar_alone() -> History:
     h.add("b1", 0)
     _fenced(h)
     h.close(0, "c1")
+    return h
+
+
+def convicts_an_honest_bookie() -> History:
+    h = History()
+    h.judge.key_changed("c1", "/buckram/convicted/b2", None, KeyValue(b"{}", 0))
     return h

@@ -51,6 +51,7 @@ from tests.sim.bad_recoveries import (
     closed_below_a_header,
     closed_below_a_sealed_lac,
     closed_with_a_liar_alone,
+    convicts_an_honest_bookie,
     lied_about_and_cut_off,
 )
 from tests.sim.bad_writers import (
@@ -120,7 +121,8 @@ BAD = {
     "F13": [closed_by_guessing], "F14": [wrong_key_accepted, wrong_key_stored], "F15": [loser_reports_its_own],
     "F16": [open_fences, open_writes_metadata], "F17": [collects_an_open_ledger],
     "F18": [closed_although_a_copy_came, closed_before_a_member_was_heard],
-    "F19": [closed_below_a_header, closed_below_a_sealed_lac], "M1": [explicit_gap, new_id_refused],
+    "F19": [closed_below_a_header, closed_below_a_sealed_lac], "F21": [convicts_an_honest_bookie],
+    "M1": [explicit_gap, new_id_refused],
     "M2": [force_without_the_data], "M3": [deferred_ensemble_changes], "M4": [ack_that_would_not_survive],
     "M5": [one_rack], "M6": [one_rack_in_the_record], "M7": [replaced_without_copies], "M10": [ack_after_delete],
     "L3": [append_never_ends], "L4": [quorum_but_no_ack], "L8": [poll_without_end], "L9": [gives_up_too_soon],

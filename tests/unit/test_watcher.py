@@ -17,6 +17,7 @@ from buckram.errors import MetadataUnavailable, NotEnoughBookies
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
 from buckram.net.runtime import production_runtime
+from buckram.seams import KeyStore
 from buckram.types import BookieAddress, BookieInfo
 
 
@@ -31,6 +32,14 @@ class Flaky:
         if self.away:
             raise MetadataUnavailable("away")
         return await self.inner.bookies(watch)
+
+    @property
+    def own(self) -> str:
+        return self.inner.own
+
+    @property
+    def keys(self) -> KeyStore:
+        return self.inner.keys
 
 
 class World:

@@ -160,6 +160,43 @@ def _print(found: Checkup) -> None:
         click.echo(f"  {one.node}: {one.found}\n    {one.advice}")
 
 
+@cluster.command("pardon")
+@click.argument("bookie_id")
+@metadata_option
+@yes_option
+@json_option
+def pardon(bookie_id: str, uri: str | None, yes: bool, as_json: bool) -> None:
+    """Forget what is held against a bookie that `buckram cluster check` calls convicted or suspect.
+
+    It gets new ensembles again. Say so when you know what runs there and why it did what it did.
+
+    \b
+    Example:
+      buckram cluster pardon bookie-3:3181 --yes
+    """
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgument(f"cluster pardon lets bookie {bookie_id} store new entries: add --yes if that is right")
+    confirm(f"Let bookie {bookie_id} have new ensembles again?", yes)
+    there = run_async(_pardon(cluster_uri(uri), bookie_id))
+    if as_json:
+        emit({"bookie": bookie_id, "pardoned": there})
+    else:
+        click.echo(f"bookie {bookie_id} {'is pardoned' if there else 'was not accused of anything'}")
+
+
+async def _pardon(uri: str, bookie_id: str) -> bool:
+    from buckram.core.service_info import check_bookie_id
+    from buckram.metadata.accused import pardon as forget
+
+    check_bookie_id(bookie_id)
+    store = await _open(uri)
+    try:
+        await store.instance_id()
+        return await forget(store, bookie_id)
+    finally:
+        await store.close()
+
+
 @cluster.command("nuke")
 @click.option("--instance-id", metavar="UUID", help="The cluster that is to go; `buckram cluster check` shows it.")
 @click.option("--force", is_flag=True, help="Whatever its instance id is.")

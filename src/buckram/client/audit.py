@@ -13,6 +13,7 @@ from buckram.client.replicas import as_single, ask, one_from_files
 from buckram.config import NetConfig
 from buckram.core.answers import Answer, Negative, Positive, classify
 from buckram.core.audit import NAMED, BlockSums, Piece, PieceReport
+from buckram.core.conviction import shown_for_another
 from buckram.core.entry import Digest
 from buckram.core.identity import Peer
 from buckram.core.messages import BatchRead, BatchReadReply, Read, ReadReply, Reply
@@ -204,6 +205,9 @@ class _PieceCheck:
                 self._good(entry, self._digest.open_digests(piece.ledger, entry, [reply.body]), len(reply.body))
                 continue
             good = False
+            if isinstance(reply, ReadReply) and reply.body is not None and not self._report.lie:
+                self._report.lie = shown_for_another(self._digest, piece.ledger, entry, reply.body)
+                self._report.lie_entry = entry
             self._bad(entry, answer)
         await self._pace.take(sum(len(r.body) for r in replies if isinstance(r, ReadReply) and r.body is not None))
         return good

@@ -15,6 +15,7 @@ from buckram.config import ClientConfig
 from buckram.core.identity import says_who_it_is
 from buckram.core.placement import Candidate, RackRule, choose_ensemble, replace_members
 from buckram.errors import MetadataError, NotEnoughBookies
+from buckram.metadata.accused import convicted_bookies
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
@@ -59,6 +60,8 @@ class BookieWatcher:
         self._known: dict[BookieId, BookieInfo] = {}
         self.racks: dict[BookieId, str] = {}
         """Where every bookie is that was ever seen and says so. Grows and changes in place."""
+        self._convicted: frozenset[BookieId] = frozenset()
+        """They lied (F21): no new ensemble gets them, and others are read first."""
         self._failed_until: dict[BookieId, float] = {}
         self._slow_until: dict[BookieId, float] = {}
         self._listeners: dict[int, OnChange] = {}
@@ -174,14 +177,15 @@ class BookieWatcher:
 
         None is left out: order is about latency, never about correctness.
         """
-        if not self._failed_until and not self._slow_until and self._registered.issuperset(members):
+        quiet = not self._failed_until and not self._slow_until and not self._convicted
+        if quiet and self._registered.issuperset(members):
             return members
         return sorted(members, key=self._read_class)
 
     def _read_class(self, bookie_id: BookieId) -> int:
         if self._bookies.find(bookie_id) is None:
             return 3
-        if self.quarantined(bookie_id):
+        if bookie_id in self._convicted or self.quarantined(bookie_id):
             return 2
         until = self._slow_until.get(bookie_id)
         if until is None:
@@ -251,7 +255,9 @@ class BookieWatcher:
                 avoid=self.quarantined(bookie_id),
             )
             for bookie_id, info in self._bookies.writable.items()
-            if info.address is not None and (not self.identity_required or says_who_it_is(info))
+            if info.address is not None
+            and bookie_id not in self._convicted
+            and (not self.identity_required or says_who_it_is(info))
         ]
 
     # -- following ----------------------------------------------------------------------------------------
@@ -275,6 +281,7 @@ class BookieWatcher:
             self._stale.clear()
             try:
                 fresh = await self._store.bookies(self._stale.set)
+                self._convicted = frozenset(await convicted_bookies(self._store, self._stale.set))
             except BaseException:
                 self._stale.set()
                 raise

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from buckram.client.accusing import Accuser
 from buckram.client.copies import Copies
 from buckram.client.lac import bookie_lac
 from buckram.client.metadata_cell import MetadataCell
@@ -130,7 +131,8 @@ class _Attempt:
         self._digest = digest
         self._key = key
         self._scope = TaskScope(f"recovery {ledger_id}")
-        self._reads = LedgerReads(services, ledger_id, digest, self._scope)
+        self._accuser = Accuser(services, ledger_id, digest)
+        self._reads = LedgerReads(services, ledger_id, digest, self._scope, refused=self._accuser.looked_at)
         self._progress = asyncio.Event()
         self._error: BaseException | None = None
         self._promises = Promises(ledger_id)
@@ -146,6 +148,7 @@ class _Attempt:
             self._promises.check_end(back.head)
         finally:
             await self._scope.close()
+            await self._accuser.accuse()
         fragments = [Fragment(first, members) for first, members in back.fragments.items()]
 
         def close(metadata: LedgerMetadata) -> LedgerMetadata | None:

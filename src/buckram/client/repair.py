@@ -13,17 +13,27 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from buckram.client.accusing import Accuser
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.open import check_ledger_id, check_password, digest_of
 from buckram.client.replicas import LedgerReads, ask, play
 from buckram.client.services import Services
 from buckram.core.answers import Answer, Negative, Positive, bookie_error
+from buckram.core.conviction import Deed
 from buckram.core.entry import Digest, master_key
 from buckram.core.messages import Add
 from buckram.core.metadata import fragment_end, fragment_index, member_replaced
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
-from buckram.errors import BookieError, BookieIOError, BuckramError, Code, HandleClosed, UnknownLedgerState
+from buckram.errors import (
+    BookieError,
+    BookieIOError,
+    BuckramError,
+    Code,
+    HandleClosed,
+    MetadataError,
+    UnknownLedgerState,
+)
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata
 
@@ -82,7 +92,11 @@ async def repair_ledger(
     await services.bookies.refresh()
     cell = MetadataCell(services.store, ledger_id, versioned)
     async with TaskScope(f"repair {ledger_id}") as scope:
-        return await _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress).run()
+        work = _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress)
+        try:
+            return await work.run()
+        finally:
+            await work.accuser.accuse()
 
 
 class _Repair:
@@ -98,7 +112,8 @@ class _Repair:
     ) -> None:
         self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
         self._scope, self._progress = scope, progress
-        self._reads = LedgerReads(services, ledger_id, digest, scope)
+        self.accuser = Accuser(services, ledger_id, digest)
+        self._reads = LedgerReads(services, ledger_id, digest, scope, refused=self.accuser.looked_at)
         self._quorum = quorum_of(cell.metadata)
         self._checked = self._total = self._copied = self._copied_bytes = 0
         self._replaced: list[Replacement] = []
@@ -210,9 +225,32 @@ class _Repair:
         for failure in await self._all([self._add(target, entry) for entry in found]):
             if failure is not None:
                 raise failure
+        lost.update(await self._unstored(target, [entry.entry_id for entry in found]))
         self._copied += len(found)
         self._copied_bytes += sum(len(entry.payload) for entry in found)
         return lost
+
+    async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:
+        """Those that the bookie denies although it has just acknowledged them: it did not, or will not, hold them."""
+        incarnation = self._services.bookies.incarnation(target)
+        answers = await self._all([self._reads.stored(target, entry) for entry in ids])
+        denied = [
+            entry for entry, answer in zip(ids, answers, strict=True)
+            if isinstance(answer, Negative) and answer.code is Code.NO_ENTRY
+        ]
+        why = f"bookie {target} acknowledged it and denies it"
+        if denied and await self._is_still_there(target, incarnation):
+            self.accuser.saw(Deed.UNSTORED, target, denied[0], why)
+        return dict.fromkeys(denied, why)
+
+    async def _is_still_there(self, bookie: BookieId, incarnation: str | None) -> bool:
+        """The ledger and the same process or directory: else there is a reason for what is missing now."""
+        try:
+            await self._services.bookies.refresh()
+            await self._services.store.read_ledger(self._ledger_id)
+        except MetadataError:
+            return False
+        return self._services.bookies.incarnation(bookie) == incarnation
 
     async def _source(self, fragment: Fragment, old: BookieId, entry: EntryId) -> Entry | str:
         """A good copy from another member, or why there is none."""

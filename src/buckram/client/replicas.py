@@ -224,6 +224,10 @@ def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
     return ReadReply(reply.code, request.ledger_id, request.entry_id, body)
 
 
+Refused = Callable[[BookieId, "EntryId | None", bytes], None]
+"""Hears what a bookie gave for an entry and the digest did not let pass."""
+
+
 class LedgerReads:
     """The reads of one ledger that a single bookie can answer, verified."""
 
@@ -233,8 +237,11 @@ class LedgerReads:
         ledger_id: LedgerId,
         digest: Digest,
         scope: TaskScope,
+        *,
+        refused: Refused | None = None,
     ) -> None:
         self._services = services
+        self._refused = refused
         self._scope = scope
         self._pool = services.pool
         self.ledger_id = ledger_id
@@ -275,7 +282,12 @@ class LedgerReads:
         def verify() -> Entry:
             if not isinstance(reply, ReadReply) or reply.body is None:
                 raise ProtocolError(bookie, "answered a read without an entry")
-            return self.digest.open(self.ledger_id, entry, reply.body)
+            try:
+                return self.digest.open(self.ledger_id, entry, reply.body)
+            except DigestMismatch:
+                if self._refused is not None:
+                    self._refused(bookie, entry, reply.body)
+                raise
 
         return classify(bookie, reply, verify)
 

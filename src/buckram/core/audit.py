@@ -75,9 +75,14 @@ class PieceReport:
     """The first of the missing and damaged entries."""
     error: str = ""
     sums: list[BlockSum] = field(default_factory=list)
+    lie: str = ""
+    """What the bookie gave that no accident makes (core/conviction), and `lie_entry` for which entry."""
+    lie_entry: EntryId = -1
 
     @property
     def state(self) -> str:
+        if self.lie:
+            return "lied"
         if self.error:
             return "unknown"
         return "damaged" if self.damaged else "missing" if self.missing else "good"

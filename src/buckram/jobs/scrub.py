@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.client.audit import ReplicaAuditor, differing
 from buckram.core.audit import Piece, PieceReport, plan_pieces
+from buckram.core.conviction import Deed, Evidence
 from buckram.core.identity import Peer
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs.reports import RUN, Report, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread
+from buckram.metadata.accused import accuse
 from buckram.net.pace import Pace
 from buckram.net.runtime import production_runtime
 from buckram.types import LedgerId
@@ -44,7 +46,8 @@ Key = tuple[LedgerId, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BadReplica:
-    """`kind`: missing, damaged, differs (good by itself, other contents than the others'), or unknown (not asked)."""
+    """`kind`: missing, damaged, differs (good by itself, other contents than the others'), lied (so the bookie is
+    convicted), or unknown (not asked)."""
 
     ledger: LedgerId
     bookie: str
@@ -233,7 +236,8 @@ def _row(run: str, found: PieceReport) -> Row:
     return {
         RUN: run, "ledger": piece.ledger, "bookie": piece.bookie, "first": piece.first, "last": piece.last,
         "position": piece.position, "entries": piece.entries, "good": found.good, "missing": found.missing,
-        "damaged": found.damaged, "bytes": found.bytes, "state": found.state, "bad": found.bad, "error": found.error,
+        "damaged": found.damaged, "bytes": found.bytes, "state": found.state, "bad": found.bad,
+        "error": f"entry {found.lie_entry}: {found.lie}" if found.lie else found.error,
         "at": time.time(), "sums": sums,
     }  # fmt: skip
 
@@ -269,6 +273,7 @@ def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
         found.bytes += sum(piece["bytes"] for piece in pieces)
         wrong = [piece for piece in pieces if piece["state"] != "good"]
         if wrong:
+            home.run(partial(_convict, rows=[piece for piece in wrong if piece["state"] == "lied"]))
             bad, unknown = _replicas(wrong, home.run(partial(_repair, ledger=wrong[0]["ledger"])))
             found.bad += bad
             found.unknown += unknown
@@ -299,6 +304,18 @@ async def _repair(client: Client, ledger: LedgerId) -> str:
     return f"buckram ledger repair {ledger}" + (' --password "$LEDGER_PASSWORD"' if secret else "")
 
 
+async def _convict(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write down who lied (F21)."""
+    bookies, now = client.services.bookies, client.services.runtime.clock.wall_us()
+    found = [
+        Evidence(Deed.MIXED, row["bookie"], bookies.incarnation(row["bookie"]) or "", row["ledger"],
+                 (row["bad"] or [-1])[0], row["error"], now)
+        for row in rows
+    ]  # fmt: skip
+    if found:
+        await accuse(client.services.store, found)
+
+
 def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadReplica], list[BadReplica]]:
     """Bad pieces of one copy of a ledger as one finding."""
     bad: list[BadReplica] = []
@@ -313,10 +330,11 @@ def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadR
             continue
         missing, damaged = (sum(part[what] for part in parts) for what in ("missing", "damaged"))
         examples = tuple(entry for part in parts for entry in part["bad"])[:10]
+        lies = [part["error"] for part in parts if part["state"] == "lied"]
         detail = ", ".join(f"{count} {what}" for count, what in ((missing, "missing"), (damaged, "damaged")) if count)
         bad.append(BadReplica(
-            ledger, bookie, "damaged" if damaged else "missing", missing + damaged, examples,
-            f"{detail} of {sum(part['entries'] for part in parts)} entries", repair,
+            ledger, bookie, "lied" if lies else "damaged" if damaged else "missing", missing + damaged, examples,
+            "; ".join([f"{detail} of {sum(part['entries'] for part in parts)} entries", *lies[:1]]), repair,
         ))  # fmt: skip
     return bad, unknown
 

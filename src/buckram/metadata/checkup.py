@@ -12,6 +12,7 @@ from buckram.core.cookie import parse_cookie
 from buckram.core.metadata_codec import parse
 from buckram.core.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
 from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
+from buckram.metadata.accused import ACCUSED, CONVICTED, read_accused
 from buckram.metadata.checkup_past import examine_past
 from buckram.metadata.store import UNREADABLE, TreeStore
 from buckram.types import BookieId, LedgerId, LedgerState
@@ -65,6 +66,7 @@ async def examine(store: TreeStore) -> Checkup:
         await _examine_registrations(store, checkup, readonly=readonly)
     listed = [*checkup.writable, *checkup.readonly]
     checkup.epoch = await examine_past(store, listed, lambda *problem: _add(checkup, *problem))
+    await _examine_accused(store, checkup)
     if checkup.manager:
         await _examine_ledgers(store, checkup)
         for node in await store.ledgers.strays():
@@ -146,6 +148,25 @@ async def _examine_registrations(store: TreeStore, checkup: Checkup, *, readonly
             _add(checkup, node, found, f"nobody can reach bookie {name}: restart it with its address configured")
         if name not in checkup.cookies:
             _add(checkup, node, "registered without a cookie", f"restart bookie {name}: it makes its cookie at start")
+
+
+async def _examine_accused(store: TreeStore, checkup: Checkup) -> None:
+    """Who lied, and who may only be damaged: a verdict and its reasons."""
+    for one in await read_accused(store):
+        node = f"{store.own}/{CONVICTED if one.convicted else ACCUSED}/{one.bookie}"
+        reasons = "; ".join(map(str, one.evidence[-3:]))
+        if one.convicted:
+            advice = (
+                f"it gets no new ensembles: stop bookie {one.bookie}, repair the ledgers that name it, find out what "
+                f"runs there; `buckram cluster pardon {one.bookie}` takes it back"
+            )
+            _add(checkup, node, f"bookie {one.bookie} is convicted: {reasons}", advice)
+        else:
+            advice = (
+                "this may be an accident: look at its disk, repair the ledger, then "
+                f"`buckram cluster pardon {one.bookie}`"
+            )
+            _add(checkup, node, f"bookie {one.bookie} is suspect: {reasons}", advice)
 
 
 async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:

@@ -23,7 +23,7 @@ from buckram.sim.workload.stage import Stage
 from buckram.sim.workload.writing import WriterActor
 from buckram.sim.world import World
 
-UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "uncaught")
+UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "F21", "uncaught")
 """What must hold although a bookie lies (MAC digest, Qa >= 2); all else assumes that bookies only crash."""
 
 

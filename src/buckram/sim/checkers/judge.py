@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from buckram.core.entry import Digest, master_key
 from buckram.core.metadata_codec import parse
 from buckram.errors import BuckramError, Code
+from buckram.metadata.accused import CONVICTED
 from buckram.metadata.layout import ClusterLayout, Layout
 from buckram.seams import KeyValue
 from buckram.sim.checkers.absence import Absence
@@ -104,6 +105,9 @@ class Judge:
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
         ledger_id = self._layout.ledger_of(key)
+        if new is not None and f"/{CONVICTED}/" in key:
+            for checker in self.checkers:
+                checker.convicted(key.rpartition("/")[2], who)
         if ledger_id is None:
             return
         before = parse(old.value) if old is not None else None

@@ -25,6 +25,10 @@ class UnderALiar(Checker):
         self._began: dict[tuple[str, LedgerId], float] = {}
         self._closer: dict[LedgerId, str] = {}
 
+    def convicted(self, bookie: BookieId, who: str) -> None:
+        self.report.situation("liar convicted")
+        self.report.check("F21", self.facts.bookie(bookie).liar, "{} convicts {}, which never lied", who, bookie)
+
     def recovery_begins(self, ledger: LedgerFacts, client: str) -> None:
         self._began[client, ledger.ledger] = self._now()
 

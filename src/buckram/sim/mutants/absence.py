@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.client import lac, recover
+from buckram.client import accusing, lac, recover
+from buckram.client.bookies import BookieWatcher
 from buckram.core.entry import Digest
 from buckram.core.promises import Promises
 from buckram.core.reading import Race, Strategy
@@ -31,6 +32,21 @@ def _unproven(ledger_id: int, digest: Digest, packet: bytes | None, stored: byte
     return max(said, default=NO_ENTRY)
 
 
+_candidates = BookieWatcher._candidates
+
+
+def _with_the_convicted(self: BookieWatcher) -> Any:
+    kept, self._convicted = self._convicted, frozenset()
+    try:
+        return _candidates(self)
+    finally:
+        self._convicted = kept
+
+
+def _any_damage(digest: Digest, ledger: int, entry: int | None, stored: bytes) -> str:
+    return "it was answered with other bytes"
+
+
 def _lying(plan: Plan) -> bool:
     return plan.liar and plan.entries > 0 and plan.shape[2] >= 2
 
@@ -44,4 +60,8 @@ MUTANTS = [
            plant((Promises, "check_end", nothing)), ("promised",), _lying, 100),
     Mutant("unproven-promise", "F19, L1", "a LAC counts as a promise whatever its digest says",
            plant((lac, "_proven", _unproven)), ("false-promise",), _lying, 100),
+    Mutant("convicted-chosen", "F21", "a convicted bookie gets new ensembles",
+           plant((BookieWatcher, "_candidates", _with_the_convicted)), ("mixed",), _lying, 100),
+    Mutant("damage-convicts", "F21", "bytes that fail their digest are taken for a lie",
+           plant((accusing, "shown_for_another", _any_damage)), ("rotten",), _lying, 100),
 ]  # fmt: skip

@@ -92,3 +92,52 @@ async def slow_copies(s: Script) -> None:
     c = await s.recoverer()
     s.expect(await s.recover(c, w.ledger), "not recovered")
     await s.recovered(w.ledger)
+
+
+async def mixed(s: Script) -> None:
+    """F21 (2/2/2): b1 answers with other entries than asked for. Recovery convicts it; new ledgers go without it."""
+    await s.bookies(3)
+    lies(s, "b1", "mix")
+    w = await s.writer()
+    w.append(5)
+    await s.until(lambda: w.acked == 5, "acks")
+    s.process("w1").crash()
+    s.fabric.slow("b2", "c1", 0.1)
+    c = await s.recoverer()
+    s.expect(await s.recover(c, w.ledger), "not recovered")
+    s.expect(s.world.report.reached["liar convicted"] > 0, "the liar is not convicted")
+    assert c.client is not None
+    bookies = c.client.services.bookies
+    await s.world.join(s.process("c1"), bookies.refresh(), "refresh")
+    s.world.report.check("F21", all("b1" not in bookies.choose(2, 2, 2) for _ in range(20)), "a liar gets new ledgers")
+
+
+async def unrepaired(s: Script) -> None:
+    """F21 (3/3/2): b1 acknowledges what it does not store and denies it: repair, which wrote it, convicts it."""
+    await s.bookies(3)
+    lies(s, "b1", "drop", "deny")
+    w = await s.writer()
+    w.append(2)
+    await s.until(lambda: w.acked == 2, "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    c = await s.recoverer()
+    assert c.client is not None
+    await c.repair(c.client, w.ledger)
+    s.expect(s.world.report.reached["liar convicted"] > 0, "the liar is not convicted")
+
+
+async def rotten(s: Script) -> None:
+    """F21 (2/2/2): every answer of b1 has a changed bit under a MAC. That is damage, and convicts nobody."""
+    await s.bookies(2)
+    s.plan.digest = DigestType.MAC
+    s.fabric.tamperers["b1"] = Liar(s.world.rng, ("change",))
+    w = await s.writer()
+    w.append(3)
+    await s.until(lambda: w.acked == 3, "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    c = await s.recoverer()
+    assert c.client is not None
+    await c.repair(c.client, w.ledger)
+    s.expect(s.world.report.reached["liar convicted"] == 0, "damage is taken for a lie")

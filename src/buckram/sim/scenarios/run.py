@@ -57,6 +57,9 @@ SCENARIOS: dict[str, Scenario] = {
     "unstored": Scenario(absence.unstored, (3, 3, 2)),
     "promised": Scenario(absence.promised, (3, 2, 2)),
     "false-promise": Scenario(absence.false_promise, (3, 3, 2)),
+    "mixed": Scenario(absence.mixed, (2, 2, 2)),
+    "unrepaired": Scenario(absence.unrepaired, (3, 3, 2)),
+    "rotten": Scenario(absence.rotten, (2, 2, 2)),
     "slow-copies": Scenario(absence.slow_copies, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
 }

@@ -1,0 +1,131 @@
+"""Bookies that lie are convicted by repair and recovery, get no new ensembles, and can be pardoned; others are not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.readable_bookie import ReadableBookie, ReadableCluster, readable
+from tests.unit.scripted_bookie import eventually
+
+from buckram.client.client import Client
+from buckram.config import ClientConfig
+from buckram.core.conviction import Accused, Deed
+from buckram.errors import Code, NotEnoughBookies
+from buckram.metadata.accused import pardon, read_accused
+
+FAST = ClientConfig(speculative_read_ms=40.0, idle_lac_ms=0)
+
+
+async def ledger(client: Client, count: int = 6, *, close: bool = True) -> int:
+    writer = await client.create(ensemble="3/3/2", digest="mac")
+    await writer.append_many([b"payload %d" % i for i in range(count)])
+    await (writer.close() if close else writer.abandon())
+    return writer.ledger_id
+
+
+async def accused(cluster: ReadableCluster) -> list[Accused]:
+    return await read_accused(cluster.store)
+
+
+def swaps(bookie: ReadableBookie) -> None:
+    """It answers with the entry before the one that was asked for."""
+    honest = bookie.stored
+    bookie.stored = lambda led, entry: honest(led, entry - 1 if entry > 0 else entry)  # type: ignore[method-assign]
+
+
+def forgets(bookie: ReadableBookie) -> None:
+    """It acknowledges and stores nothing."""
+    bookie.stored = lambda led, entry: None  # type: ignore[method-assign]
+
+
+async def test_repair_convicts_who_shows_other_entries() -> None:
+    async with readable(4, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client)
+        liar = (await client.metadata(ledger_id)).last_fragment.ensemble[1]
+        swaps(cluster[liar])
+        await client.repair(ledger_id)
+        (one,) = await accused(cluster)
+        assert (one.bookie, one.verdict, one.evidence[0].deed) == (liar, "convicted", Deed.MIXED)
+        assert f"of ledger {ledger_id}" in str(one.evidence[0])
+
+
+async def test_recovery_convicts_who_shows_other_entries_and_closes_where_it_must() -> None:
+    async with readable(4, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client, close=False)
+        members = (await client.metadata(ledger_id)).last_fragment.ensemble
+        swaps(cluster[members[0]])
+        for name in members[1:]:
+            cluster[name].delay_s = lambda request: 0.05
+        async with client.recover(ledger_id) as reader:
+            assert reader.last_confirmed == 5
+        assert [(one.bookie, one.verdict) for one in await accused(cluster)] == [(members[0], "convicted")]
+
+
+async def test_repair_convicts_who_acknowledges_and_denies() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client)
+        forgets(cluster["b1"])
+        report = await client.repair(ledger_id)
+        assert not report.healthy
+        assert "bookie b1 acknowledged it and denies it" in report.problems[0]
+        (one,) = await accused(cluster)
+        assert (one.bookie, one.verdict, one.evidence[0].deed) == ("b1", "convicted", Deed.UNSTORED)
+
+
+async def test_who_came_back_without_its_data_meanwhile_is_no_liar() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client)
+        bookie = cluster["b1"]
+        forgets(bookie)
+        added = asyncio.Event()
+
+        def code(entry: int) -> Code:
+            added.set()
+            return Code.OK
+
+        async def reborn() -> None:
+            await added.wait()
+            bookie.incarnation = "2"
+            await bookie.register()
+
+        bookie.add_code = code
+        bookie.delay_s = lambda request: 0.2 if added.is_set() else 0.0
+        again = asyncio.create_task(reborn())
+        report = await client.repair(ledger_id)
+        await again
+        assert not report.healthy
+        assert await accused(cluster) == []
+
+
+async def test_damage_makes_nobody_a_liar() -> None:
+    async with readable(4, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client)
+        victim = (await client.metadata(ledger_id)).last_fragment.ensemble[0]
+        cluster[victim].bad = set(range(6))
+        await client.repair(ledger_id)
+        assert not any(one.convicted for one in await accused(cluster))
+
+
+async def test_the_convicted_get_no_new_ensembles_until_they_are_pardoned() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client)
+        forgets(cluster["b1"])
+        await client.repair(ledger_id)
+        bookies = client.services.bookies
+        await bookies.refresh()
+        assert bookies.read_order(("b1", "b0", "b2"))[-1] == "b1"
+        assert all("b1" not in bookies.choose(2, 2, 2) for _ in range(20))
+        assert bookies.replace(("b0",), {0: "b0"}) == {0: "b2"}
+        with pytest.raises(NotEnoughBookies):
+            await client.create(ensemble="3/3/2")
+        async with client.open(ledger_id) as reader:  # what is there stays readable
+            assert len(await reader.read_payloads(0, 5)) == 6
+        assert await pardon(cluster.store, "b1")
+        assert not await pardon(cluster.store, "b1")
+
+        def again() -> bool:
+            return "b1" not in bookies._convicted
+
+        await eventually(again, "the pardon is noticed by its watch")
+        await (await client.create(ensemble="3/3/2")).close()
