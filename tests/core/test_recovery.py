@@ -183,3 +183,18 @@ class TestWriteBack:
     def test_gaps_are_a_bug(self) -> None:
         with pytest.raises(InvariantViolation, match="R5"):
             WriteBack(1, metadata(), -1).add([entry(1)])
+
+
+class TestCopiesInFencingAnswers:
+    def test_they_win_over_denials_like_others(self) -> None:
+        reads = ForwardRead(1, metadata(), -1)
+        reads.shown(entry(0))
+        assert reads.next_reads(2) == [0, 1]
+        reads.decided(0, NO)
+        assert reads.take() == [entry(0)]
+        reads.shown(entry(2))
+        reads.decided(1, NO)
+        assert reads.take() == []
+        assert (reads.finished, reads.end) == (True, 0)
+        reads.shown(entry(1))
+        assert reads.take() == []

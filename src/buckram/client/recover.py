@@ -137,6 +137,9 @@ class _Attempt:
         self._error: BaseException | None = None
         self._promises = Promises(ledger_id)
         self._patience = _Patience()
+        self._forward: ForwardRead | None = None
+        self._shown: list[Entry] = []
+        """What fencing answers brought along: copies like others."""
         self._unheard = 0
         """Questions to members about the ledger as a whole that are not answered yet."""
 
@@ -201,6 +204,10 @@ class _Attempt:
             return Unknown(error)
         if isinstance(answer, Positive):
             self._promises.entry(bookie, answer.value)
+            if entry is None:
+                self._shown.append(answer.value)
+                if self._forward is not None:
+                    self._forward.shown(answer.value)
         return answer
 
     async def _sealed_lac(self, bookie: BookieId) -> None:
@@ -211,7 +218,9 @@ class _Attempt:
     # -- R5, R6 ------------------------------------------------------------------------------------------
 
     async def _copy_forward(self, start: EntryId) -> WriteBack:
-        reads = ForwardRead(self._ledger_id, self._metadata, start)
+        reads = self._forward = ForwardRead(self._ledger_id, self._metadata, start)
+        for entry in self._shown:
+            reads.shown(entry)
         back = WriteBack(self._ledger_id, self._metadata, start)
         sink = _Sink(
             back, self._progress, self._services,
@@ -235,8 +244,8 @@ class _Attempt:
                 self._promises.check_end(reads.end)
             ahead = max(_AHEAD_MIN, min(_AHEAD_MAX, _AHEAD_BYTES // largest)) - back.pending
             order = {bookie: rank for rank, bookie in enumerate(self._services.bookies.read_order(back.ensemble))}
-            for entry in reads.next_reads(max(ahead, 0)):
-                self._scope.spawn(self._decide(reads, entry, order), f"recovery read {entry}")
+            for wanted in reads.next_reads(max(ahead, 0)):
+                self._scope.spawn(self._decide(reads, wanted, order), f"recovery read {wanted}")
             ended = reads.finished and not back.pending
             if reads.denied or (ended and not self._heard_all()):
                 if not await self._patience.wait(self._progress):

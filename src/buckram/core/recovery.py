@@ -109,8 +109,12 @@ class ForwardRead:
     def decided(self, entry: EntryId, outcome: Answer[Entry]) -> None:
         """The race of `entry` ended."""
         self._races.pop(entry, None)
-        if entry >= self._next_taken and not self.finished:
+        if entry >= self._next_taken and not self.finished and not isinstance(self._outcomes.get(entry), Positive):
             self._outcomes[entry] = outcome
+
+    def shown(self, entry: Entry) -> None:
+        """A verified copy came otherwise, in a fencing answer: as good as one that was asked for."""
+        self.decided(entry.entry_id, Positive(entry))
 
     @property
     def end(self) -> EntryId:

@@ -196,6 +196,7 @@ class World:
     def store(self, process: Process, rng: random.Random) -> TreeStore:
         """A session of that process with the life's metadata store."""
         store, self.sessions[process.name] = self.stores.open(process, rng)
+        self.judge.watch_writes(store, process.name)
         return store
 
     async def join(self, process: Process, coro: Coroutine[Any, Any, T], name: str | None = None) -> T:

@@ -26,6 +26,8 @@ class _Heard:
     answered: dict[tuple[EntryId, BookieId], bool] = field(default_factory=dict)
     lac: EntryId = -1
     source: str = ""
+    decided: bool = False
+    """It has asked for the close."""
 
 
 class Absence(Checker):
@@ -42,19 +44,25 @@ class Absence(Checker):
         if not self.facts.recovering.get((client, ledger.ledger)):
             self._heard[client, ledger.ledger] = _Heard(self._now())
 
+    def close_begins(self, ledger: LedgerFacts, client: str) -> None:
+        heard = self._heard.get((client, ledger.ledger))
+        if heard is not None:
+            heard.decided = True
+
     def answer_delivered(self, answer: Answer) -> None:
         request = answer.request
         if request is None or not (request.fence or request.kind == "read_lac"):
             return
         ledger, heard = self.facts.ledgers.get(request.ledger), self._heard.get((request.client, request.ledger))
-        if ledger is None or heard is None:
+        if ledger is None or heard is None or heard.decided:
             return
         if request.entry >= 0:
             heard.answered[request.entry, request.bookie] = True
         for body in answer.bodies if answer.code is Code.OK else ():
             found = ledger.open(request.entry if request.entry >= 0 else None, body)
             if found is not None:
-                heard.copies.setdefault(found[0], request.bookie)
+                if request.fence:
+                    heard.copies.setdefault(found[0], request.bookie)
                 self._promise(heard, found[1], request.bookie)
         if answer.lac_packet is not None and ledger.digest is not None:
             try:

@@ -10,6 +10,7 @@ from buckram.core.metadata_codec import parse
 from buckram.errors import BuckramError, Code
 from buckram.metadata.accused import CONVICTED
 from buckram.metadata.layout import ClusterLayout, Layout
+from buckram.metadata.store import TreeStore
 from buckram.seams import KeyValue
 from buckram.sim.checkers.absence import Absence
 from buckram.sim.checkers.base import Checker, Insert, ReadResult
@@ -23,7 +24,7 @@ from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.safety import Content, Durability, Metadata, Order
 from buckram.sim.checkers.wire import Answer, Request, Wire, WireEvents
 from buckram.sim.pace import Pace
-from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerState
+from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,18 @@ class Judge:
         for checker in self.checkers:
             checker.recovery_begins(ledger, client)
         self._count(self.facts.recovering, client, ledger_id, 1)
+
+    def watch_writes(self, store: TreeStore, client: str) -> None:
+        """Know when a client asks for a ledger to be closed, which may be long before it is."""
+        write = store.write_ledger
+
+        async def watched(ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
+            if metadata.closed:
+                for checker in self.checkers:
+                    checker.close_begins(self.facts.ledger(ledger_id), client)
+            return await write(ledger_id, metadata, version)
+
+        store.write_ledger = watched  # type: ignore[method-assign]  # this one only
 
     def recovery_ends(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:
         """`last` is None where it failed."""
