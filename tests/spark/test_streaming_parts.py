@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from tests.spark.reading import live_reader, numbered, readable, rows, write
+from tests.spark.reading import STREAM_NAMES, live_reader, numbered, readable, rows, schema, write
 
 from buckram import sync
 from buckram.core.stream_errors import NoSuchStream
 from buckram.errors import InvalidArgument
 from buckram.spark.clients import close_connections
+from buckram.spark.columns import STREAM_COLUMNS, Shape
 from buckram.spark.cursor import cursor_moves
-from buckram.spark.planning import NotReadable, RecordsLost
-from buckram.spark.stream_live import positions
+from buckram.spark.planning import NotReadable, RecordsLost, StreamOptions
+from buckram.spark.stream_live import LiveReader, positions
 from buckram.testing import ThreadedCluster
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -223,6 +224,43 @@ def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(cluster: Threa
     write(cluster.uri, stream, numbered(30))
     with pytest.raises(RecordsLost, match="deleted and made anew"):
         strict.batch()
+    assert [offset for batch in lax.offsets() for offset in batch] == list(range(30))
+
+
+class OldRun(Run):
+    """As PySpark 4.0 and 4.1 drive a source: it is not told the start when it is asked for the end."""
+
+    def __init__(self, uri: str, **options: object) -> None:
+        given = {"metadata": uri, **{key: str(value) for key, value in options.items()}}
+        parsed = StreamOptions.parse(given, "stream")
+        self.reader = LiveReader(parsed, Shape.of(schema(*STREAM_NAMES), STREAM_COLUMNS))
+        self.start = _json(self.reader.initialOffset())
+
+    def batch(self) -> list[dict[str, Any]] | None:
+        end = _json(self.reader.latestOffset())
+        if json.dumps(end) == json.dumps(self.start):
+            return None
+        found = rows(self.reader, self.reader.partitions(self.start, end))
+        self.before, self.start = self.start, end
+        return found
+
+
+def test_an_old_pyspark_notices_a_source_that_was_deleted_or_made_anew(cluster: ThreadedCluster, stream: str) -> None:
+    """A deleted source passed silently, one that was made anew lost its first records."""
+    write(cluster.uri, stream, numbered(20))
+    write(cluster.uri, f"{stream}-other", numbered(1))
+    both = {"subscribePattern": f"{stream}.*", **EARLIEST}
+    strict, late = OldRun(cluster.uri, **both), OldRun(cluster.uri, **both)
+    lax = OldRun(cluster.uri, failOnDataLoss="false", **both)
+    for run in (strict, late, lax):
+        assert sum(map(len, run.offsets())) == 21
+    with sync.connect(cluster.uri) as client:
+        client.namespace().delete(stream)
+    with pytest.raises(RecordsLost, match="the stream was deleted"):
+        strict.batch()
+    write(cluster.uri, stream, numbered(30))
+    with pytest.raises(RecordsLost, match="deleted and made anew"):
+        late.batch()
     assert [offset for batch in lax.offsets() for offset in batch] == list(range(30))
 
 

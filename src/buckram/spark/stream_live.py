@@ -99,11 +99,13 @@ class Live:
     async def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The work between two offsets: the same records whenever and wherever it is asked. RecordsLost."""
         before, uids, now = positions(start), dict(start.get(UIDS, {})), dict(end.get(UIDS, {}))
-        # One that was made anew begins with the next batch: this one has only brought it into the offset.
+        await self._compared(before, uids, now)
+        # One that was made anew has no start in this batch. Where the end is known from limits (PySpark 4.2) it is its
+        # earliest record, so this batch has only brought it into the offset; else all that is there is read now.
+        begins = {name: before[name] for name in before if uids.get(name, now.get(name)) == now.get(name)}
         ranges = {
-            name: (before.get(name), stop) for name, stop in positions(end).items()
-            if before.get(name, -1) < stop and uids.get(name, now.get(name)) == now.get(name)
-        }  # fmt: skip
+            name: (begins.get(name), stop) for name, stop in positions(end).items() if begins.get(name, -1) < stop
+        }
         # What this very trigger has seen goes far enough; a replay looks anew.
         seen = {name: self._seen[name] for name, (_, stop) in ranges.items() if self._reaches(name, stop)}
         looks = seen | await self._planner.looks([name for name in ranges if name not in seen], may_miss=True)
@@ -121,6 +123,19 @@ class Live:
         return await self._planner.partitions([w for w in wanted if w.first < w.stop], self._options)
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    async def _compared(self, before: Mapping[str, int], uids: Mapping[str, str], now: Mapping[str, str]) -> None:
+        """Streams that were deleted, or made anew, between the two offsets of a batch: PySpark 4.0 and 4.1 do not tell
+        the start when they ask for the end, so that this is the first place where it can be noticed."""
+        for name, uid in uids.items():
+            if name in now and now[name] != uid:
+                self._lost(RecordsLost(name, before[name], None, "the stream was deleted and made anew"))
+        missing = [name for name in before if uids and name not in now]
+        if missing:
+            names = await self._planner.names(self._options)
+            for name in missing:
+                if name in names or self._options.pattern is not None:
+                    self._lost(RecordsLost(name, before[name], None, "the stream was deleted"))
 
     def _reaches(self, name: str, stop: int) -> bool:
         look = self._seen.get(name)
