@@ -34,6 +34,7 @@ from buckram.core.stream_errors import (
     StreamError,
     StreamExists,
     TxidOutOfOrder,
+    UnknownQuery,
     WriterExists,
     WriterFailed,
     WriterLost,
@@ -109,7 +110,8 @@ __all__ = [
     "ProducerForgotten", "ReadFailed",
     "Reader", "Record", "RecordTooLarge", "RecoveryFailed", "RepairReport", "RequestTimeout", "StaleTransaction",
     "StreamEnded", "StreamError", "StreamExists", "StreamInfo", "StreamReader", "StreamWriter", "Tail",
-    "TxidOutOfOrder", "Unauthorized", "VersionConflict", "WriteFailed", "Writer", "WriterExists", "WriterFailed",
+    "TxidOutOfOrder", "Unauthorized", "UnknownQuery", "VersionConflict", "WriteFailed", "Writer", "WriterExists",
+    "WriterFailed",
     "WriterLost", "connect",
 ]  # fmt: skip
 

@@ -118,8 +118,8 @@ PUBLIC_NAMES = [
     "ProducerForgotten", "ReadFailed",
     "Reader", "Record", "RecordTooLarge", "RecoveryFailed", "RepairReport", "RequestTimeout", "StaleTransaction",
     "StreamEnded", "StreamError", "StreamExists", "StreamInfo", "StreamReader", "StreamWriter", "Tail",
-    "TxidOutOfOrder", "Unauthorized", "VersionConflict", "WriteFailed", "Writer", "WriterExists", "WriterFailed",
-    "WriterLost", "connect",
+    "TxidOutOfOrder", "Unauthorized", "UnknownQuery", "VersionConflict", "WriteFailed", "Writer", "WriterExists",
+    "WriterFailed", "WriterLost", "connect",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from buckram.core.stream_errors import (
     RecordTooLarge,
     StaleTransaction,
     StreamError,
+    UnknownQuery,
 )
 from buckram.core.stream_names import stream_name
 from buckram.errors import BuckramError, InvalidArgument
@@ -225,6 +226,43 @@ def test_a_reset_checkpoint_is_loud_and_a_replaced_query_is_out(
     assert values(cluster, stream) == [b"q1.0", b"q1.1", b"q1.2", b"q2.0", b"q2.1", b"q2.2"]
 
 
+def test_a_sink_stream_that_was_deleted_between_two_runs(cluster: ThreadedCluster, stream: str) -> None:
+    """The query went on with its next batch in an empty stream, and succeeded: 50 of 1,050 rows were left."""
+    create(cluster, stream)
+    for number in (0, 1):
+        commit(cluster, stream, "q1", number, [b"%d" % number])
+    with sync.connect(cluster.uri) as client:
+        client.namespace().delete(stream_name(stream).stream)
+    for made_anew in (lambda: streaming(cluster, stream, createStream="true"), lambda: None):
+        made_anew()
+        with pytest.raises(UnknownQuery, match="comes with batch 2, and none of its batches before was published here"):
+            commit(cluster, stream, "q1", 2, [b"2"], createStream="true")
+    assert values(cluster, stream) == []
+    commit(cluster, stream, "q1", 2, [b"2"], onCheckpointReset="newEpoch")
+    commit(cluster, stream, "q1", 3, [b"3"])
+    assert values(cluster, stream) == [b"2", b"3"]
+
+
+def test_an_empty_first_batch_is_recorded(cluster: ThreadedCluster, stream: str) -> None:
+    create(cluster, stream)
+    commit(cluster, stream, "q1", 0, [])
+    commit(cluster, stream, "q1", 1, [])
+    commit(cluster, stream, "q1", 2, [b"2"])
+    assert values(cluster, stream) == [b"2"]
+    with pytest.raises(UnknownQuery):
+        commit(cluster, stream, "q2", 1, [b"x"], checkpointlocation="/other")
+
+
+def test_a_query_that_could_not_be_told_from_its_successor_is_refused(cluster: ThreadedCluster, stream: str) -> None:
+    """The place of its checkpoint comes from Spark's configuration, which a sink is not told: 2,000 rows of 1,000."""
+    create(cluster, stream)
+    given = {"metadata": cluster.uri, "stream": stream}
+    with pytest.raises(InvalidArgument, match='neither "checkpointLocation" nor "txnAppId"'):
+        stream_writer(given, schema(VALUE), False)
+    for one in ({"txnAppId": "orders"}, {"checkpointLocation": "/here"}):
+        stream_writer({**given, **one}, schema(VALUE), False)
+
+
 def test_two_drivers_of_one_query(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     drivers = [micro_batch(cluster, stream, "q", 0, [b"a"], [b"b"]) for _ in range(2)]
@@ -288,7 +326,7 @@ def test_wrong_columns(cluster: ThreadedCluster, stream: str, ddl: str, said: st
 
 
 def test_wrong_options(cluster: ThreadedCluster, stream: str) -> None:
-    given = {"metadata": cluster.uri, "stream": stream}
+    given = {"metadata": cluster.uri, "stream": stream, "checkpointLocation": f"/{stream}"}
     value = schema(VALUE)
     with pytest.raises(InvalidArgument, match=r'mode\("append"\)'):
         batch_writer(given, value, True)
@@ -305,7 +343,7 @@ def test_wrong_options(cluster: ThreadedCluster, stream: str) -> None:
             with pytest.raises(InvalidArgument, match=said):
                 make({**given, **wrong}, value, False)
         with pytest.raises(InvalidArgument, match='"stream" is missing'):
-            make({"metadata": cluster.uri}, value, False)
+            make({"metadata": cluster.uri, "checkpointLocation": "/x"}, value, False)
         with pytest.raises(InvalidArgument, match="2 streams to write"):
             make({"metadata": cluster.uri, "path": "a,b"}, value, False)
     for alone in ({"txnAppId": "a"}, {"txnVersion": "1"}):

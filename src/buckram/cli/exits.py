@@ -35,7 +35,7 @@ _REFUSED = (
     errors.WrongCluster, stream_errors.StreamExists, stream_errors.NamespaceExists, stream_errors.NamespaceNotEmpty,
     stream_errors.StreamEnded, stream_errors.WriterLost, stream_errors.LedgerOfStream, stream_errors.RecordTooLarge,
     stream_errors.CursorMoved, stream_errors.TxidOutOfOrder, stream_errors.ProducerForgotten,
-    stream_errors.OutOfOrderSequence,
+    stream_errors.OutOfOrderSequence, stream_errors.UnknownQuery,
 )  # fmt: skip
 
 

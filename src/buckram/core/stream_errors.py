@@ -210,6 +210,20 @@ class CheckpointReset(StreamError):
         self.recorded_query, self.recorded, self.out = recorded_query, recorded, out
 
 
+class UnknownQuery(StreamError):
+    """A streaming query brings a later batch to a stream that has none of its earlier ones. Nothing was published."""
+
+    def __init__(self, stream: str, query: str, version: int) -> None:
+        super().__init__(
+            stream,
+            f"query {query} comes with batch {version}, and none of its batches before was published here: the stream "
+            "was deleted and made anew, or the query wrote another one, or nothing for 30 days. Begin with a new "
+            "checkpoint to write everything again; or, if the batches that come now are all that shall be here, set "
+            "onCheckpointReset=newEpoch; nothing was written",
+        )
+        self.query, self.version = query, version
+
+
 class InvalidSegment(StreamError, InvalidArgument):
     """A ledger that cannot become a segment of the stream. Nothing was published."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from buckram.core.stream_errors import CheckpointReset, StaleTransaction
+from buckram.core.stream_errors import CheckpointReset, StaleTransaction, UnknownQuery
 from buckram.core.stream_head import Transaction
 from buckram.errors import InvalidArgument
 
@@ -56,6 +56,13 @@ def settled(name: str, known: Mapping[str, Transaction], step: StepId) -> Transa
         application, done = next(iter(others.items()))
         raise CheckpointReset(name, application, step.query, step.version, done.query, done.version)
     return None
+
+
+def check_known(name: str, known: Mapping[str, Transaction], step: StepId) -> None:
+    """UnknownQuery: a query with a later batch, whose batch 0, which is recorded even when it is empty, is not here:
+    this is not the stream that it wrote."""
+    if step.query and step.version > 0 and not step.new_epoch and newest(known, step.application, step.query) is None:
+        raise UnknownQuery(name, step.query, step.version)
 
 
 def decided(known: Mapping[str, Transaction], application: str, query: str, version: int) -> bool:
@@ -112,4 +119,7 @@ def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:
     del kept[oldest]
 
 
-__all__ = ["APPLICATION_KEPT_US", "MAX_APPLICATIONS", "ONCE", "StepId", "decided", "newest", "recorded", "settled"]
+__all__ = [
+    "APPLICATION_KEPT_US", "MAX_APPLICATIONS", "ONCE", "StepId", "check_known", "decided", "newest", "recorded",
+    "settled",
+]  # fmt: skip

@@ -98,6 +98,12 @@ def _stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bo
     settings, given = _settings(options, schema)
     if "txnVersion" in given:
         raise InvalidArgument('option "txnVersion" is for batch jobs: a streaming query counts its batches itself')
+    if not settings.identity.application and not settings.identity.place:
+        raise InvalidArgument(
+            'neither "checkpointLocation" nor "txnAppId" is among the options of this sink, so that a checkpoint which '
+            "was deleted or replaced could not be noticed and its rows were written twice: set one of them (Spark does "
+            "not tell a sink what spark.sql.streaming.checkpointLocation says)"
+        )
     # Who writes is known to tasks only; this finds what is wrong with the stream.
     connection(settings.metadata).run(lambda client: _planned(client, settings, StepId("planning", 0)))
     return StreamWriter(settings)

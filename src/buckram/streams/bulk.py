@@ -23,7 +23,7 @@ from buckram.core.stream_errors import InvalidSegment, StreamError
 from buckram.core.stream_head import Head, Summary, Transaction
 from buckram.core.stream_names import StreamName, check_name, owner_of
 from buckram.core.stream_policy import Policy
-from buckram.core.stream_transactions import StepId, newest, settled
+from buckram.core.stream_transactions import StepId, check_known, newest, settled
 from buckram.errors import InvalidArgument, NoSuchKey, VersionConflict
 from buckram.seams import KeyOp
 from buckram.streams import records
@@ -169,8 +169,12 @@ class Bulk:
 
     def foreseen(self, *, seal_live: bool = False) -> bool:
         """Whether there is anything to do, as of when this step was opened: False, it was published before. Raises what
-        `publish` would: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded."""
-        return check_publishable(self.stream, self._head, self._step, seal_live=seal_live)
+        `publish` would: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded; and UnknownQuery, where a query's
+        first batch is not here."""
+        if not check_publishable(self.stream, self._head, self._step, seal_live=seal_live):
+            return False
+        check_known(self.stream, self._head.transactions, self._step)
+        return True
 
     async def published(self) -> Transaction | None:
         """What this version was published as; None if it was not. StaleTransaction is `publish`'s to raise."""
