@@ -18,7 +18,6 @@ from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape
 from buckram.spark.options import LedgerRange, Position, some_ledgers, values
 from buckram.spark.planning import (
     Backlog,
-    Bounds,
     Extent,
     LedgerExtent,
     LedgerOptions,
@@ -124,7 +123,7 @@ def test_defaults_are_those_of_kafkas_source() -> None:
     read, stream = parse(), StreamOptions.parse(MINIMAL, "stream")
     assert (read.starting, read.ending) == (Position("earliest"), Position("latest"))
     assert stream.starting == Position("latest")
-    assert (read.fail_on_loss, read.headers, read.pushdown) == (True, False, False)
+    assert (read.fail_on_loss, read.headers) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -259,16 +258,6 @@ def test_a_big_ledger_becomes_pieces_of_the_asked_size() -> None:
     cut = ledger_slices([LedgerExtent(7, 999, 1_000_000)], LedgerOptions("", None, partition_bytes=100_000))
     assert len(cut) == 10
     assert cut[0] == LedgerSlice(7, 0, 99)
-
-
-def test_filters_narrow() -> None:
-    bounds = Bounds()
-    for column, operator, value in (
-        ("offset", ">=", 10), ("offset", ">", 11), ("offset", "<=", 90), ("stream", "in", ["a", "b"]),
-        ("stream", "=", "b"), ("append_time", "<", 500), ("value", "=", b"x"), ("offset", "!", 3),
-    ):  # fmt: skip
-        bounds = bounds.narrowed(column, operator, value)
-    assert bounds == Bounds(12, 91, None, 500, ("b",))
 
 
 def test_spark_discovers_the_source_by_its_module_name() -> None:

@@ -300,20 +300,8 @@ def test_an_empty_partition_of_sparks_has_no_rows(cluster: ThreadedCluster, stre
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_filters_narrow_what_is_read(cluster: ThreadedCluster, stream: str) -> None:
-    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, StringContains
-
-    write(cluster.uri, stream, numbered(50), numbered(50))
-    write(cluster.uri, f"{stream}-2", numbered(50))
-    both = f"{stream},{stream}-2"
-    assert "pushFilters" not in vars(type(batch_reader(cluster.uri, subscribe=both)))
-    reader = batch_reader(cluster.uri, "stream", "offset", subscribe=both, pushdown="true")
-    wanted = [
-        GreaterThanOrEqual(("offset",), 40), LessThan(("offset",), 60), EqualTo(("stream",), stream),
-        StringContains(("stream",), "x"), LessThan(("append_time",), datetime(2100, 1, 1, tzinfo=UTC)),
-    ]  # fmt: skip
-    assert list(reader.pushFilters(wanted)) == wanted  # Spark applies all of them again
-    assert [row["offset"] for row in rows(reader)] == list(range(40, 60))
-    late = batch_reader(cluster.uri, "offset", subscribe=both, pushdown="true")
-    late.pushFilters([GreaterThanOrEqual(("append_time",), datetime(2100, 1, 1, tzinfo=UTC))])
-    assert late.partitions() == []
+def test_filters_are_sparks_alone(cluster: ThreadedCluster, stream: str) -> None:
+    write(cluster.uri, stream, numbered(1))
+    assert "pushFilters" not in vars(type(batch_reader(cluster.uri, subscribe=stream)))
+    with pytest.raises(InvalidArgument, match=r"'pushdown' was dropped: .*startingOffsets"):
+        batch_reader(cluster.uri, subscribe=stream, pushdown="true")

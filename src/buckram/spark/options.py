@@ -215,8 +215,6 @@ OPTIONS: tuple[Option, ...] = (
     Option("localReads", READS, "true", "Executors read the log files of bookies that run on their machine as the same "
            "user, at the places that the bookie names; the digests are checked as ever", a_flag),
     Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
-    Option("pushdown", READ, "false", "Filters on `offset`, `append_time` and `stream` narrow what is read; needs "
-           "Spark 4.1, `spark.sql.python.filterPushdown.enabled=true` and a frame of its own for each query", a_flag),
     Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records in a micro-batch", a_number(1)),
     Option("maxBytesPerTrigger", STREAM, None, "At most about so many bytes in a micro-batch", a_size),
     Option("cursor", STREAM, None, "This durable cursor of each stream moves as batches complete", a_cursor),
@@ -239,6 +237,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),
 )  # fmt: skip
 
+DROPPED: Mapping[str, str] = {
+    "pushdown": "PySpark keeps what the filters of a frame's first query left for all later ones, so rows were missing; "
+    "startingOffsets, endingOffsets, startingTimestamp and endingTimestamp say safely what to read",
+}
+"""Options of earlier versions by their names in small letters, and why they are gone."""
+
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -257,6 +261,8 @@ def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
         elif option is not None:
             others = " and ".join(ROLE_NAMES[role] for role in option.roles)
             raise InvalidArgument(f'option "{option.name}" is for {others} only; leave it out here')
+        elif name in DROPPED:
+            raise InvalidArgument(f"option {key!r} was dropped: {DROPPED[name]}")
         elif name not in SPARKS_OWN and not name.startswith("option."):  # a table's options come twice
             raise InvalidArgument(f"unknown option {key!r}; known here: {', '.join(o.name for o in takes)}")
     if "metadata" not in found:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from buckram.core.stream_errors import StreamError
 from buckram.errors import InvalidArgument
@@ -18,7 +17,7 @@ _SELECTORS = ("subscribe", "subscribePattern", "streams", "path")
 _LEDGER_OPTIONS = ("ledgers", "ledger", "firstEntry", "lastEntry", "password")
 _STREAM_OPTIONS = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "includeHeaders", "minPartitions",
-    "pushdown", "failOnDataLoss",
+    "failOnDataLoss",
 )  # fmt: skip
 
 
@@ -109,7 +108,6 @@ class StreamOptions:
     headers: bool = False
     partition_bytes: int = 64 * MIB
     min_partitions: int = 1
-    pushdown: bool = False
     max_offsets: int | None = None
     max_bytes: int | None = None
     cursor: str | None = None
@@ -133,7 +131,7 @@ class StreamOptions:
             found["metadata"], streams, found.get("subscribePattern"), starting, ending,
             _microseconds(found.get("startingTimestamp")), _microseconds(found.get("endingTimestamp")),
             found["failOnDataLoss"], found["includeHeaders"], found["maxPartitionBytes"], found.get("minPartitions", 1),
-            bool(found.get("pushdown")), found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger"),
+            found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger"),
             found.get("cursor"), found["localReads"],
         )  # fmt: skip
 
@@ -224,55 +222,6 @@ def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> li
     if len(sizes) > begin:
         found.append(range(begin, len(sizes)))
     return found
-
-
-# -- filters ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What filters leave of a read: offsets and append times (microseconds UTC) from..below, and stream names."""
-
-    first: int = 0
-    stop: int | None = None
-    first_time: int | None = None
-    stop_time: int | None = None
-    streams: tuple[str, ...] | None = None
-
-    def narrowed(self, column: str, operator: str, value: Any) -> Bounds:
-        """With one more condition, `column operator value` (one of = < <= > >=, or `in`); others change nothing."""
-        if column == "stream" and operator in ("=", "in"):
-            names = tuple(value) if operator == "in" else (value,)
-            kept = names if self.streams is None else tuple(name for name in self.streams if name in names)
-            return replace(self, streams=kept)
-        if column == "offset":
-            low, high = _interval(operator, value)
-            return replace(
-                self, first=max(self.first, low if low is not None else 0), stop=_least(self.stop, high)
-            )
-        if column == "append_time":
-            low, high = _interval(operator, value)
-            return replace(
-                self, first_time=_most(self.first_time, low), stop_time=_least(self.stop_time, high)
-            )
-        return self
-
-
-def _interval(operator: str, value: int) -> tuple[int | None, int | None]:
-    """Lowest wanted, and lowest unwanted above it."""
-    intervals: dict[str, tuple[int | None, int | None]] = {
-        "=": (value, value + 1), ">": (value + 1, None), ">=": (value, None), "<": (None, value),
-        "<=": (None, value + 1),
-    }  # fmt: skip
-    return intervals.get(operator, (None, None))
-
-
-def _least(a: int | None, b: int | None) -> int | None:
-    return min((n for n in (a, b) if n is not None), default=None)
-
-
-def _most(a: int | None, b: int | None) -> int | None:
-    return max((n for n in (a, b) if n is not None), default=None)
 
 
 # -- ledgers ----------------------------------------------------------------------------------------------

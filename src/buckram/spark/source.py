@@ -53,11 +53,10 @@ class BuckramDataSource(DataSource):
                 from buckram.spark.ledger_read import LedgerReader
 
                 return LedgerReader(LedgerOptions.parse(self.options), Shape.of(schema, LEDGER_COLUMNS))
-            from buckram.spark import stream_batch
+            from buckram.spark.stream_batch import StreamBatchReader
 
             options = StreamOptions.parse(self.options, "read")
-            kind = stream_batch.FilteringStreamReader if options.pushdown else stream_batch.StreamBatchReader
-            return kind(options, self._shape(schema, options))
+            return StreamBatchReader(options, self._shape(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
