@@ -134,6 +134,21 @@ def test_batches_are_limited_by_records(cluster: ThreadedCluster, stream: str) -
     assert whole.offsets() == [list(range(50))]
 
 
+def test_small_streams_share_limits_and_tasks(cluster: ThreadedCluster, stream: str) -> None:
+    """A limit of 10 over 60 streams gave 60 rows in 60 tasks."""
+    names = [f"{stream}-{n:02}" for n in range(60)]
+    for name in names:
+        write(cluster.uri, name, numbered(3))
+    run = Run(cluster.uri, subscribe=",".join(names), maxOffsetsPerTrigger=10, **EARLIEST)
+    batches = [run.batch() or [] for _ in range(18)]
+    assert [len(batch) for batch in batches] == [10] * 18
+    assert len({row["stream"] for batch in batches[:6] for row in batch}) == 60
+    assert run.batch() is None
+    whole = Run(cluster.uri, subscribe=",".join(names), **EARLIEST)
+    assert len(whole.batch() or []) == 180
+    assert len(whole.reader.partitions({**whole.before}, whole.start)) <= 8
+
+
 def test_batches_are_limited_by_bytes(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, [b"x" * 1000] * 40, [b"x" * 1000] * 40)
     run = Run(cluster.uri, subscribe=stream, maxBytesPerTrigger="20k", **EARLIEST)

@@ -238,7 +238,7 @@ OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 DROPPED: Mapping[str, str] = {
-    "pushdown": "PySpark keeps what the filters of a frame's first query left for all later ones, so rows were missing; "
+    "pushdown": "PySpark keeps what the filters of a frame's first query left, also for later ones, which lacked rows; "
     "startingOffsets, endingOffsets, startingTimestamp and endingTimestamp say safely what to read",
 }
 """Options of earlier versions by their names in small letters, and why they are gone."""

@@ -160,11 +160,27 @@ class Backlog:
     end: int
 
 
-def share(limit: int, backlogs: Sequence[Backlog]) -> dict[str, int]:
-    """How many of `limit` records (or bytes) each stream may give, by its part of all records that wait; at least one
-    where any wait."""
-    total = sum(max(b.end - b.start, 0) for b in backlogs)
-    return {b.stream: max(1, limit * (b.end - b.start) // total) if b.end > b.start else 0 for b in backlogs}
+def share(limit: int, backlogs: Sequence[Backlog], turn: int = 0) -> dict[str, int]:
+    """How many of `limit` records (or bytes) each stream may give, by its part of all records that wait; together not
+    more than `limit`.
+
+    At least one where any wait. Where more streams wait than that allows, `turn`, which grows with what was read, says
+    with which one this batch begins, so that it is everybody's turn.
+    """
+    shares = dict.fromkeys((b.stream for b in backlogs), 0)
+    waiting = [b for b in backlogs if b.end > b.start]
+    if len(waiting) >= limit:
+        begin = turn % len(waiting) if waiting else 0
+        return shares | {b.stream: 1 for b in (waiting[begin:] + waiting[:begin])[:limit]}
+    total = sum(b.end - b.start for b in waiting)
+    shares |= {b.stream: max(1, limit * (b.end - b.start) // total) for b in waiting}
+    over = sum(shares.values()) - limit
+    for stream in sorted(shares, key=lambda stream: -shares[stream]):
+        if over <= 0:
+            break
+        less = min(over, shares[stream] - 1)
+        shares[stream], over = shares[stream] - less, over - less
+    return shares
 
 
 # -- cutting ----------------------------------------------------------------------------------------------
@@ -204,14 +220,15 @@ def enough(extents: Sequence[Extent], size: int, min_partitions: int) -> int:
 
 
 def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> list[range]:
-    """Put neighbours of one stream together up to about `size` bytes: ranges of indices into `sizes` (stream, bytes).
+    """Put neighbours together up to about `size` bytes: ranges of indices into `sizes` (stream, bytes). Small streams
+    share a partition, else each would cost a task.
 
     Never fewer partitions than `min_partitions`, if there are as many pieces.
     """
     found: list[range] = []
     begin, filled, spare = 0, 0, len(sizes) - min_partitions
-    for at, (stream, weight) in enumerate(sizes):
-        joins = at > begin and sizes[begin][0] == stream and filled + weight <= size and spare > 0
+    for at, (_, weight) in enumerate(sizes):
+        joins = at > begin and filled + weight <= size and spare > 0
         if joins:
             spare -= 1
             filled += weight

@@ -84,7 +84,7 @@ class Live:
                 ends[name] = max(reach, begin)
                 backlogs.append(Backlog(name, max(begin, look.earliest), ends[name]))
         if limited:
-            ends.update(await self._limited(looks, backlogs))
+            ends.update(await self._limited(looks, backlogs, sum(before.values())))
         return self._offset(ends, _uids(looks))
 
     async def newest(self) -> Offset:
@@ -156,15 +156,17 @@ class Live:
             raise error
         log.warning("%s", error)
 
-    async def _limited(self, looks: Mapping[str, Look], backlogs: list[Backlog]) -> dict[str, int]:
+    async def _limited(self, looks: Mapping[str, Look], backlogs: list[Backlog], turn: int) -> dict[str, int]:
         options, ends = self._options, {b.stream: b.end for b in backlogs}
         if options.max_offsets is not None:
-            shares = share(options.max_offsets, backlogs)
+            shares = share(options.max_offsets, backlogs, turn)
             ends = {b.stream: min(ends[b.stream], b.start + shares[b.stream]) for b in backlogs}
         if options.max_bytes is not None:
-            shares = share(options.max_bytes, backlogs)
+            shares = share(options.max_bytes, backlogs, turn)
             for b in backlogs:
-                if b.end > b.start:
+                if not shares[b.stream]:
+                    ends[b.stream] = b.start
+                elif b.end > b.start:
                     reach = await self._planner.reach(looks[b.stream], b.start, b.end, shares[b.stream])
                     ends[b.stream] = min(ends[b.stream], reach)
         return ends
