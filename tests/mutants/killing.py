@@ -95,10 +95,11 @@ def serve() -> None:
 
 
 def _load() -> None:
-    import pytest  # noqa: F401
-    import pytest_asyncio  # noqa: F401
+    import hypothesis.strategies  # noqa: F401
+    import pytest_asyncio.plugin  # noqa: F401
 
     import buckram.client.client
+    import buckram.metadata.zookeeper.kazoo_session
     import buckram.sim.cluster
     import buckram.sim.streams.life
     import buckram.streams.namespace

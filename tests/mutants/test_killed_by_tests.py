@@ -55,3 +55,14 @@ def test_an_edit_whose_words_are_gone_is_no_bug_that_survives() -> None:
     with pytest.raises(StaleEdit, match="0 times"), gone():
         pass
     assert "0 times" in stale(gone)
+
+
+def _twice(text: str) -> str:
+    return "(" + text + ")"
+
+
+def test_two_edits_of_one_function_are_both_in_it() -> None:
+    where = f"{__name__}:_twice"
+    with edited((where, '"("', '"["'), (where, '")"', '"]"'))():
+        assert _twice("a") == "[a]"
+    assert _twice("a") == "(a)"

@@ -88,6 +88,100 @@ MUTANTS = (
         ("tests/unit/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
+        "commit-open-first", "what arrives meanwhile is written before what was closed",
+        edited((
+            "buckram.bookie.commit:GroupCommit._flush",
+            "group = self._closed.popleft()",
+            "group = self._closed.pop()",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",),
+    ),
+    TestMutant(
+        "commit-open-behind", "while blocks are closed an answer waits for those only, not for the open one",
+        edited((
+            "buckram.bookie.commit:GroupCommit.after_durable",
+            "elif self._open is not None",
+            "elif self._open is not None and not self._closed",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",),
+    ),
+    TestMutant(
+        "commit-overlaps", "a block is written while another is on its way",
+        edited((
+            "buckram.bookie.commit:GroupCommit._flush",
+            "if self._in_flight is not None or self.failed is not None:",
+            "if self.failed is not None:",
+        ), (
+            "buckram.bookie.commit:GroupCommit.kick",
+            "if self._in_flight is None:",
+            "if True:",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",),
+    ),
+    TestMutant(
+        "commit-written-early", "file reads are allowed for what is in flight",
+        edited((
+            "buckram.bookie.commit:GroupCommit.written",
+            "(self._in_flight, *self._closed, self._open)",
+            "(*self._closed, self._open)",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_what_is_on_its_way_is_not_read_from_the_file",),
+    ),
+    TestMutant(
+        "commit-fail-forgets-open", "after a failure those in the open group hear nothing",
+        edited((
+            "buckram.bookie.commit:GroupCommit.fail",
+            "groups.append(self._open)",
+            "pass",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_a_write_that_fails_is_told_to_those_behind_it_too",),
+    ),
+    TestMutant(
+        "commit-closed-lost", "a failure is not told to those whose block was closed",
+        edited((
+            "buckram.bookie.commit:GroupCommit.fail",
+            "groups = [*self._closed]",
+            "groups = []",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_a_write_that_fails_is_told_to_those_behind_it_too",),
+    ),
+    TestMutant(
+        "commit-full-not-reset", "full stays after space was found",
+        edited((
+            "buckram.bookie.commit:GroupCommit._write",
+            "self.full = False",
+            "pass",
+        )),
+        ("tests/unit/test_commit_overlap.py::test_a_store_that_found_space_again_takes_adds",),
+    ),
+    TestMutant(
+        "opening-not-synced", "scanned files of the log are not synced before they count",
+        edited((
+            "buckram.bookie.opening:Opening._settle",
+            "state.disk.write_now([Write(segment.file, 0, [])])",
+            "pass",
+        )),
+        ("tests/unit/test_store_opening_sync.py::test_an_entry_that_a_start_found_is_still_there_after_a_loss_of_power",),
+    ),
+    TestMutant(
+        "compaction-newest-loses", "of two copies the older one wins",
+        edited((
+            "buckram.bookie.compaction_output:Output.write",
+            "for segment, live in group:",
+            "for segment, live in reversed(group):",
+        )),
+        ("tests/unit/test_compaction_copies.py::test_of_two_copies_of_an_entry_the_newer_one_stays",),
+    ),
+    TestMutant(
+        "compaction-last-batch", "the last batch of a ledger's runs is not copied",
+        edited((
+            "buckram.bookie.compaction_output:Output._copy_runs",
+            "if batch:",
+            "if len(batch) > 1:",
+        )),
+        ("tests/unit/test_compaction_copies.py::test_a_ledger_that_has_one_entry_in_a_file_keeps_it",),
+    ),
+    TestMutant(
         "admission-wrong-key-all", "with a wrong key first all waiting runs are refused",
         edited((
             "buckram.bookie.admission:Admission._conclude",

@@ -6,6 +6,7 @@ from tests.mutants.testmutant import TestMutant, edited
 
 SLOT, POOL, CONNECTION = "buckram.net.pool:_Slot", "buckram.net.pool:BookiePool", "buckram.net.connection:Connection"
 TROUBLE = "tests/unit/test_net_pool_trouble.py"
+WAITING = "tests/unit/test_net_pool_waiting.py"
 MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
 
 MUTANTS = (
@@ -19,4 +20,10 @@ MUTANTS = (
                ("tests/unit/test_net_pool.py::test_adds_of_a_lane_are_acknowledged",)),
     TestMutant("connection-left-cuts", "a connection that is left ends although answers are due",
                edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")), (MOVED,)),
+    TestMutant("pool-waiting-reversed", "what waited for a connection leaves in another order",
+               edited((f"{SLOT}.connected", "for send in waiting:", "for send in reversed(waiting):")),
+               (f"{WAITING}::test_what_waited_for_a_connection_leaves_in_its_order",)),
+    TestMutant("pool-moved-is-no-loss", "a bookie that moved counts as the same process until its answers are all here",
+               edited((f"{SLOT}._examined", "self.losses += 1", "pass")),
+               (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",)),
 )

@@ -15,6 +15,33 @@ MUTANTS = (
         ("tests/spark/test_sink_parts.py::test_batches_of_a_query_count_once",),
     ),
     TestMutant(
+        "spark-skipped-published", "a commit with skipped tasks publishes the others' ledgers",
+        edited((
+            "buckram.spark.transactions:publish",
+            "if any(part.skipped for part in parts):\n        raise",
+            "if False:\n        raise",
+        )),
+        ("tests/spark/test_sink_skipped.py::test_what_some_tasks_wrote_is_not_published_where_others_were_skipped",),
+    ),
+    TestMutant(
+        "spark-no-losers", "ledgers of a step that was published before are left",
+        edited((
+            "buckram.spark.transactions:publish",
+            "await bulk.abort([ledger.ledger for ledger in ledgers])",
+            "pass",
+        )),
+        ("tests/spark/test_sink_skipped.py::test_the_ledgers_of_a_run_that_came_second_are_dropped",),
+    ),
+    TestMutant(
+        "spark-app", "with txnAppId batches of a query are known by the query",
+        edited((
+            "buckram.spark.transactions:Identity.of_batch",
+            "self.application or query",
+            "query",
+        )),
+        ("tests/spark/test_sink_skipped.py::test_a_named_query_is_known_by_its_name",),
+    ),
+    TestMutant(
         "spark-missing-part", "a missing message is left out",
         edited((
             "buckram.spark.transactions:in_order",

@@ -105,6 +105,35 @@ MUTANTS = (
         ("tests/streams/test_writer.py::test_a_retry_is_stored_once",),
     ),
     TestMutant(
+        "append-repeat-at-once", "a repeated append in flight is answered at once",
+        edited((
+            "buckram.streams.appender:Appender._begin",
+            ("self._promise(range(self.next_offset, self.next_offset) if ask.many el"
+             "se offset, ask.future)"),
+            ("ask.future.set_result(range(self.next_offset, self.next_offset) if ask"
+             ".many else offset)"),
+        )),
+        ("tests/streams/test_repeated_appends.py::test_a_repeated_append_is_answered_when_the_first_is_stored_not_before",),
+    ),
+    TestMutant(
+        "cursor-lowest-first-page", "only the last page of cursors counts",
+        edited((
+            "buckram.streams.cursors:lowest_cursor",
+            "lowest = least if lowest is None else min(lowest, least)",
+            "lowest = least",
+        )),
+        ("tests/streams/test_cursor_pages.py::test_the_lowest_of_all_pages_counts",),
+    ),
+    TestMutant(
+        "cursor-page-end", "a page whose cursors were all deleted ends the list",
+        edited((
+            "buckram.streams.cursors:_positions",
+            "if found or not names:",
+            "if True:",
+        )),
+        ("tests/streams/test_cursor_pages.py::test_a_page_whose_cursors_are_deleted_while_it_is_read_is_not_the_last",),
+    ),
+    TestMutant(
         "window-listed", "records of the next segment are released before the list",
         edited((
             "buckram.core.stream_window:StreamWindow._release",

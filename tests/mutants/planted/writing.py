@@ -70,6 +70,19 @@ MUTANTS = (
         ("tests/unit/test_writer_changes.py::test_dead_bookies_are_replaced_under_load[3/3/2]",),
     ),
     TestMutant(
+        "change-doubt-forgotten", "a bookie is readmitted while a lost write may take it out of the record",
+        edited((
+            "buckram.client.ensemble_change:EnsembleChange._retry",
+            "if cell.in_doubt:",
+            "if False:",
+        ), (
+            "buckram.client.ensemble_change:EnsembleChange._retry",
+            "if positions and not cell.in_doubt:",
+            "if positions:",
+        )),
+        ("tests/unit/test_writer_doubt.py::test_a_bookie_comes_back_only_when_no_lost_change_can_take_it_out_any_more",),
+    ),
+    TestMutant(
         "force-losses", "a bookie that came back between is not noticed by force",
         edited((
             "buckram.client.close:force",

@@ -44,6 +44,15 @@ MUTANTS = (
         slow=True,
     ),
     TestMutant(
+        "watch-delete-children", "deletion of a node does not fire watches on its list",
+        edited((
+            "buckram.metadata.zookeeper.watches:WatchTable.take",
+            "(Change.CHILD, Change.DELETED)",
+            "(Change.CHILD,)",
+        )),
+        ("tests/unit/test_watch_table.py::test_a_change_tells_those_whom_it_concerns_once",),
+    ),
+    TestMutant(
         "zookeeper-write-again", "a write whose connection ended is sent again",
         edited((
             "buckram.metadata.zookeeper.kazoo_session:KazooSession._cut_off",

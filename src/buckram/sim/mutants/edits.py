@@ -33,9 +33,9 @@ def edited(*edits: tuple[str, str, str]) -> Patches:
 @contextmanager
 def _edit(edits: tuple[tuple[str, str, str], ...]) -> Iterator[None]:
     with ExitStack() as stack:
-        for where, words, others in edits:
+        for where in dict.fromkeys(where for where, *_ in edits):
             function = find(where)
-            code = _compiled(where, function, words, others)
+            code = _compiled(where, function, [(words, others) for one, words, others in edits if one == where])
             stack.callback(setattr, function, "__code__", function.__code__)
             function.__code__ = code
         yield
@@ -54,11 +54,12 @@ def find(where: str) -> FunctionType:
     return found
 
 
-def _compiled(where: str, function: FunctionType, words: str, others: str) -> CodeType:
+def _compiled(where: str, function: FunctionType, edits: list[tuple[str, str]]) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
-    if source.count(words) != 1:
-        raise StaleEdit(f"{where}: {words!r} is in it {source.count(words)} times; it must be there once")
-    source = source.replace(words, others)
+    for words, others in edits:
+        if source.count(words) != 1:
+            raise StaleEdit(f"{where}: {words!r} is in it {source.count(words)} times; it must be there once")
+        source = source.replace(words, others)
     while source.startswith("@"):
         source = source[source.index("\n") + 1 :]
     names, free = function.__code__.co_freevars, ""
