@@ -6,9 +6,12 @@ import gc
 import json
 import logging
 import multiprocessing
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from buckram.sim.checkers.report import INVARIANTS, Violation
 from buckram.sim.cluster import run_life
@@ -85,6 +88,7 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
     for name in names:
         if name not in MUTANTS:
             sys.stderr.write(f"no mutant {name!r}; there are: {', '.join(MUTANTS)}\n")
+            sys.stderr.write("those that tests must kill: python -m tests.mutants.killing NAME\n")
             return 2
     work = [(name, budget) for name in names]
     kills: list[Kill] = []
@@ -95,12 +99,28 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
         with multiprocessing.get_context("spawn").Pool(jobs) as pool:
             _listen(pool.imap(_kill, work), kills)
     missed = [one.name for one in kills if not one.by]
+    by_tests = {} if only else _by_tests(jobs)
+    missed += by_tests.get("missed", [])
     line = {
-        "mutants": len(kills), "caught": len(kills) - len(missed), "missed": missed,
+        "mutants": len(kills), "caught": sum(1 for one in kills if one.by), "missed": missed,
         "lives": {one.name: one.lives for one in kills}, "by": {one.name: one.by for one in kills},
+        "for_tests": by_tests.get("mutants", 0), "killed_by_tests": by_tests.get("killed", 0),
     }  # fmt: skip
     sys.stdout.write(json.dumps(line) + "\n")
     return 1 if missed else 0
+
+
+def _by_tests(jobs: int) -> dict[str, Any]:
+    """Those that tests must kill, where there are tests: their sum."""
+    if not Path("tests/mutants/killing.py").exists():
+        return {}
+    command = [sys.executable, "-m", "tests.mutants.killing", "--jobs", str(jobs)]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    try:
+        found: dict[str, Any] = json.loads(run.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        return {"missed": [f"all that tests must kill: they ended with {run.returncode}"]}
+    return found
 
 
 def _listen(results: Iterator[Kill], kills: list[Kill]) -> None:
