@@ -185,17 +185,44 @@ MUTANTS = (
         "admission-wrong-key-all", "with a wrong key first all waiting runs are refused",
         edited((
             "buckram.bookie.admission:Admission._conclude",
-            "Verdict.ADMITTED, last)  # goes",
-            "verdict, last)  # goes",
+            "one.done(Verdict.AGAIN, NO_ENTRY)",
+            "one.done(verdict, found.last)",
         )),
         ("tests/unit/test_bookie_admission.py::test_adds_behind_a_wrong_key_are_judged_on_their_own",),
+    ),
+    TestMutant(
+        "admission-not-fenced", "what is not open any more is refused and not fenced",
+        edited((
+            "buckram.bookie.admission:Admission._write_down",
+            "store.fence(ledger_id)",
+            "pass",
+        )),
+        ("tests/unit/test_bookie_admission.py::test_a_ledger_that_is_not_open_is_fenced_durably",),
+    ),
+    TestMutant(
+        "admission-limbo-closed", "a bookie that may have lost a fence takes entries of a closed ledger",
+        edited((
+            "buckram.bookie.admission:Admission._decide",
+            "metadata.last_entry is not None and not self._store.limbo",
+            "metadata.last_entry is not None",
+        )),
+        ("tests/unit/test_bookie_limbo_admission.py::test_a_copy_of_a_closed_ledger_comes_by_recovery_adds_only",),
+    ),
+    TestMutant(
+        "admission-limbo-any", "with any admission a bookie that may have lost a burial admits what metadata does not know",
+        edited((
+            "buckram.bookie.admission:Admission._decide",
+            "if self._anybody and not self._store.limbo:",
+            "if self._anybody:",
+        )),
+        ("tests/unit/test_bookie_limbo.py::test_adds_ask_metadata_again",),
     ),
     TestMutant(
         "admission-closed-admitted", "what a closed ledger lacks makes the ledger admitted",
         edited((
             "buckram.bookie.admission:Admission._write_down",
-            "admitted=False",
-            "admitted=True",
+            "admitted = verdict is Verdict.ADMITTED",
+            "admitted = True",
         )),
         ("tests/unit/test_bookie_admission.py::test_a_copy_that_the_quorum_did_not_wait_for_is_taken",),
     ),
