@@ -155,7 +155,7 @@ MUTANTS = (
         ("tests/unit/test_commit_overlap.py::test_a_store_that_found_space_again_takes_adds",),
     ),
     TestMutant(
-        "opening-not-synced", "scanned files of the log are not synced before they count",
+        "opening-found-unsynced", "scanned files of the log are not synced before they count",
         edited((
             "buckram.bookie.opening:Opening._settle",
             "state.disk.write_now([Write(segment.file, 0, [])])",
@@ -209,7 +209,7 @@ MUTANTS = (
         ("tests/unit/test_bookie_limbo_admission.py::test_a_copy_of_a_closed_ledger_comes_by_recovery_adds_only",),
     ),
     TestMutant(
-        "admission-limbo-any", "with any admission a bookie that may have lost a burial admits what metadata does not know",
+        "admission-limbo-any", "a bookie that may have lost a burial admits what metadata does not know",
         edited((
             "buckram.bookie.admission:Admission._decide",
             "if self._anybody and not self._store.limbo:",
