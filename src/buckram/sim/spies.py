@@ -121,7 +121,8 @@ def watch_stores(world: World) -> Iterator[None]:
     def watched_bury(self: Store, ledger_id: LedgerId) -> None:
         bookie = world.watched_bookie(self)
         if bookie is not None:
-            world.judge.buried(bookie, ledger_id)
+            record = self.ledger(ledger_id)
+            world.judge.buried(bookie, ledger_id, b"" if record is None else record.birth)
         bury(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from buckram.core.entry import Digest, master_key
+from buckram.core.metadata import birth_of
 from buckram.core.metadata_codec import parse
 from buckram.errors import BuckramError, Code
 from buckram.metadata.accused import CONVICTED
@@ -24,7 +25,17 @@ from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.safety import Content, Durability, Metadata, Order
 from buckram.sim.checkers.wire import Answer, Request, Wire, WireEvents
 from buckram.sim.pace import Pace
-from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
+from buckram.types import (
+    NO_BIRTH,
+    BookieId,
+    Buffer,
+    DigestType,
+    EntryId,
+    LedgerId,
+    LedgerMetadata,
+    LedgerState,
+    Versioned,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,12 @@ class Judge:
         self, ledger_id: LedgerId, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
     ) -> None:
         ledger = self.facts.ledger(ledger_id)
+        if new is not None and ledger.deleted and not ledger.went_back:
+            # Another ledger: what is known of the one before must not be taken for its own, by nobody.
+            del self.facts.ledgers[ledger_id]
+            self.facts.handles = [handle for handle in self.facts.handles if handle.ledger != ledger_id]
+            ledger = self.facts.ledger(ledger_id)
+            self.report.situation("an id was used again")
         ledger.metadata = new
         if new is not None:
             ledger.records.append((self._now(), new))
@@ -213,9 +230,13 @@ class Judge:
                 checker.inserted(ledger, insert)
             at += size
 
-    def buried(self, bookie: BookieId, ledger_id: LedgerId) -> None:
+    def buried(self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"") -> None:
         ledger = self.facts.ledgers.get(ledger_id)
-        if ledger is not None:
+        living = b"" if ledger is None or ledger.metadata is None else birth_of(ledger.metadata)
+        if living and birth not in (b"", NO_BIRTH, living):
+            self.report.check("I7", True)
+            self.report.situation("another ledger of the id gave way")
+        elif ledger is not None:
             for checker in self.checkers:
                 checker.buried(ledger, bookie)
             for claims in ledger.claims.values():

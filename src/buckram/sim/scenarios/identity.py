@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from buckram.metadata.layout import Layout
 from buckram.sim.scenarios.script import Pen, Script
 
 
@@ -29,3 +30,60 @@ async def reuse_after_deletion(s: Script) -> None:
     w.append(2)
     await s.until(lambda: w.over, "the stale writer's appends end", 60.0)
     s.expect(w.acked == 2, "acknowledged although metadata does not know the ledger")
+
+
+async def another(s: Script, old: Pen, host: str = "w2") -> Pen:
+    """A new ledger under the id of one that is gone: the counter was restored from an old backup."""
+    assert isinstance(s.setup.layout, Layout)
+    counter = s.setup.layout.next_ledger_id
+    await s.setup.keys.delete(counter, (await s.setup.keys.get(counter)).version)
+    w = await s.writer(host)
+    s.expect(w.ledger == old.ledger, f"ledger {w.ledger} instead of {old.ledger}")
+    return w
+
+
+async def _forgotten(s: Script) -> Pen:
+    """Ten entries of a ledger whose writer is dead and whose record is gone; its bookies hold all of them."""
+    await s.bookies(3)
+    w = await s.writer()
+    w.append(10)
+    await s.until(lambda: w.acked == 10 and s.claimed(w.ledger, 9, "b3"), "acks")
+    s.process("w1").crash()
+    await s.setup.delete_ledger(w.ledger, (await s.setup.read_ledger(w.ledger)).version)
+    return w
+
+
+async def an_id_used_again(s: Script) -> None:
+    """Create, ten entries, delete, create the same id, two entries: readers and recovery see two."""
+    old = await _forgotten(s)
+    w = await another(s, old)
+    w.append(2)
+    await s.until(lambda: w.over, "appends end", 60.0)
+    s.world.report.check("I7", w.acked == 2, "{} of 2 entries of a new ledger were acknowledged", w.acked)
+    s.process("w2").crash()
+    closed = (await s.recovered(w.ledger)).closed
+    s.world.report.check("I7", closed is not None and closed[0] == 1, "it ends at {}, not at entry 1", closed)
+
+
+async def an_id_used_again_for_nothing(s: Script) -> None:
+    """As before, but the new ledger has no entry: recovery asks bookies that hold ten of the old one."""
+    old = await _forgotten(s)
+    w = await another(s, old)
+    s.process("w2").crash()
+    closed = (await s.recovered(w.ledger)).closed
+    s.world.report.check("I8", closed is not None and closed[0] == -1, "it ends at {}, and has no entries", closed)
+
+
+async def an_id_used_after_its_burial(s: Script) -> None:
+    """Bookies have collected the old ledger: what is left of it is a fence, which is not the new ledger's."""
+    old = await _forgotten(s)
+    for name in ("b1", "b2", "b3"):
+        bookie = s.world.machines[name].bookie
+        assert bookie is not None
+        assert bookie.store is not None
+        bookie.store.bury(old.ledger)
+    w = await another(s, old)
+    w.append(2)
+    await s.until(lambda: w.over, "appends end", 60.0)
+    s.world.report.check("I9", w.acked == 2, "{} of 2 entries were acknowledged behind an old tombstone", w.acked)
+    await s.recovered(w.ledger)
