@@ -28,6 +28,7 @@ from buckram.core import wire_v2
 from buckram.core.messages import Add, BatchRead, Force, ListEntries, Read, ReadLac, Request, WriteLac
 from buckram.core.metadata import BIRTH, birth_of
 from buckram.errors import Code, MetadataUnavailable
+from buckram.metadata.used_ids import used_key
 from buckram.types import NO_BIRTH, LedgerState
 
 A, B = b"A" * 16, b"B" * 16
@@ -53,8 +54,10 @@ async def make(kit: Kit, birth: bytes = b"", *, ctime: int | None = None, state:
 
 
 async def forget(kit: Kit, ledger: int = 5) -> None:
-    """Delete it from metadata, as if by a client that recovered it before."""
+    """Delete it from metadata, which forgets that the id was used: as after an old backup."""
     await kit.metadata.delete_ledger(ledger, (await kit.metadata.read_ledger(ledger)).version)
+    used = used_key(kit.metadata.layout.own, ledger)
+    await kit.metadata.keys.delete(used, (await kit.metadata.keys.get(used)).version)
 
 
 class Named:

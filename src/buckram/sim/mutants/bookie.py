@@ -7,7 +7,7 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from buckram.bookie import cookie, gc, reads
+from buckram.bookie import cookie, dispatch, gc, reads
 from buckram.bookie.adds import AddPath
 from buckram.bookie.admission import Admission, Finding, Verdict
 from buckram.bookie.ledger_table import Losses
@@ -16,6 +16,7 @@ from buckram.bookie.store import Store
 from buckram.client import writer
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.errors import Code, WrongCookie
+from buckram.net import introductions
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.plan import Plan
 from buckram.types import NO_ENTRY, LedgerState
@@ -60,6 +61,10 @@ def _absence_is_certain(store: Any, record: Any) -> Code:
 async def _closed_is_stale(self: Admission, ledger_id: int, deadline: float) -> Finding:
     found = await _look(self, ledger_id, deadline)
     return found._replace(verdict=Verdict.FENCED, last=NO_ENTRY) if found.verdict is Verdict.CLOSED else found
+
+
+def _nobody(*args: Any) -> str:
+    return ""
 
 
 async def _admit_all(self: Admission, ledger_id: int, deadline: float) -> Finding:
@@ -123,8 +128,8 @@ MUTANTS = [
            plant((Losses, "marks", _never_limbo), (reads, "absence", _absence_is_certain),
                  (ReadPath, "_code", _errors_are_absence)), ("limbo",), _damaged, 300),
     Mutant("no-admission", "8, F3, S1", "a fresh bookie under an old id takes adds of a closed ledger",
-           plant((Admission, "_decide", _admit_all), (EnsembleChange, "_is_reborn", lambda self, bookie: False)),
-           ("D5",)),
+           plant((Admission, "_decide", _admit_all), (EnsembleChange, "_is_reborn", lambda self, bookie: False),
+                 (dispatch, "stranger", _nobody), (introductions, "objection", _nobody)), ("D5",)),
     Mutant("closed-is-stale", "L14", "what a ledger was closed with is refused by a bookie that looks at metadata late",
            plant((Admission, "_decide", _closed_is_stale)), ("late-look",)),
     Mutant("key-ignored", "F14", "adds under a wrong key are stored",
