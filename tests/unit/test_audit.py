@@ -12,7 +12,7 @@ import pytest
 
 from buckram.client.audit import ReplicaAuditor, differing
 from buckram.client.client import Client
-from buckram.config import NetConfig
+from buckram.config import ClientConfig, NetConfig
 from buckram.core.audit import BlockSums, Piece, PieceReport, plan_pieces
 from buckram.core.entry import Digest
 from buckram.core.metadata import created
@@ -122,6 +122,32 @@ async def test_a_byte_that_was_flipped_a_moment_ago(running: Cluster) -> None:
         repaired = await client.repair(ledger, password="secret")
         assert (repaired.entries_copied, repaired.healthy) == (1, True)
         assert {report.state for report in await audited(client, ledger)} == {"good"}
+
+
+@pytest.mark.parametrize("ensemble", ["3/3/2", "3/2/2"])
+async def test_repair_reads_what_is_on_disk_on_either_wire(running: Cluster, ensemble: str) -> None:
+    """A bookie that runs has the entry in memory, where it is good; a restart would not find it."""
+    async with running.client() as writing:
+        ledger = await written(writing, 60, 500, ensemble=ensemble)
+    flip(directory_of(running, 1), 5)
+    for wire, copied in ((3, 1), (2, 0)):
+        async with running.client(ClientConfig(wire_protocol=wire)) as client:
+            assert (await client.repair(ledger, password="secret")).entries_copied == copied
+            assert {report.state for report in await audited(client, ledger)} == {"good"}
+
+
+async def test_a_file_that_was_removed_under_a_running_bookie_is_missed(running: Cluster) -> None:
+    """Its open file still has everything; after a restart nothing would be there."""
+    async with running.client() as client:
+        ledger = await written(client, 40, 500)
+        assert {report.state for report in await audited(client, ledger)} == {"good"}
+        for log in directory_of(running, 1).glob("log-*"):
+            log.unlink()
+        bad = [report for report in await audited(client, ledger) if report.state != "good"]
+        assert [(report.piece.bookie, report.damaged) for report in bad] == [(running.bookies[1], 40)]
+        repaired = await client.repair(ledger, password="secret")
+        assert not repaired.healthy
+        assert "cannot read it" in repaired.problems[0]
 
 
 async def test_a_byte_in_a_chunk_that_was_read_before(running: Cluster) -> None:

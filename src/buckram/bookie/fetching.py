@@ -150,6 +150,10 @@ class Fetcher:
         if chunked:
             self._fetch_chunks(chunked, exact, results, finished)
         elif exact:
+            if from_files:
+                # The file that has this name now, as a restart would find it: not one that was removed or replaced.
+                for name in dict.fromkeys(fetch.segment.name for fetch in exact):
+                    self._files.forget(name)
             _DiskFetch(self, exact, results, finished).start()
         else:
             finished()

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from buckram.client.accusing import Accuser
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.open import check_ledger_id, check_password, digest_of
-from buckram.client.replicas import LedgerReads, ask, play
+from buckram.client.replicas import LedgerReads, ask, play, reply_is
 from buckram.client.services import Services
-from buckram.core.answers import Answer, Negative, Positive, bookie_error
+from buckram.core.answers import Answer, Negative, Positive, Unknown, bookie_error
 from buckram.core.conviction import Deed
 from buckram.core.entry import Digest, master_key
-from buckram.core.messages import Add
+from buckram.core.messages import Add, Read
 from buckram.core.metadata import fragment_end, fragment_index, member_replaced
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
@@ -201,7 +201,7 @@ class _Repair:
 
         Raises the error of a bookie that does not answer: that is no evidence of anything.
         """
-        if self._quorum.mirrored and self._services.config.wire_protocol == 2:
+        if self._quorum.mirrored:
             good = -1
             while ids and good:
                 opener = partial(self._digest.open_payloads, self._ledger_id, ids[0])
@@ -231,7 +231,10 @@ class _Repair:
         return lost
 
     async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:
-        """Those that the bookie denies although it has just acknowledged them: it did not, or will not, hold them."""
+        """Those that the bookie has just acknowledged and does not have on its disk: denied, or not to be read.
+
+        One in limbo says of nothing that it has it; what it acknowledged is good all the same.
+        """
         incarnation = self._services.bookies.incarnation(target)
         answers = await self._all([self._reads.stored(target, entry) for entry in ids])
         denied = [
@@ -241,7 +244,19 @@ class _Repair:
         why = f"bookie {target} acknowledged it and denies it"
         if denied and await self._is_still_there(target, incarnation):
             self.accuser.saw(Deed.UNSTORED, target, denied[0], why)
-        return dict.fromkeys(denied, why)
+        unreadable = {
+            entry: f"bookie {target} acknowledged it and cannot read it: {answer.error}"
+            for entry, answer in zip(ids, answers, strict=True)
+            if isinstance(answer, Unknown) and isinstance(answer.error, BookieIOError)
+        }
+        if unreadable and await self._in_limbo(target, next(iter(unreadable))):
+            unreadable = {}
+        return dict.fromkeys(denied, why) | unreadable
+
+    async def _in_limbo(self, bookie: BookieId, entry: EntryId) -> bool:
+        """Which the v2 wire cannot tell from an I/O error."""
+        reply = await ask(self._services.pool, bookie, Read(self._ledger_id, entry), protocol=3)
+        return reply_is(reply, Code.UNKNOWN_LEDGER_STATE)
 
     async def _is_still_there(self, bookie: BookieId, incarnation: str | None) -> bool:
         """The ledger and the same process or directory: else there is a reason for what is missing now."""

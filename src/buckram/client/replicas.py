@@ -260,9 +260,8 @@ class LedgerReads:
 
     async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
-        config = self._services.config
-        if config.wire_protocol == 2 and self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
-            request = one_from_files(self.ledger_id, entry, config.read_batch_bytes, self.digest)
+        if self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
+            request = one_from_files(self.ledger_id, entry, self._services.config.read_batch_bytes, self.digest)
             reply = await ask(self._pool, bookie, request)
             if isinstance(reply, BatchReadReply):
                 return self.opened(bookie, entry, as_single(request, reply))
