@@ -1,0 +1,102 @@
+"""The metadata store's past: witnesses, epochs, restores, the brake of collection, the open file."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+_WITNESS = "tests/unit/test_bookie_witness.py::"
+_CORE = "tests/core/test_history.py::test_a_store_that_went_back"
+_FILE = "tests/unit/test_sqlite_replaced.py::"
+
+MUTANTS = (
+    TestMutant(
+        "history-version-unchecked", "a lower version of the witness key is no alarm",
+        edited(("buckram.core.history:_compare", "if found.version < told.version:", "if False:")),
+        (_CORE, _WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing"),
+        slow=True,
+    ),
+    TestMutant(
+        "history-value-unchecked", "another value at the same version is no alarm",
+        edited(("buckram.core.history:_compare", "found.value != told.value", "False")),
+        (_CORE,),
+    ),
+    TestMutant(
+        "history-restore-unchecked", "the restore id is ignored",
+        edited(("buckram.core.history:judge", "if history.restore != memory.history.restore:", "if False:")),
+        (_CORE,),
+    ),
+    TestMutant(
+        "history-epoch-unchecked", "an epoch below the highest heard of is no alarm",
+        edited(("buckram.core.history:judge", "if history.epoch < memory.epoch:", "if False:")),
+        (_CORE, _WITNESS + "test_an_epoch_that_a_client_tells_outlives_the_process"),
+        slow=True,
+    ),
+    TestMutant(
+        "history-unaccepted-believed", "a restore that nobody accepted is believed",
+        edited(("buckram.core.history:judge", "if not history.accepted:", "if False:")),
+        (_CORE, _WITNESS + "test_a_restore_that_nobody_accepted_is_waited_for"),
+        slow=True,
+    ),
+    TestMutant(
+        "history-lost-answer-alarms", "a higher version of the witness key is an alarm",
+        edited(("buckram.core.history:_compare", "if found.version < told.version:",
+                "if found.version != told.version:")),
+        ("tests/core/test_history.py::test_a_change_whose_answer_was_lost_is_no_alarm",
+         _WITNESS + "test_restarts_crashes_and_lost_files_of_one_change_are_no_alarm"),
+        slow=True,
+    ),
+    TestMutant(
+        "history-suspect-admits", "what was read for an admission counts although the store went back meanwhile",
+        edited(("buckram.bookie.admission:Admission._require_trust", "if not await self._trusted():", "if False:")),
+        (_WITNESS + "test_a_ledger_that_only_the_lost_history_knew_is_not_fenced",),
+        slow=True,
+    ),
+    TestMutant(
+        "history-suspect-takes-adds", "a suspect bookie goes on with adds",
+        edited(("buckram.bookie.process:Bookie._trust_changed", "self.store.suspended = suspect", "pass")),
+        (_WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing",),
+        slow=True,
+    ),
+    TestMutant(
+        "history-suspect-registered", "a suspect bookie stays in the lists",
+        edited(("buckram.bookie.process:Bookie._trust_changed", "self._registration.set_withdrawn(suspect)", "pass"),
+               ("buckram.bookie.registration:Registration._register",
+                "if not self._withdrawn and not await self._trusted():", "if False:")),
+        (_WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing",),
+        slow=True,
+    ),
+    TestMutant(
+        "history-brake-off", "any number of ledgers goes unasked",
+        edited(("buckram.bookie.brake:Brake.released", "len(known) > max(AT_LEAST, int(SHARE * own))", "False")),
+        (_WITNESS + "test_very_many_at_once_wait_for_a_word_that_counts_once",),
+    ),
+    TestMutant(
+        "history-word-counts-twice", "a word to collect is followed again and again",
+        edited(("buckram.bookie.brake:Brake.released", "word and word != self._witness.memory.collected", "word")),
+        (_WITNESS + "test_very_many_at_once_wait_for_a_word_that_counts_once",),
+    ),
+    TestMutant(
+        "history-unreviewed-collected", "collection goes on after a restore that nobody looked at",
+        edited(("buckram.bookie.brake:Brake.released", "if known and (not reviewed or ", "if known and (")),
+        (_WITNESS + "test_after_a_restore_nothing_goes_until_somebody_looked",),
+    ),
+    TestMutant(
+        "history-unknown-ids-collected", "ledgers with ids that the store never gave are deleted",
+        edited(("buckram.bookie.brake:Brake._given", "if one >= below:", "if False:")),
+        (_WITNESS + "test_ids_that_the_store_never_gave_are_kept",),
+    ),
+    TestMutant(
+        "history-directory-unclaimed", "a directory that went back is not told of what the store knows",
+        edited(("buckram.bookie.witness:Witness.prepare", "if first_start or found is None or self.suspect:",
+                "if True:")),
+        (_WITNESS + "test_a_directory_put_back_to_an_earlier_state_may_have_lost_data",),
+    ),
+    TestMutant(
+        "history-inode-unchecked", "the open file is not compared with the one that has its name",
+        edited(("buckram.metadata.sqlite_tree:SqliteTree.check_file", "if found != self._file:", "if False:")),
+        (_FILE + "test_a_deleted_file_is_not_gone_on_with",
+         _FILE + "test_an_older_copy_in_the_place_of_the_file_is_noticed_before_anything_is_written",
+         _FILE + "test_an_idle_store_notices_within_seconds_and_its_session_is_lost"),
+        slow=True,
+    ),
+)
