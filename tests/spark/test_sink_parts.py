@@ -263,6 +263,24 @@ def test_a_query_that_could_not_be_told_from_its_successor_is_refused(cluster: T
         stream_writer({**given, **one}, schema(VALUE), False)
 
 
+def test_a_replay_from_an_older_checkpoint_is_noticed(cluster: ThreadedCluster, stream: str) -> None:
+    """Its batch was taken for published, and the rows that it had in addition were lost: 110 of 120."""
+    create(cluster, stream)
+    commit(cluster, stream, "q", 0, [b"a"] * 100)
+    commit(cluster, stream, "q", 1, [b"b"] * 5, [b"c"] * 5)
+    commit(cluster, stream, "q", 1, [b"b"] * 4, [b"c"] * 6)
+    commit(cluster, stream, "q", 1, [b"b"] * 10)
+    with pytest.raises(StreamError, match=r"published with 10 rows \(offsets 100 to 109\) and now has 20"):
+        commit(cluster, stream, "q", 1, [b"b"] * 5, [b"c"] * 15)
+    with pytest.raises(StreamError, match="now has 0"):
+        commit(cluster, stream, "q", 1, [])
+    late, messages = micro_batch(cluster, stream, "q", 2, [b"x"])
+    commit(cluster, stream, "q", 2, [b"x", b"y"])
+    with pytest.raises(StreamError, match=r"published with 2 rows .* and now has 1"):
+        late.commit(messages, 2)
+    assert len(values(cluster, stream)) == 112
+
+
 def test_two_drivers_of_one_query(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     drivers = [micro_batch(cluster, stream, "q", 0, [b"a"], [b"b"]) for _ in range(2)]

@@ -114,6 +114,11 @@ class BookieWatcher:
             self.identity_required = required
             self._tell(BookieChange())
 
+    @property
+    def readonly(self) -> tuple[BookieId, ...]:
+        """Bookies that are there and take no new entries."""
+        return tuple(sorted(self._bookies.readonly))
+
     def resolve(self, bookie_id: BookieId) -> BookieAddress | None:
         """Where to connect. Also for a bookie that lost its registration, unless another one lives there now:
         an answer of a stranger would count as evidence of absence."""

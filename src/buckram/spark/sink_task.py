@@ -43,7 +43,9 @@ def write_task(
     bulk = link.run(lambda client: open_step(client, stream, step))
     try:
         if not bulk.foreseen(seal_live=seal_live):
-            return Part(attempt, skipped=True)
+            # A replay. Of a query the driver compares: from an older checkpoint the batch has other rows than then.
+            rows = sum(batch.num_rows for batch in batches) if attempt.query else None
+            return Part(attempt, skipped=True, rows=rows)
     except StreamError:
         return Part(attempt, skipped=True)  # one error of the driver is better than four of each task
     task = _Task(link, bulk, attempt, segment_bytes or bulk.policy.roll_bytes)
@@ -54,9 +56,11 @@ def write_task(
         return Part(attempt, tuple(task.close()))
     except (WriteFailed, NotEnoughBookies, BookieError) as error:
         task.give_up()
-        raise StreamError(
-            stream, f"cannot be written from host {gethostname()}: every executor must reach the bookies ({error})"
-        ) from error
+        readonly = link.client.services.bookies.readonly
+        why = "every executor must reach the bookies"
+        if readonly:
+            why = f"bookies {', '.join(readonly)} are read-only, mostly for want of space; the others are too few"
+        raise StreamError(stream, f"cannot be written from host {gethostname()}: {why} ({error})") from error
     except BaseException:
         task.give_up()
         raise

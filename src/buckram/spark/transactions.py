@@ -65,11 +65,13 @@ class Attempt:
 
 @dataclass
 class Part(WriterCommitMessage):
-    """What one task has written: sealed ledgers in order. `skipped`: nothing, because nothing was to be written."""
+    """What one task has written: sealed ledgers in order. `skipped`: nothing, because nothing was to be written; then
+    `rows` says how many it was given, if it counted them."""
 
     attempt: Attempt
     ledgers: tuple[SealedLedger, ...] = ()
     skipped: bool = False
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,30 @@ async def publish(client: Client, stream: str, step: StepId, parts: Sequence[Par
         with suppress(BuckramError, TimeoutError):
             async with asyncio.timeout(LOSERS_S):
                 await bulk.abort([ledger.ledger for ledger in ledgers])
+        if step.query:
+            await _compare(bulk, stream, step, parts)
         return
     if any(part.skipped for part in parts):
         raise StreamError(stream, "could not be written when the tasks began, and can be now: run the batch again")
     await bulk.publish(ledgers, seal_live=seal_live)
+
+
+async def _compare(bulk: Bulk, stream: str, step: StepId, parts: Sequence[Part]) -> None:
+    """A batch that is published already has the rows that it had then. One that was begun again from an older copy of
+    the checkpoint may have more, and those would be lost without a word."""
+    done = await bulk.published()
+    counts = [part.rows if part.skipped else sum(ledger.records for ledger in part.ledgers) for part in parts]
+    if done is None or None in counts:
+        return
+    now, then = sum(count or 0 for count in counts), done.next_offset - done.first_offset
+    if now != then:
+        raise StreamError(
+            stream,
+            f"batch {step.version} of query {step.query} was published with {then} rows (offsets {done.first_offset} "
+            f"to {done.next_offset - 1}) and now has {now}: the checkpoint is an older copy, or the query does not "
+            "give the same rows again. Put the newest checkpoint back; or begin with a new one and "
+            "onCheckpointReset=newEpoch, from startingOffsets after what is there; nothing was written",
+        )
 
 
 __all__ = ["Attempt", "Identity", "Part", "batch_of", "in_order", "open_step", "place_of", "publish"]
