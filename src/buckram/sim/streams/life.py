@@ -117,12 +117,16 @@ async def bring_up(world: World, plan: StreamPlan) -> None:
 
 @contextmanager
 def watch_tasks(world: World) -> Iterator[None]:
-    """A task of a scope that fails is only logged in production; here it counts."""
+    """A task of a scope that fails is only logged in production; here it counts.
+
+    But for an error of the disk that the scope's owner is told of: it stops what cannot go on without the disk.
+    """
     original = TaskScope._ended
 
     def noticed(self: TaskScope, task: asyncio.Task[object]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Crashed):
+        told = isinstance(error, OSError) and self._on_error is not None
+        if error is not None and not told and not isinstance(error, Crashed):
             world.report.violate("uncaught", f"task {task.get_name()} failed: {error!r}")
         original(self, task)
 
