@@ -15,6 +15,7 @@ from buckram.client.client import Client
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.audit import BlockSums, Piece, PieceReport, plan_pieces
 from buckram.core.entry import Digest
+from buckram.core.identity import Expected, Introduction, Peer
 from buckram.core.metadata import created
 from buckram.core.packed import PackedBodies
 from buckram.net.pace import Pace
@@ -357,3 +358,24 @@ def test_digests_of_a_batch(kind: DigestType, sizes: list[int]) -> None:
         assert digest.open_digests(7, 10, broken) == whole[:bad]
 
 
+async def test_a_stranger_at_its_address_has_lost_nothing(running: Cluster) -> None:
+    async with running.client() as client:
+        ledger = await written(client, 20, 100)
+        services = client.services
+        peers = {
+            name: Peer(info.address, services.identities.expected(name))
+            for name, info in services.bookies.bookies.writable.items() if info.address is not None
+        }  # fmt: skip
+        pieces = await pieces_of(client, ledger)
+    async with ReplicaAuditor(production_runtime(), peers) as auditor:
+        assert sum([(await auditor.check(piece)).good for piece in pieces]) == 60
+    strange = {
+        name: Peer(peer.address, Expected(Introduction("another", name), must_answer=True))
+        for name, peer in peers.items()
+    }  # fmt: skip
+    async with ReplicaAuditor(production_runtime(), strange, patience_s=0.1) as auditor:
+        for piece in pieces:
+            report = await auditor.check(piece)
+            assert report.error is not None
+            assert "not to be found" in report.error
+            assert (report.good, report.missing, report.damaged) == (0, 0, 0)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from buckram.errors import BuckramError, MetadataUnavailable
 from buckram.net.allocator import keep_freed_memory
-from buckram.types import BookieInfo, BookieSet, LedgerId, Versioned
+from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 
 if TYPE_CHECKING:
     from buckram import sync
     from buckram.client.client import Client
-    from buckram.seams import MetadataStore, Notify
+    from buckram.seams import KeyStore, MetadataStore, Notify
     from buckram.sync.thread import LoopThread
 
 T = TypeVar("T")
@@ -111,17 +111,35 @@ class plainly:
 # -- executors --------------------------------------------------------------------------------------------
 
 
+class _NoKeys:
+    """The keys of a store that was not opened. Who chooses no bookies needs to know nothing of them."""
+
+    async def children(
+        self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
+    ) -> list[str]:  # fmt: skip
+        return []
+
+
 class PinnedStore:
     """What a client that only reads known ledgers asks a metadata store: where bookies are, and how a ledger has
     changed. The first is told by the planner; the second opens the real store, the first time it is asked."""
 
-    def __init__(self, uri: str, cluster: str) -> None:
-        self.uri, self._cluster = uri, cluster
+    def __init__(self, uri: str, cluster: str, history: History) -> None:
+        self.uri, self._cluster, self._history = uri, cluster, history
+        self._asked = False
         self._identity_required = False
         self._pins: dict[str, BookieInfo] = {}
         self._watch: Notify | None = None
         self._opening = asyncio.Lock()
         self._real: MetadataStore | None = None
+
+    @property
+    def own(self) -> str:
+        return "" if self._real is None else self._real.own
+
+    @property
+    def keys(self) -> _NoKeys | KeyStore:
+        return _NoKeys() if self._real is None else self._real.keys
 
     def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> bool:
         """Bookies are here, and have to say who they are; True when that is news."""
@@ -138,6 +156,13 @@ class PinnedStore:
     async def instance_id(self) -> str:
         return self._cluster
 
+    async def history(self, watch: Notify | None = None) -> History:
+        """As the planner saw it; asked again, a bookie knows more."""
+        if not self._asked:
+            self._asked = True
+            return self._history
+        return await (await self._opened()).history(watch)
+
     async def identity_required(self, watch: Notify | None = None) -> bool:
         return await self._real.identity_required(watch) if self._real is not None else self._identity_required
 
@@ -148,12 +173,15 @@ class PinnedStore:
         return BookieSet(dict(self._pins), {})
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
+        return await (await self._opened()).read_ledger(ledger_id, watch)
+
+    async def _opened(self) -> MetadataStore:
         async with self._opening:
             if self._real is None:
                 self._real = await self._open()
                 if self._watch is not None:
                     self._watch()
-        return await self._real.read_ledger(ledger_id, watch)
+            return self._real
 
     async def _open(self) -> MetadataStore:
         from buckram.metadata.uri import open_store
@@ -183,19 +211,19 @@ class Direct(NamedTuple):
             self.thread.run(self.client.services.bookies.refresh)
 
 
-_direct: dict[tuple[int, str, str], Direct] = {}
+_direct: dict[tuple[int, str, str, History], Direct] = {}
 
 
-def direct(uri: str, cluster: str) -> Direct:
-    """One a process and cluster, which has this instance id."""
+def direct(uri: str, cluster: str, history: History) -> Direct:
+    """One a process and cluster, which has this instance id and this past."""
     from buckram.client.client import connect
     from buckram.sync.thread import LoopThread
 
-    key = (os.getpid(), uri, cluster)
+    key = (os.getpid(), uri, cluster, history)
     found = _direct.get(key)
     if found is None:
         thread = LoopThread()
-        store = PinnedStore(uri, cluster)
+        store = PinnedStore(uri, cluster, history)
 
         async def start() -> Client:
             # Readers of known ledgers call nothing else of a store.

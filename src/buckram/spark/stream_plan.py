@@ -33,7 +33,7 @@ from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header
 from buckram.streams.spaces import Namespaces
-from buckram.types import BookieId, BookieInfo, EntryId, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BookieId, BookieInfo, EntryId, History, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 log = logging.getLogger("buckram.spark")
@@ -67,23 +67,24 @@ class Slice:
 class StreamPartition(InputPartition):
     """One task's work: slices in order, and what is needed to read them without a metadata store.
 
-    `cluster` is the instance id, and `bookies` have the properties that tell who they are, so that executors read from
-    these bookies only and not from whoever has got their addresses meanwhile.
+    `cluster` is the instance id, `history` the metadata's past, and `bookies` have the properties that tell who they
+    are, so that executors read from these bookies only and not from whoever has got their addresses meanwhile.
     """
 
     slices: list[Slice]
     ledgers: dict[LedgerId, LedgerMetadata]
     bookies: list[BookieInfo]
     cluster: str
+    history: History
     identity_required: bool
 
     def __init__(
         self, slices: list[Slice], ledgers: dict[LedgerId, LedgerMetadata], bookies: list[BookieInfo], cluster: str,
-        identity_required: bool,
+        history: History, identity_required: bool,
     ) -> None:  # fmt: skip
         super().__init__(None)
         self.slices, self.ledgers, self.bookies = slices, ledgers, bookies
-        self.cluster, self.identity_required = cluster, identity_required
+        self.cluster, self.history, self.identity_required = cluster, history, identity_required
 
     def peer(self, bookie: BookieId) -> Peer | None:
         """Where this bookie is, and whom to expect there; None for one that was not registered."""
@@ -372,7 +373,8 @@ class Planner:
                     if address is not None:
                         bookies[bookie] = BookieInfo(bookie, address, telling(watcher.last_info(bookie)))
         return StreamPartition(
-            slices, ledgers, list(bookies.values()), services.identities.cluster, watcher.identity_required
+            slices, ledgers, list(bookies.values()), services.identities.cluster, services.identities.past.history,
+            watcher.identity_required,
         )
 
 

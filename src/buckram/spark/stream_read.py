@@ -101,7 +101,7 @@ class PartitionReader:
 
     def _direct(self, partition: StreamPartition, piece: Slice, entry: EntryId) -> Iterator[tuple[EntryId, bytes]]:
         """What the ledger itself holds from `entry` on, by a client that needs no metadata store for it."""
-        link = direct(self._uri, partition.cluster)
+        link = direct(self._uri, partition.cluster, partition.history)
         link.pin(partition.bookies, identity_required=partition.identity_required)
         metadata = partition.ledgers[piece.ledger]
 

@@ -1,0 +1,77 @@
+"""Executors read from the bookies that the planner saw, and not from whoever has their addresses by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from tests.spark.reading import batch_reader, numbered, rows, write
+
+from buckram.core.entry import Digest
+from buckram.core.identity import IDENTITY_PROPERTY, INCARNATION_PROPERTY, Expected, Introduction, Peer
+from buckram.spark import local_scan, stream_scan
+from buckram.spark.local_scan import LocalScan
+from buckram.spark.stream_plan import StreamPartition
+from buckram.spark.stream_scan import Scan, ScanFailed
+from buckram.testing import ThreadedCluster
+from buckram.types import BookieInfo, DigestType
+
+CRC32C = Digest(DigestType.CRC32C, b"")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    yield
+    local_scan._elsewhere.clear()
+    for link in stream_scan._idle.values():
+        link.close()
+    stream_scan._idle.clear()
+
+
+def planned(cluster: ThreadedCluster, stream: str) -> StreamPartition:
+    write(cluster.uri, stream, numbered(500))
+    (part,) = batch_reader(cluster.uri, "value", subscribe=stream).partitions()
+    assert isinstance(part, StreamPartition)
+    return part
+
+
+def scanned(peer: Peer, part: StreamPartition) -> int:
+    piece = part.slices[0]
+    with closing(Scan(peer, piece.ledger, CRC32C, piece.first_entry, piece.last_entry, 100)) as scan:
+        return sum(len(payloads) for _, payloads in scan.entries())
+
+
+def test_partitions_say_whom_to_expect_and_a_stranger_gives_none(cluster: ThreadedCluster, stream: str) -> None:
+    part = planned(cluster, stream)
+    for info in part.bookies:
+        assert info.properties[IDENTITY_PROPERTY] == "1"
+        assert info.properties[INCARNATION_PROPERTY]
+    piece = part.slices[0]
+    right = part.peer(part.ledgers[piece.ledger].last_fragment.ensemble[0])
+    assert right is not None
+    assert right.expected is not None
+    assert scanned(right, part) == piece.last_entry - piece.first_entry + 1
+    said = right.expected.introduction
+    for other in (replace(said, cluster="d"), replace(said, bookie_id="b"), replace(said, incarnation="j")):
+        for must_answer in (True, False):
+            wrong = Peer(right.address, Expected(other, must_answer))
+            with pytest.raises(ScanFailed, match="not to be found"):
+                scanned(wrong, part)
+            assert list(LocalScan(wrong, piece.ledger, CRC32C, 0, piece.last_entry).entries()) == []
+    # The good one is kept for the next slice, and only for who expects the same.
+    assert [peer for _, peer in stream_scan._idle] == [right]
+    assert scanned(Peer(right.address, Expected(Introduction(said.cluster, said.bookie_id))), part)
+
+
+def test_others_are_read_where_one_is_no_longer_who_it_was(cluster: ThreadedCluster, stream: str) -> None:
+    part = planned(cluster, stream)
+    first = part.ledgers[part.slices[0].ledger].last_fragment.ensemble[0]
+    part.bookies = [
+        BookieInfo(info.bookie_id, info.address, {**info.properties, INCARNATION_PROPERTY: "gone"})
+        if info.bookie_id == first else info
+        for info in part.bookies
+    ]  # fmt: skip
+    reader = batch_reader(cluster.uri, "value", subscribe=stream)
+    assert [row["value"] for row in rows(reader, [part])] == numbered(500)
