@@ -310,6 +310,7 @@ async def shared_cursor(b: Bench) -> None:
         reader = actor.ns.read(b.stream, cursor="shared")
         for _ in range(count):
             await anext(reader)
+        read_it.append(actor.host)
         await go.wait()
         try:
             await reader.commit()
@@ -319,12 +320,14 @@ async def shared_cursor(b: Bench) -> None:
         done.set()
 
     steps = [asyncio.Event() for _ in range(3)]
-    steps[0].set()
+    read_it: list[str] = []
     readers = []
     for n, (host, count) in enumerate((("r1", 5), ("r2", 2))):
         actor = await b.up(host)
         assert isinstance(actor, ReaderActor)
         readers.append(asyncio.ensure_future(actor.inside(read(actor, count, steps[n], steps[n + 1]), "read")))
+    await b.until(lambda: len(read_it) == 2, "both have read")
+    steps[0].set()
     await asyncio.gather(*readers)
     b.report.check("cursor", [error.offset for error in refused] == [5], "refused: {}", refused)
 

@@ -143,8 +143,6 @@ class Pen:
 
     async def produce(self, producer: Producer, count: int, *, one_by_one: bool) -> None:
         """As an application does: from the first on that it did not hear of, in order."""
-        if self.actor.rng.random() < 0.15:
-            await self.skip_one(producer)
         first = producer.acked + 1
         if first <= producer.sent and self.actor.rng.random() < 0.3:
             first = max(0, first - 1)  # one that it heard of, again
@@ -267,6 +265,8 @@ class WriterActor(Actor):
             self._spawn(pen.append_many(records, atomic=True))
         elif roll < 0.82:
             producer = rng.choice([p for p in self.stage.producers if p.stream == pen.stream])
+            if rng.random() < 0.15:
+                self._spawn(pen.skip_one(producer))
             self._spawn(pen.produce(producer, rng.choice((1, 2, 5)), one_by_one=rng.random() < 0.4))
         elif roll < 0.88:
             last = self.stage.txids.get(pen.stream, 0)
