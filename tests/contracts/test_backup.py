@@ -1,0 +1,128 @@
+"""Backups of metadata on every store: what is in them, putting them back, and who may use what was put back."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from buckram.client.past import Past, guarded
+from buckram.core.history import Statement as Said
+from buckram.core.history import encode_history, encode_statement
+from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, StoreWentBack, WrongCluster
+from buckram.metadata import acceptance
+from buckram.metadata.acceptance import accept, allow_collection, suspects
+from buckram.metadata.backup import copy_of, read_file, restore, set_history, write_file
+from buckram.metadata.checkup import examine
+from buckram.metadata.layout import SUSPECTS, WITNESSES
+from buckram.metadata.store import TreeStore
+from buckram.types import History
+
+from .conftest import Cluster
+from .test_metadata_store import bookie, new_ledger
+
+RNG = random.Random(5)
+
+
+async def filled(cluster: Cluster) -> tuple[TreeStore, list[int]]:
+    store = await cluster.store()
+    ledgers = [await store.allocate_ledger_id() for _ in range(3)]
+    for ledger in ledgers:
+        await store.create_ledger(ledger, new_ledger(7, name=b"x%d" % ledger))
+    await store.write_cookie("b1", b"cookie", None)
+    await store.register(bookie("b1"), readonly=False)
+    await store.keys.create(f"{store.own}/streams/s", b"a stream")
+    said = Said("inc", 1, 2, 3, 1, (await store.history()).restore, "n")
+    await store.keys.create(f"{store.own}/{WITNESSES}/b1", encode_statement(said))
+    return store, ledgers
+
+
+async def note(store: TreeStore, name: str, epoch: int, highest: int) -> None:
+    text = {"why": "it went back", "address": "h:1", "epoch": epoch, "highest_ledger": highest}
+    await store.keys.create(f"{store.own}/{SUSPECTS}/{name}", json.dumps(text).encode(), ephemeral=True)
+
+
+async def test_a_backup_has_what_lasts_and_can_be_put_back(cluster: Cluster, tmp_path: Path) -> None:
+    store, ledgers = await filled(cluster)
+    made = await copy_of(store)
+    assert made.ledgers == 3
+    keys = [one.key for one in made.keys]
+    assert not [key for key in keys if key.endswith("/b1") and "cookies" not in key], "how things are now"
+    write_file(tmp_path / "backup", made)
+    assert read_file(tmp_path / "backup") == made
+    later = await store.allocate_ledger_id()
+    await store.create_ledger(later, new_ledger(8))
+    found = await store.read_ledger(ledgers[0])
+    await store.delete_ledger(ledgers[0], found.version)
+    await store.keys.set(f"{store.own}/streams/s", b"changed", 0)
+    await restore(store, made)
+    assert await store.list_ledgers() == ledgers
+    assert (await store.read_ledger(ledgers[0])).metadata == found.metadata
+    assert (await store.keys.get(f"{store.own}/streams/s")).value == b"a stream"
+    with pytest.raises(NoSuchLedger):
+        await store.read_ledger(later)
+    assert not (await store.history()).accepted
+    assert list((await store.bookies()).writable) == ["b1"], "who is there stays there"
+    assert "nobody has said" in " ".join(one.found for one in (await examine(store)).problems)
+
+
+async def test_the_backup_of_another_cluster_is_refused(cluster: Cluster) -> None:
+    store, _ = await filled(cluster)
+    made = await copy_of(store)
+    key = store.layout.instance_id
+    found = await store.keys.get(key)
+    await store.keys.set(key, b"another-cluster", found.version)
+    with pytest.raises(WrongCluster):
+        await restore(await cluster.bare_store(9), made)
+
+
+async def test_accepting_begins_an_epoch_above_all_and_ids_behind_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "PATIENCE_S", 0.3)
+    store, ledgers = await filled(cluster)
+    with pytest.raises(InvalidArgument, match="nothing to accept"):
+        await accept(store, RNG)
+    before = await store.history()
+    await set_history(store, History(before.epoch, before.restore, accepted=False))
+    with pytest.raises(MetadataUnavailable, match="b1"):
+        await accept(store, RNG)
+    await note(store, "b1", 4, ledgers[-1] + 40)
+    assert [one.bookie_id for one in await suspects(store)] == ["b1"]
+    assert "does not believe" in " ".join(one.found for one in (await examine(store)).problems)
+    after = await accept(store, RNG)
+    assert after.epoch == 5
+    assert after.restore != before.restore
+    assert await store.history() == after
+    assert await store.allocate_ledger_id() > ledgers[-1] + 40
+    await allow_collection(store, RNG)
+    await allow_collection(store, RNG)
+
+
+async def test_a_client_refuses_a_store_behind_what_bookies_saw(cluster: Cluster) -> None:
+    store, _ = await filled(cluster)
+    past = Past(store)
+    await past.start()
+    used = guarded(store, past)
+    assert len(await used.list_ledgers()) == 3
+    past.heard(3)
+    for attempt in (used.list_ledgers, used.allocate_ledger_id, lambda: used.keys.get(store.layout.instance_id)):
+        with pytest.raises(StoreWentBack, match="epoch is 1, and 3 was seen"):
+            await attempt()  # type: ignore[operator]
+    found = await store.keys.get(store.layout.history)
+    await store.keys.set(store.layout.history, encode_history(History(3, "third")), found.version)
+    with pytest.raises(StoreWentBack, match="connect again"):
+        await used.list_ledgers()
+    again = Past(store)
+    await again.start()
+    assert len(await guarded(store, again).list_ledgers()) == 3
+
+
+async def test_a_client_does_not_connect_to_what_nobody_accepted(cluster: Cluster) -> None:
+    store, _ = await filled(cluster)
+    now = await store.history()
+    await set_history(store, History(now.epoch, now.restore, accepted=False))
+    with pytest.raises(StoreWentBack, match="accept-restore"):
+        await Past(store).start()
