@@ -72,14 +72,15 @@ class Store:
             if self.turns.resting:
                 await self.turns.awake.wait()
             with contextlib.suppress(BuckramError):
-                key = rng.choice(KEYS)
-                what = rng.random()
+                key, value, what = rng.choice(KEYS), rng.randbytes(3), rng.random()
                 if what < 0.25:
                     await self._read(key, known)
                 elif what < 0.5:
-                    await keys.create(key, rng.randbytes(2), ephemeral=rng.random() < 0.5 and key != "/a")
+                    made = await keys.create(key, value, ephemeral=rng.random() < 0.5 and key != "/a")
+                    self._was_done(key, value, made)
                 elif what < 0.7:
-                    await keys.set(key, rng.randbytes(2), known.get(key, rng.randrange(3)))
+                    made = await keys.set(key, value, known.get(key, rng.randrange(3)))
+                    self._was_done(key, value, made)
                 elif what < 0.85:
                     await keys.delete(key, known.get(key, rng.randrange(3)))
                 else:
@@ -124,6 +125,10 @@ class Store:
             self._check(kind, key, state, since)
             self.seen[number] = kind, key, state
             await changed.wait()
+
+    def _was_done(self, key: str, value: bytes, version: int) -> None:
+        if (key, value, version) not in self.turns.done:
+            self.turns.wrong(f"{key} was told to be {value!r} in version {version}, and never was")
 
     def _check(self, kind: str, key: str, state: Any, since: int) -> None:
         """It was so at some moment since then. A key of a session that ended meanwhile may be absent already."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.interleaving_kit import interleave
 
-SEEDS = range(400) if os.environ.get("BUCKRAM_SOAK") == "1" else range(10)
+SEEDS = range(400) if os.environ.get("BUCKRAM_SOAK") == "1" else range(16)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -29,7 +29,7 @@ MUTANTS = (
     TestMutant("sqlite-not-buried", "what a dead session left is in the way of writes",
                edited((f"{TREE}._write_all", "self._bury(session)", "pass")), INTERLEAVED),
     TestMutant("sqlite-dead-listed", "keys of dead sessions are listed until somebody writes",
-               edited((f"{TREE}.children", "if not self._is_live(session)]", "if False]")), INTERLEAVED),
+               edited((f"{TREE}.children", "if not self._is_live(session)]", "if False]")), INTERLEAVED, slow=True),
     TestMutant("sqlite-older-version", "a change takes every version that is not ahead",
                edited((f"{TREE}._apply", "if version != op.version:", "if version < op.version:")), INTERLEAVED),
     TestMutant("sqlite-first-hears", "of a commit that failed the first writer hears, the others take it for done",

@@ -25,15 +25,6 @@ MUTANTS = (
         ("tests/unit/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
     ),
     TestMutant(
-        "recovery-close-any", "recovery closes whatever the record says now",
-        edited((
-            "buckram.client.recover:_Attempt.run",
-            "if metadata.closed:",
-            "if False:",
-        )),
-        ("tests/unit/test_recover.py::test_many_recoveries_at_once_agree",),
-    ),
-    TestMutant(
         "change-state", "a record in recovery does not end the writer",
         edited((
             "buckram.client.ensemble_change:EnsembleChange._check_open",
