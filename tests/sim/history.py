@@ -27,11 +27,12 @@ class History:
         self.time = 1.0
         self.on_disk: dict[tuple[str, EntryId], bool] = {}
         self.fenced_on_disk: dict[str, bool] = {}
+        self.disk_state: dict[str, bytes] = {}
         self.report = Report(lambda: self.time)
         self.judge = Judge(self.report, Senses(
             lambda: self.time, lambda bookie, ledger: self.fenced_on_disk.get(bookie, True),
             lambda bookie, ledger, entries: {e: self.on_disk.get((bookie, e), True) for e in entries},
-            lambda host: -1.0, lambda host, since: True))
+            lambda host: -1.0, lambda host, since: True, disk_state=lambda bookie: self.disk_state.get(bookie, b"")))
         self.ensemble = tuple(f"b{n + 1}" for n in range(shape[0]))
         self.md = LedgerMetadata(*shape, (Fragment(0, self.ensemble),))
         self.judge.ledger_changed(LEDGER, None, self.md, "w1")

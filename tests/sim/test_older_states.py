@@ -14,6 +14,7 @@ from buckram.client.writer import Writer
 from buckram.errors import MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import Write
+from buckram.sim.damage import flip_some_byte
 from buckram.sim.disk import Device, SimDisk
 from buckram.sim.strangers import Strangers
 from buckram.sim.world import World
@@ -171,5 +172,28 @@ def test_a_session_on_a_follower_reads_an_older_state_until_it_syncs() -> None:
             stale += await world.join(reader, look())
         assert 0 < stale < 12, "some sessions are on the follower, others on the leader"
         assert world.report.reached["metadata read that lags behind"] == stale
+
+    run(world, story())
+
+
+def test_a_bookie_in_limbo_without_damage_is_found_out() -> None:
+    """I16: the harness damages its disk behind the judge's back."""
+    world = World(1)
+
+    async def story() -> None:
+        await world.store(world.loop.world, world.rng).initialise()
+        machine = world.add_machine("b1")
+        assert await world.boot(machine)
+        client = await world.client("w1")
+        writer = await world.join(world.processes["w1"], made(client, (1, 1, 1)))
+        for _ in range(3):
+            await world.join(world.processes["w1"], writer.append(b"x" * 100))
+        world.crash(machine, power=False)
+        assert await world.boot(machine)
+        assert [violation.invariant for violation in world.report.violations] == []
+        world.crash(machine, power=False)
+        assert flip_some_byte(machine.device, random.Random(1))
+        assert await world.boot(machine)
+        assert [violation.invariant for violation in world.report.violations] == ["I16"]
 
     run(world, story())

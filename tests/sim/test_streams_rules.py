@@ -195,6 +195,19 @@ def test_a_writer_that_is_lost_without_a_reason(court: Court) -> None:
     assert court.broken == ["undisturbed"]
 
 
+def test_a_writer_that_fails_because_of_a_janitor(court: Court) -> None:
+    from buckram.core.stream_errors import WriterFailed
+
+    court.open_row()
+    session = court.session()
+    error = WriterFailed("default/one", "its prepared ledger 3 was discarded by a janitor, which took it for dead")
+    court.rules.failed(session, error, healthy=False)
+    court.rules.failed(session, WriterFailed("default/one", "the metadata store was away"), healthy=True)
+    assert court.broken == []
+    court.rules.failed(session, error, healthy=True)
+    assert court.broken == ["undisturbed"]
+
+
 def test_append_times_that_go_back_or_differ(court: Court) -> None:
     court.open_row()
     session = court.session()

@@ -8,11 +8,15 @@ import pytest
 from tests.unit.readable_bookie import ReadableBookie, ReadableCluster, readable
 from tests.unit.scripted_bookie import eventually
 
+from buckram.client.audit import ReplicaAuditor
 from buckram.client.client import Client
 from buckram.config import ClientConfig
+from buckram.core.audit import plan_pieces
 from buckram.core.conviction import Accused, Deed
 from buckram.errors import Code, NotEnoughBookies
 from buckram.metadata.accused import pardon, read_accused
+from buckram.metadata.checkup import examine
+from buckram.metadata.store import TreeStore
 
 FAST = ClientConfig(speculative_read_ms=40.0, idle_lac_ms=0)
 
@@ -129,3 +133,23 @@ async def test_the_convicted_get_no_new_ensembles_until_they_are_pardoned() -> N
 
         await eventually(again, "the pardon is noticed by its watch")
         await (await client.create(ensemble="3/3/2")).close()
+
+
+async def test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
+        ledger_id = await ledger(client)
+        swaps(cluster["b1"])
+        cluster["b2"].bad = {3}
+        seen = await client.services.store.bookies()
+        addresses = {info.bookie_id: info.address for info in seen.writable.values()}
+        pieces = plan_pieces(ledger_id, await client.metadata(ledger_id), 1 << 20)
+        async with ReplicaAuditor(cluster.runtime, addresses) as auditor:
+            reports = {piece.bookie: await auditor.check(piece) for piece in pieces}
+        assert {bookie: report.state for bookie, report in reports.items()} == {
+            "b0": "good", "b1": "lied", "b2": "damaged"}
+        assert f"of ledger {ledger_id}" in reports["b1"].lie
+        await client.repair(ledger_id)
+        assert isinstance(cluster.store, TreeStore)
+        found = [problem.found for problem in (await examine(cluster.store)).problems]
+        assert any(one.startswith("bookie b1 is convicted: mixed: ") for one in found)
+        assert not any("b2 is convicted" in one for one in found)

@@ -13,6 +13,7 @@ from tests.unit.zk_store_kit import Counted, Zk
 
 from buckram import connect
 from buckram.errors import MetadataUnavailable
+from buckram.metadata.used_ids import used_key
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 
 IDS = ("b1", "b2", "b3")
@@ -113,6 +114,8 @@ async def test_a_deletion_whose_reply_is_lost_spares_the_ledger_that_is_made_und
         async with asyncio.timeout(5):
             while await other.list_ledgers():  # noqa: ASYNC110 - polling with a deadline
                 await asyncio.sleep(0)
+        used = used_key(other.layout.own, 7)  # gone, as after an old backup
+        await other.keys.delete(used, (await other.keys.get(used)).version)
         async with connect(other) as second:
             again = await second.create(ledger_id=7)
             await deleting

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.zk_store_kit import Counted, Zk, ledger
 
 from buckram.core.metadata import closed
+from buckram.core.metadata_codec import serialise
 from buckram.errors import (
     LedgerExists,
     LedgerIdsExhausted,
@@ -22,6 +23,7 @@ from buckram.metadata.zookeeper.paths import (
     LONG_HIERARCHICAL,
     Manager,
 )
+from buckram.metadata.zookeeper.store import ZooKeeperStore
 
 INSTANCE = "0c9a2e4e-5a2f-4d0e-9a3b-0d6d5b6a7c81"
 
@@ -52,14 +54,19 @@ async def test_a_ledgers_life_costs_no_more_than_with_apaches_client() -> None:
     assert not [path for path in zk.nodes() if "ID-" in path]
 
 
+async def made_by_apache(store: ZooKeeperStore, ledger_id: int) -> None:
+    """A ledger whose id nobody wrote down as chosen."""
+    await store.ledgers.create(ledger_id, serialise(ledger(1)), chosen=False)
+
+
 async def test_the_first_ledger_of_a_folder_makes_the_folder_too() -> None:
     zk = Zk()
     store = await zk.ready()
-    await store.create_ledger(5, ledger())
+    await made_by_apache(store, 5)
     count = Counted(store)
-    await store.create_ledger(20_000, ledger())  # fails, makes 00/0002, and again
+    await made_by_apache(store, 20_000)  # fails, makes 00/0002, and again
     assert (count.reads, count.writes) == (0, 3)
-    await store.create_ledger(12 * 10**8, ledger())  # fails, so does 12/0000, makes 12 and 12/0000, and again
+    await made_by_apache(store, 12 * 10**8)  # fails, so does 12/0000, makes 12 and 12/0000, and again
     assert (count.reads, count.writes) == (0, 3 + 5)
 
 
@@ -94,7 +101,7 @@ async def test_an_id_drawn_by_a_session_that_is_gone() -> None:
 async def test_a_drawn_id_that_is_taken() -> None:
     zk = Zk()
     store = await zk.ready()
-    await store.create_ledger(0, ledger(1))
+    await made_by_apache(store, 0)
     with pytest.raises(LedgerExists):
         await store.create_ledger(await store.allocate_ledger_id(), ledger(2))
     assert not [path for path in zk.nodes() if "ID-" in path]

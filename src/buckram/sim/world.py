@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.store import Store
+from buckram.bookie.superblock import NAME as SUPERBLOCK
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.disk.memory import MemoryDisk
@@ -109,7 +110,7 @@ class World:
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
         self.judge = Judge(self.report, Senses(
             self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady,
-            self.pace),
+            self.pace, self._disk_state),
             self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.fabric.observers.append(Introductions(self.report))
@@ -284,6 +285,7 @@ class World:
             allowed = self.cookie_deleted.pop(machine.name, False)
             self.report.check("M8", allowed, "{} came back as incarnation {}, it was {}",
                               machine.name, incarnation, known)
+            facts.reborn_at = self.loop.time()
         self._incarnation_of_id[machine.name] = incarnation
         facts.incarnations.append(incarnation)
         if store is not None:
@@ -368,6 +370,12 @@ class World:
             return None
         record = store.ledger(ledger_id)
         return record is not None and (record.fenced or record.tombstone)
+
+    def _disk_state(self, bookie: BookieId) -> bytes:
+        """Changes with each superblock: with the files that what is durable stands in."""
+        machine = self.machines.get(bookie)
+        names = machine.device.model.names() if machine is not None else []
+        return bytes(machine.device.model.inode(SUPERBLOCK).content) if machine and SUPERBLOCK in names else b""
 
     def _entries_on_disk(
         self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]

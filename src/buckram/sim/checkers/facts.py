@@ -148,6 +148,7 @@ class BookieFacts:
     """Its disk was emptied on purpose; what it claimed before no longer binds it."""
     reborn: bool = False
     """It was emptied by an operator and serves again, as another incarnation."""
+    reborn_at: float | None = None
     fence_negatives: int = 0
     limbo: bool = False
 

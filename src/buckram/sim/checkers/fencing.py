@@ -19,12 +19,13 @@ class BookieSide(Checker):
     """F2 to F6, F14: what a bookie owes."""
 
     def __init__(
-        self, facts: Facts, report: Report, fenced_on_disk: FencedOnDisk, now: Callable[[], float]
+        self, facts: Facts, report: Report, fenced_on_disk: FencedOnDisk, now: Callable[[], float],
+        disk_state: Callable[[BookieId], bytes],
     ) -> None:
         super().__init__(facts, report)
-        self._now = now
+        self._now, self._disk_state = now, disk_state
         self._fenced_on_disk = fenced_on_disk
-        self._asked: dict[tuple[BookieId, LedgerId, int], bool] = {}
+        self._asked: dict[tuple[BookieId, LedgerId], tuple[int, bytes]] = {}
         self._steps = 0
 
     def request_delivered(self, request: Request) -> None:
@@ -62,11 +63,12 @@ class BookieSide(Checker):
         if answer.negative:
             ledger.negatives.setdefault((bookie, request.entry), request.delivered_at or 0.0)
             self.facts.bookie(bookie).fence_negatives += 1
-        place = (bookie, ledger.ledger, len(self.facts.bookie(bookie).incarnations))
-        if place not in self._asked:
+        # A fence that is durable stays so until other files take the place of those that it stands in.
+        state = len(self.facts.bookie(bookie).incarnations), self._disk_state(bookie)
+        if self._asked.get((bookie, ledger.ledger)) != state:
             fenced = self._fenced_on_disk(bookie, ledger.ledger)
             if fenced is not None:
-                self._asked[place] = True
+                self._asked[bookie, ledger.ledger] = state
                 self.report.check("F2", fenced, "{} answered a fencing read of ledger {} with {}, "
                                   "but after a loss of power now it would not be fenced",
                                   bookie, ledger.ledger, answer.code.name)

@@ -15,6 +15,7 @@ from buckram.metadata.store import TreeStore
 from buckram.seams import KeyValue
 from buckram.sim.checkers.absence import Absence
 from buckram.sim.checkers.base import Checker, Insert, ReadResult
+from buckram.sim.checkers.disks import OnDisks
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts
 from buckram.sim.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, WriterSide
 from buckram.sim.checkers.liveness import Progress
@@ -48,6 +49,7 @@ class Senses:
     resumed_at: Callable[[str], float]
     steady: Callable[[str, float], bool]
     pace: Pace = field(default_factory=Pace)
+    disk_state: Callable[[BookieId], bytes] = lambda bookie: b""
 
 
 class Judge:
@@ -59,8 +61,9 @@ class Judge:
         self.progress = Progress(facts, report, senses.now, senses.steady, senses.pace)
         self.order = Order(facts, report)
         self.checkers: list[Checker] = [
-            Durability(facts, report), Content(facts, report), self.order, Metadata(facts, report),
-            BookieSide(facts, report, senses.fenced_on_disk, senses.now), RecovererSide(facts, report),
+            Durability(facts, report), OnDisks(facts, report, senses), Content(facts, report), self.order,
+            Metadata(facts, report), RecovererSide(facts, report),
+            BookieSide(facts, report, senses.fenced_on_disk, senses.now, senses.disk_state),
             WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report, senses.now, senses.pace),
             Completions(facts, report), Modes(facts, report, senses.entries_on_disk),
             UnderALiar(facts, report, senses.now, senses.steady),

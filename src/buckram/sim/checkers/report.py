@@ -9,8 +9,6 @@ INVARIANTS = tuple(
     [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in (*range(1, 20), 21)]
     + ["I1", "I2", "I3", "I7", "I8", "I9"]
     + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 15)]
-    + ["I1", "I2", "I3", "I7", "I8", "I9"]
-    + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 15)]
     + ["I16", "I18"]
 )
 """All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""

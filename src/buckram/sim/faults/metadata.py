@@ -39,6 +39,7 @@ async def expire(f: Faults) -> None:
     if keys is not None and not f.world.processes[host].dead:
         f.world.report.situation("session expired")
         keys.expire()
+        f.world.disturb(host, 0)
 
 
 common("metadata loss", 5, metadata_loss)

@@ -97,7 +97,7 @@ async def new_disk(f: Faults) -> None:
     """An operator replaces a disk and says so: the bookie comes back empty, under its old name."""
     world, machine = f.world, f.machine()
     facts = world.judge.facts.bookie(machine.name)
-    machine.away = True
+    machine.away = facts.wiped = True
     world.crash(machine, power=False)
     machine.device.wipe()
     store = world.store(world.loop.world, world.rng)
@@ -111,7 +111,7 @@ async def new_disk(f: Faults) -> None:
     else:
         return
     world.cookie_deleted[machine.name] = True
-    facts.wiped = facts.reborn = True
+    facts.reborn = True
     machine.away = False
     await f.restart(machine)
 

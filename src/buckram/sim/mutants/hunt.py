@@ -15,7 +15,7 @@ from typing import Any
 
 from buckram.sim.checkers.report import INVARIANTS, Violation
 from buckram.sim.cluster import run_life
-from buckram.sim.mutants import absence, bookie, identity, reading, recovery, store, strangers, writer
+from buckram.sim.mutants import absence, bookie, identity, racks, reading, recovery, store, strangers, writer
 from buckram.sim.mutants.base import Mutant
 from buckram.sim.plan import make_plan
 from buckram.sim.scenarios import run_scenario
@@ -23,7 +23,7 @@ from buckram.sim.scenarios import run_scenario
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for mutant in (
         *writer.MUTANTS, *recovery.MUTANTS, *reading.MUTANTS, *bookie.MUTANTS, *identity.MUTANTS, *absence.MUTANTS,
-        *strangers.MUTANTS, *store.MUTANTS,
+        *strangers.MUTANTS, *store.MUTANTS, *racks.MUTANTS,
     )
 }
 RARE = ("ack-during-change", "change-back", "loser-keeps-its-own", "reads-beyond-the-lac", "first-negative-wins",

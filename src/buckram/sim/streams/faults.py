@@ -20,6 +20,7 @@ async def expire_writer(f: Faults) -> None:
             host = f.rng.choice(hosts)
             f.world.report.situation("lease expired under a writer")
             f.world.sessions[host].expire()
+            f.world.disturb(host, 0)
         await asyncio.sleep(f.rng.random())
 
 

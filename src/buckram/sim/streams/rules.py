@@ -108,6 +108,15 @@ class Rules:
         self.report.check("undisturbed", taken or "took the lease" in str(error), "writer {} (epoch {}) of {} is lost "
                           "although nobody took it: {}; {}", session.host, session.epoch, line.name, error, head)
 
+    def failed(self, session: Session, error: BuckramError, *, healthy: bool) -> None:
+        """The writer says that it cannot go on. One that nothing hindered is not taken for dead by a janitor."""
+        line = session.line
+        if line is None or line.gone or line.head is None or line.head.epoch > session.epoch:
+            return
+        by_janitor = "discarded by a janitor" in str(error)
+        self.report.check("undisturbed", not (healthy and by_janitor), "writer {} (epoch {}) of {}, which nothing "
+                          "hindered, failed: {}", session.host, session.epoch, line.name, error)
+
     # -- readers ------------------------------------------------------------------------------------------
 
     def reading(self, host: str, kind: str, *, follow: bool, skip: bool) -> Reading:

@@ -13,6 +13,7 @@ from buckram.core.stream_policy import Policy, merged
 from buckram.errors import BuckramError
 from buckram.sim.checkers.judge import describe
 from buckram.sim.loop import Process
+from buckram.sim.metadata import HOST
 from buckram.sim.plan import Plan
 from buckram.sim.streams.facts import Content, Facts, Line, Reading
 from buckram.sim.streams.heads import HeadWatch
@@ -127,6 +128,11 @@ class Actor:
 
     def note(self, text: str) -> None:
         self.world.trace.note(self.host, text)
+
+    def unhindered(self, for_s: float = 10.0) -> bool:
+        """Nothing happened to its process, its session or the metadata store for so long."""
+        since = self.world.loop.time() - for_s
+        return self.world.steady(self.host, since) and self.world.steady(HOST, since)
 
     async def up(self, tries: int = 5) -> bool:
         """A client in a living process, the present one or a new one."""

@@ -14,6 +14,7 @@ from buckram.core.stream_errors import (
     StreamEnded,
     TxidOutOfOrder,
     WriterExists,
+    WriterFailed,
     WriterLost,
 )
 from buckram.core.stream_producers import UNKNOWN_OFFSET
@@ -138,6 +139,8 @@ class Pen:
         if isinstance(error, WriterLost) and not self.session.lost:
             self.actor.report.situation("writer lost the stream")
             self.actor.rules.lost(self.session, error)
+        elif isinstance(error, WriterFailed):
+            self.actor.rules.failed(self.session, error, healthy=self.actor.unhindered())
 
     # -- several at once -----------------------------------------------------------------------------------
 
@@ -303,6 +306,8 @@ class WriterActor(Actor):
                 self.note(f"roll failed: {describe(error)}: {error}")
                 if isinstance(error, WriterLost):
                     self.rules.lost(pen.session, error)
+                elif isinstance(error, WriterFailed):
+                    self.rules.failed(pen.session, error, healthy=self.unhindered())
             self.doing = ""
             if crashing:
                 self.no_crash()

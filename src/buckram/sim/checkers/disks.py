@@ -1,0 +1,92 @@
+"""S3, S4, S5 and S12 once more, by what is really on the disks and not by what went over the wire.
+
+A look opens a copy of each disk, as a loss of power now would leave it, so a ledger gets `LOOKS` of them. What was
+harmed on purpose (changed bytes, an empty disk, a liar) is spared: the wire has said what it acknowledged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from buckram.sim.checkers.base import Checker
+from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts, fragment_of, write_set
+from buckram.sim.checkers.report import Report
+from buckram.sim.metadata import HOST
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
+
+if TYPE_CHECKING:
+    from buckram.sim.checkers.judge import Senses
+
+LOOKS = 4
+
+
+class OnDisks(Checker):
+    """Looks whenever the record of a ledger changes who holds it, and at the end."""
+
+    def __init__(self, facts: Facts, report: Report, senses: Senses) -> None:
+        super().__init__(facts, report)
+        self._senses = senses
+        self._looks: dict[LedgerId, int] = {}
+        self._noticed_s = senses.pace.patience(5.0, syncs=10, questions=6)
+
+    def metadata_changed(
+        self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
+    ) -> None:
+        if new is None or self.facts.restores:
+            return
+        if new.closed and (old is None or not old.closed):
+            assert new.last_entry is not None
+            self._look(ledger, new, list(range(new.last_entry + 1)), "S5", new.ack_quorum)
+        elif old is not None and old.fragments != new.fragments:
+            promised = [e for e in ledger.promised if not new.closed or e <= (new.last_entry or 0)]
+            self._look(ledger, new, promised, "S12", new.ack_quorum)
+
+    def ended(self) -> None:
+        self._looks.clear()
+        for ledger in self.facts.ledgers.values():
+            if ledger.metadata is not None and ledger.closed is not None and not ledger.deleted:
+                promised = [e for e in ledger.promised if e <= ledger.closed[0]]
+                self._look(ledger, ledger.metadata, promised, "S3", 1)
+
+    def _look(
+        self, ledger: LedgerFacts, record: LedgerMetadata, entries: list[EntryId], invariant: str, least: int
+    ) -> None:
+        looks = self._looks.get(ledger.ledger, 0)
+        if looks >= LOOKS or not entries or ledger.deferred or ledger.went_back:
+            return
+        self._looks[ledger.ledger] = looks + 1
+        held: dict[BookieId, dict[EntryId, bool] | None] = {}
+        for bookie in dict.fromkeys(b for entry in entries for b in write_set(record, entry)):
+            one = self.facts.bookie(bookie)
+            harmed = one.wiped or one.damaged or one.liar
+            held[bookie] = None if harmed else self._senses.entries_on_disk(bookie, ledger.ledger, entries)
+        for entry in entries:
+            members = write_set(record, entry)
+            there = [b for b in members if (found := held[b]) is None or found[entry]]
+            self.report.check(invariant, len(there) >= least, "entry {} of ledger {} is on the disks of {}, its write "
+                              "set is {}", entry, ledger.ledger, there, members)
+
+    # a member that came back empty
+
+    def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
+        """S4: it counts for nothing more in a fragment of before, once its writer has had the time to hear of it."""
+        metadata = ledger.metadata
+        if metadata is None or not any(self.facts.bookie(b).reborn_at for b in write_set(metadata, entry)):
+            return
+        claims = ledger.claims.get(entry, {})
+        holders = [b for b in write_set(metadata, entry)
+                   if b in claims and not self._counts_no_more(ledger, metadata, b, entry, handle.client)]
+        self.report.check("S4", len(holders) >= metadata.ack_quorum, "entry {} of ledger {} acknowledged with {}; the "
+                          "others of {} came back empty since", entry, ledger.ledger, holders, list(claims))
+
+    def _counts_no_more(
+        self, ledger: LedgerFacts, metadata: LedgerMetadata, bookie: BookieId, entry: EntryId, client: str
+    ) -> bool:
+        reborn_at = self.facts.bookie(bookie).reborn_at
+        if reborn_at is None or self._senses.now() < reborn_at + self._noticed_s:
+            return False
+        if not (self._senses.steady(client, reborn_at) and self._senses.steady(HOST, reborn_at)):
+            return False
+        fragment = fragment_of(metadata, entry)
+        began = min((at for at, record in ledger.records if fragment in record.fragments), default=reborn_at)
+        return began < reborn_at

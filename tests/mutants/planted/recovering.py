@@ -1,0 +1,44 @@
+"""Recovery over changed metadata, write-back, doubts about a write, verdicts, and repair that believes memory."""
+
+from __future__ import annotations
+
+from tests.mutants.testmutant import TestMutant, edited
+
+RECOVER, REPAIR = "buckram.client.recover", "buckram.client.repair:_Repair"
+ABSENCE, CORE = "tests/unit/test_recover_absence.py", "tests/core/test_recovery.py"
+OTHER = f"{ABSENCE}::test_what_was_found_closes_no_other_record"
+REPLACED = f"{CORE}::TestWriteBack::test_a_failed_member_is_replaced_privately_from_the_head_on"
+AUDIT, ACCUSED = "tests/unit/test_audit.py", "tests/unit/test_accused.py"
+
+MUTANTS = (
+    TestMutant("recovery-other-record", "what was found under one record closes whatever record is there now",
+               edited((f"{RECOVER}:_same", "now.last_fragment == before.last_fragment", "True")), (OTHER,)),
+    TestMutant("conflict-old-decision", "after a conflict the change is not derived anew from the fresh record",
+               edited(("buckram.client.metadata_cell:MetadataCell.update", "wanted = change(base.metadata)",
+                       'wanted = first = locals().get("first") or change(base.metadata)')), (OTHER,)),
+    TestMutant("write-back-by-the-replaced", "an acknowledgement counts although its bookie was replaced meanwhile",
+               edited(("buckram.core.recovery:WriteBack.acked", "if self.ensemble[position] != bookie:", "if False:")),
+               (REPLACED,)),
+    TestMutant("doubt-taken-for-failed", "a write whose reply was lost counts as not done",
+               edited(("buckram.client.metadata_cell:MetadataCell.in_doubt", "return self._doubt is not None",
+                       "return False")),
+               ("tests/unit/test_metadata_cell.py::"
+                "test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",)),
+    TestMutant("late-fence-unheard", "what a fencing answer promises counts only until reading begins",
+               edited((f"{RECOVER}:_Attempt._fencing_read", "self._promises.entry(bookie, answer.value)",
+                       "self._forward is None and self._promises.entry(bookie, answer.value)")),
+               (f"{ABSENCE}::test_a_fencing_answer_that_comes_late_forbids_it",)),
+    TestMutant("repair-believes-memory", "repair takes what a bookie has in memory for what is on its disk",
+               edited((f"{REPAIR}._bad", "from_files=True", "from_files=False")),
+               (f"{AUDIT}::test_repair_reads_what_is_on_disk_on_either_wire[3/3/2]",)),
+    TestMutant("repair-believes-open-files", "a file that was removed is read as long as it is open",
+               edited(("buckram.bookie.fetching:Fetcher.fetch", "self._files.forget(name)", "pass")),
+               (f"{AUDIT}::test_a_file_that_was_removed_under_a_running_bookie_is_missed",)),
+    TestMutant("repair-reads-nothing-back", "what repair copied is good because it was acknowledged",
+               edited((f"{REPAIR}._copy", "lost.update(", "bool(")),
+               (f"{ACCUSED}::test_repair_convicts_who_acknowledges_and_denies",)),
+    TestMutant("reborn-is-a-liar", "a bookie that came back without its data is convicted of lying",
+               edited((f"{REPAIR}._is_still_there", "self._services.bookies.incarnation(bookie) == incarnation",
+                       "True")),
+               (f"{ACCUSED}::test_who_came_back_without_its_data_meanwhile_is_no_liar",)),
+)
