@@ -1,0 +1,82 @@
+"""The metadata store is an older one for a while, then the newest again: nothing may be lost by what is done then.
+
+Clients do not reach the older one. It is older than what every running bookie has said in its witness key, so each of
+them must leave it alone: no fence, no collection, no registration for what it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from buckram.sim.faults.registry import LEDGERS, register
+from buckram.sim.metadata import HOST
+
+if TYPE_CHECKING:
+    from buckram.sim.faults.runner import Faults
+    from buckram.sim.world import Machine
+
+_STEPS = 100
+_STEP_S = 0.1
+
+
+def _versions(f: Faults) -> dict[str, int]:
+    keys = f.world.metadata.snapshot().keys
+    return {key.rpartition("/")[2]: kept.version for key, kept in keys.items() if "/witness/" in key}
+
+
+def _ready(f: Faults) -> list[Machine]:
+    return [machine for machine in f.world.machines.values() if machine.running and machine.ready]
+
+
+def _remembers_more(f: Faults, machine: Machine, then: dict[str, int]) -> bool:
+    """Also in its file: one that died between a change and the file may take an older store for the right one."""
+    if machine not in _ready(f) or machine.bookie is None or machine.bookie.witness is None:
+        return False
+    told = machine.bookie.witness.memory.confirmed
+    return told is not None and told.version > then.get(machine.name, told.version)
+
+
+async def went_back(f: Faults) -> None:
+    older, then = f.world.metadata.snapshot(), _versions(f)
+    for _ in range(_STEPS):
+        await asyncio.sleep(_STEP_S)
+        if f.stage.over:
+            return
+        if all(_remembers_more(f, machine, then) for machine in f.world.machines.values()):
+            break
+    else:
+        return
+    newest = f.world.metadata.snapshot()
+    kept_away: dict[str, None] = {}
+    f.world.disturb(HOST, 1)
+    _keep_away(f, kept_away)
+    f.world.restore_metadata(older)
+    seen = False
+    for _ in range(f.rng.randrange(30, 80)):
+        await asyncio.sleep(_STEP_S)
+        _keep_away(f, kept_away)
+        running = [one.bookie.witness for one in _ready(f) if one.bookie is not None]
+        seen = seen or (bool(running) and all(one is not None and one.suspect for one in running))
+    f.world.restore_metadata(newest)
+    for host in kept_away:
+        f.world.fabric.unblock(host, HOST)
+        f.world.fabric.unblock(HOST, host)
+    for _ in range(_STEPS):  # what is promised of time counts from when they take part again
+        if all(one.bookie is None or one.bookie.witness is None or not one.bookie.witness.suspect for one in _ready(f)):
+            break
+        await asyncio.sleep(_STEP_S)
+    f.world.disturb(HOST, -1)
+    if seen:
+        f.world.report.situation("a store that went back was left alone by every bookie")
+
+
+def _keep_away(f: Faults, kept_away: dict[str, None]) -> None:
+    for host in f.clients():
+        if host not in kept_away:
+            kept_away[host] = None
+            f.world.fabric.block(host, HOST)
+            f.world.fabric.block(HOST, host)
+
+
+register("metadata went back", 6, went_back, lives=(LEDGERS,))
