@@ -288,9 +288,9 @@ class Ending:
     async def _short(self, last: WriterActor) -> None:
         """L14: a ledger is closed before a member has looked at its metadata, which is far from there.
 
-        So far that the look takes longer than a request may is the same as out of reach.
+        So far that the look, which asks several times, takes longer than a request may is the same as out of reach.
         """
-        if self.pace.metadata_s >= self.plan.configs.net.request_timeout_s:
+        if self.pace.patience(0.0, questions=6) >= self.plan.configs.net.request_timeout_s:
             return
         late = self.world.rng.choice([name for name, machine in self.world.machines.items() if machine.ready])
         self.world.fabric.slow(late, HOST, LATE_S)
