@@ -1,4 +1,4 @@
-"""Every planted bug that names tests is killed by them: the quick ones always, all of them in a soak."""
+"""Every planted bug that names tests is killed by them: a third of the quick ones always, all of them in a soak."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from buckram.sim.mutants.edits import StaleEdit, edited, find, stale
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 MUTANTS = all_of_them()
+QUICK = [name for name, mutant in MUTANTS.items() if not mutant.slow]
+SHARE = 3
+"""One in so many when this is not a soak: the same ones each time."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,7 @@ def killer() -> Iterator[Killer]:
         yield killer
 
 
-@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if SOAK or not mutant.slow])
+@pytest.mark.parametrize("name", list(MUTANTS) if SOAK else QUICK[::SHARE])
 def test_it_is_killed(killer: Killer, name: str) -> None:
     found = killer.kill(name)
     assert found.killed, f"{MUTANTS[name].bug}: {found}"
@@ -31,6 +34,7 @@ def test_it_is_killed(killer: Killer, name: str) -> None:
 def test_each_says_what_it_is_and_can_be_planted() -> None:
     assert len(MUTANTS) >= 40
     assert all(mutant.bug and mutant.tests for mutant in MUTANTS.values())
+    assert {name: why for name, mutant in MUTANTS.items() if (why := stale(mutant.apply))} == {}
 
 
 def test_a_test_that_passes_with_the_bug_is_named() -> None:

@@ -80,7 +80,7 @@ MUTANTS = (
     TestMutant(
         "same-damage-counts-again", "damage that a start finds again is a new loss",
         edited(("buckram.bookie.opening:Opening._load", "if entry.damage != scanned.digest:", "if True:")),
-        ("tests/unit/test_bookie_limbo.py::test_limbo_lasts_over_restarts_until_it_is_cleared",),
+        (TAIL + "test_more_damage_in_a_file_whose_loss_was_counted_is_a_new_loss",),
     ),
     TestMutant(
         "more-damage-is-the-same", "damage beside damage that was counted is no new loss",
