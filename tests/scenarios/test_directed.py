@@ -7,8 +7,9 @@ import pytest
 from buckram.sim.scenarios import SCENARIOS, run_scenario
 
 
-@pytest.mark.parametrize("metadata", ["memory", "zk+hierarchical"])
-@pytest.mark.parametrize("name", list(SCENARIOS))
+@pytest.mark.parametrize(
+    ("name", "metadata"), [(name, kind) for name, one in SCENARIOS.items() for kind in one.metadata]
+)
 def test_schedule(name: str, metadata: str) -> None:
     outcome = run_scenario(name, metadata=metadata)
     assert outcome.violations == []

@@ -230,7 +230,7 @@ async def test_adds_wait_in_order_while_the_store_is_unreachable(tmp_path: Path,
             wire.send(add(1, entry))
         assert await wire.silent()
         # Everything that promises nothing new goes on meanwhile, also for this ledger.
-        assert (await other.call(Read(1, 0))).code is Code.NO_LEDGER
+        assert (await other.call(Read(1, 0))).code is Code.NO_ENTRY
         assert (await other.call(add(1, 9, recovery=True))).code is Code.OK
         assert await wire.silent()
         metadata.error = None
@@ -248,6 +248,23 @@ async def test_later_when_the_store_stays_away(tmp_path: Path) -> None:
         assert kit.store.ledger(1) is None
         metadata.error = None
         assert (await wire.call(add(1, 0))).code is Code.OK
+
+
+@PROTOCOLS
+async def test_a_ledger_whose_first_add_waits_is_known(tmp_path: Path, protocol: int) -> None:
+    """Who reads what was not confirmed yet hears that there is no such entry, not that there is no such ledger."""
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata) as kit:
+        await kit.ledger(1)
+        metadata.gate.clear()
+        writer, reader = await kit.wire(protocol), await kit.wire(protocol)
+        assert (await reader.call(Read(1, 0))).code is Code.NO_LEDGER
+        writer.send(add(1, 0))
+        await until(lambda: metadata.reads == 1)
+        assert (await reader.call(Read(1, 0))).code is Code.NO_ENTRY
+        metadata.gate.set()
+        assert (await writer.reply()).code is Code.OK
+        assert (await reader.call(Read(1, 0))).code is Code.OK
 
 
 async def test_a_hanging_store_is_later_too(tmp_path: Path) -> None:

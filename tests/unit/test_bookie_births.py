@@ -53,11 +53,20 @@ async def make(kit: Kit, birth: bytes = b"", *, ctime: int | None = None, state:
                                                         custom_metadata=custom, creation_time_ms=ctime), found.version)
 
 
-async def forget(kit: Kit, ledger: int = 5) -> None:
-    """Delete it from metadata, which forgets that the id was used: as after an old backup."""
+async def forget(kit: Kit, ledger: int = 5, *, accepted: bool = True) -> None:
+    """Delete it from metadata, which forgets that the id was used: as after an old backup, that somebody accepted."""
     await kit.metadata.delete_ledger(ledger, (await kit.metadata.read_ledger(ledger)).version)
     used = used_key(kit.metadata.layout.own, ledger)
     await kit.metadata.keys.delete(used, (await kit.metadata.keys.get(used)).version)
+    if accepted:
+        accept(kit, ledger)
+
+
+def accept(kit: Kit, ledger: int = 5) -> None:
+    """The bookie knows that ids up to this one may have been given twice."""
+    witness = kit.bookie.witness
+    assert witness is not None
+    witness.memory = replace(witness.memory, settled=ledger)
 
 
 class Named:
@@ -153,6 +162,24 @@ async def test_an_add_of_the_living_ledger_buries_the_dead_one(tmp_path: Path, p
     async with running(tmp_path, metadata=metadata) as kit:
         assert kit.store.entries(5) == [(0, 3)]
         assert (await (await named(kit, B, protocol)).call(Read(5, 9))).code is Code.NO_ENTRY
+
+
+@PROTOCOLS
+async def test_a_ledger_that_nobody_buried_does_not_give_way(tmp_path: Path, protocol: int) -> None:
+    """Ids are not given twice, so a store that says otherwise went back: what is here is not its to kill."""
+    async with running(tmp_path) as kit:
+        await ten_of_a(kit)
+        await forget(kit, accepted=False)
+        await make(kit, B)
+        b, a = await named(kit, B, protocol), await named(kit, A, protocol)
+        assert (await b.call(add(5, 0))).code is Code.TOO_MANY_REQUESTS
+        witness = kit.bookie.witness
+        assert witness is not None
+        assert "ledger 5 is another one" in witness.suspect
+        assert kit.store.entries(5) == [(0, 10)]
+        assert (await a.call(Read(5, 9))).code is Code.OK
+        assert (await a.call(add(5, 10))).code is Code.READ_ONLY
+        assert not await witness.confirm()  # also at the next look, although the key is as it should be
 
 
 @PROTOCOLS
@@ -253,6 +280,7 @@ async def test_what_recovery_brings_is_of_the_ledger_that_it_named(tmp_path: Pat
         a = await named(kit, A)
         assert (await a.call(add(5, 7, recovery=True))).code is Code.OK
         assert kit.store.ledger(5).birth == A
+        accept(kit)
         await make(kit, B)
         b = await named(kit, B)
         assert (await b.call(Read(5, 7))).code is Code.NO_LEDGER

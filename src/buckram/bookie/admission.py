@@ -12,7 +12,9 @@ fenced, and the fence is durable, because this store denies its entries from the
 where two reads say so, each of them after a sync: a metadata server that lags has not heard of a ledger just made.
 
 An id that was used again is another ledger by its birth (I7). What is here of the one before gives way when metadata
-says that it is gone; until then nothing of the new one is taken.
+says that it is gone; until then nothing of the new one is taken. Ids that a store of ours gives are never given twice:
+where two births that were drawn meet and neither ledger was buried, it is the store that went back, and nothing gives
+way (I27).
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from buckram.bookie.births import is_other
-from buckram.bookie.registration import always
-from buckram.bookie.store import Store
+from buckram.bookie.store import LedgerRecord, Store
 from buckram.bookie.store_errors import StoreError
+from buckram.bookie.trust import UNSEEN, Trust
 from buckram.config import BookieConfig
 from buckram.core.entry import master_key
-from buckram.core.metadata import birth_of
+from buckram.core.metadata import birth_of, is_certain
 from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
@@ -88,11 +90,11 @@ class Admission:
 
     def __init__(
         self, store: Store, metadata: MetadataStore, config: BookieConfig, rng: random.Random,
-        died: Callable[[LedgerId], None], trusted: Callable[[], Awaitable[bool]] = always,
+        died: Callable[[LedgerId], None], trust: Trust = UNSEEN,
     ) -> None:
         self._store, self._metadata, self._timeout_s, self._rng = store, metadata, config.admission_timeout_s, rng
         self._anybody = config.admission == "any"
-        self._died, self._trusted = died, trusted
+        self._died, self._trust = died, trust
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[Waiting]] = {}
         """By ledger. As long as a ledger is here, every add of it that is not beyond doubt queues behind."""
@@ -162,6 +164,8 @@ class Admission:
         if key is not None and (record is None or other) and asked.key != key:
             # It has a wrong password, so it changes nothing (F14); the others get a look of their own.
             return Verdict.WRONG_KEY
+        if other and record is not None and self._contradicts(record, found.birth):
+            return Verdict.LATER
         if other:
             log.info("ledger %d: another ledger has its id now, so what is here of the one before is dead", ledger_id)
             store.reborn(ledger_id, asked.key, found.birth, admitted=verdict is Verdict.ADMITTED)
@@ -178,11 +182,19 @@ class Admission:
             store.admit(ledger_id)
         if verdict is Verdict.FENCED:
             store.fence(ledger_id)
+        elif verdict is Verdict.ADMITTED:
+            self._trust.admitted(ledger_id, found.birth)
         if verdict is Verdict.ADMITTED and store.limbo:
             if len(self._vouched) >= VOUCHED_LIMIT:
                 self._vouched.clear()
             self._vouched[ledger_id] = None
         return verdict
+
+    def _contradicts(self, record: LedgerRecord, birth: bytes) -> bool:
+        """Whether one of the two ledgers cannot be in a store that only went on."""
+        if record.tombstone or not (is_certain(record.birth) and is_certain(birth)):
+            return False
+        return self._trust.contradicted(record.ledger_id)
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
         try:
@@ -235,5 +247,5 @@ class Admission:
     async def _require_trust(self) -> None:
         """What was just read counts only if the store still is what it was: one that went back says nothing of a
         ledger that was made since, and a fence for that would be for good."""
-        if not await self._trusted():
+        if not await self._trust.confirm():
             raise MetadataUnavailable("the metadata store went back")

@@ -114,7 +114,7 @@ class Bookie:
         self._cluster = claimed.cluster
         self.service = Service(
             self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space,
-            partial(self._identity, store, claimed.bookie_id), self._introduced, witness.confirm,
+            partial(self._identity, store, claimed.bookie_id), self._introduced, witness,
         )
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import TypeAlias
 
@@ -58,10 +58,10 @@ class ReadPath:
     """Serves Read and BatchRead of all connections; `fenced` is told of each ledger that gets its fence."""
 
     def __init__(
-        self, store: Store, polls: LongPolls, budget: Budget, hold: Hold, max_batch_bytes: int,
-        max_frame_bytes: int, fenced: Callable[[LedgerId], None], stats: Stats,
+        self, store: Store, polls: LongPolls, budget: Budget, hold: Hold, undecided: Container[LedgerId],
+        max_batch_bytes: int, max_frame_bytes: int, fenced: Callable[[LedgerId], None], stats: Stats,
     ) -> None:
-        self._hold = hold
+        self._hold, self._undecided = hold, undecided
         self._store, self._polls, self._budget, self._fenced = store, polls, budget, fenced
         self._max_batch_bytes, self._max_body = max_batch_bytes, max_frame_bytes - FRAME_ROOM
         self._guess = FIRST_GUESS
@@ -399,8 +399,11 @@ class ReadPath:
         return Code.IO_ERROR
 
     def _absent(self, job: Job) -> Code:
-        record = self._store.ledger(job.request.ledger_id)
-        return absence(self._store, None if is_other(record, job.name) else record)
+        ledger_id = job.request.ledger_id
+        record = self._store.ledger(ledger_id)
+        code = absence(self._store, None if is_other(record, job.name) else record)
+        # The first adds of a ledger may wait for a look at metadata: it is no ledger that nobody knows.
+        return Code.NO_ENTRY if code is Code.NO_LEDGER and record is None and ledger_id in self._undecided else code
 
     def _refuse(self, session: Session, context: ReplyContext, request: Read | BatchRead, code: Code) -> None:
         kind = BatchReadReply if isinstance(request, BatchRead) else ReadReply

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from buckram.bookie.adds import AddPath
 from buckram.bookie.admission import Admission
@@ -15,9 +15,9 @@ from buckram.bookie.dispatch import Dispatcher, nobody
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.reads import ReadPath
-from buckram.bookie.registration import always
 from buckram.bookie.session import Session
 from buckram.bookie.store import Store
+from buckram.bookie.trust import UNSEEN, Trust
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.identity import Identity, Introduction
 from buckram.core.protocol import Close, Incoming, Item, Named, Ready, ServerProtocol
@@ -50,15 +50,15 @@ class Service:
     def __init__(
         self, runtime: Runtime, store: Store, metadata: MetadataStore, config: BookieConfig, net: NetConfig,
         budget: Budget, space: Callable[[], Space], identity: Callable[[], Identity],
-        introduced: Callable[[Introduction], None] = nobody, trusted: Callable[[], Awaitable[bool]] = always,
+        introduced: Callable[[Introduction], None] = nobody, trust: Trust = UNSEEN,
     ) -> None:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
-        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed, trusted)
+        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed, trust)
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
         self.reads = ReadPath(
-            store, self.polls, budget, self.admission.hold, config.max_batch_read_bytes, net.max_frame_bytes,
-            self.polls.state_changed, runtime.stats,
+            store, self.polls, budget, self.admission.hold, self.admission.waiting, config.max_batch_read_bytes,
+            net.max_frame_bytes, self.polls.state_changed, runtime.stats,
         )
         store.on_room(budget.release)
         self.dispatch = Dispatcher(

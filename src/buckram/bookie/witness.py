@@ -30,6 +30,7 @@ from buckram.core.history import (
     parse_memory,
     parse_statement,
 )
+from buckram.core.metadata import birth_of
 from buckram.errors import (
     AccessRefused,
     CorruptStore,
@@ -38,12 +39,13 @@ from buckram.errors import (
     MetadataError,
     MetadataUnavailable,
     NoSuchKey,
+    NoSuchLedger,
     StoreReplaced,
     VersionConflict,
 )
 from buckram.metadata.layout import SUSPECTS, WITNESSES
-from buckram.seams import Disk, MetadataStore, Stats, Write
-from buckram.types import BookieId, History
+from buckram.seams import Disk, KeyValue, MetadataStore, Stats, Write
+from buckram.types import BookieId, History, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 FILE = "WITNESS"
@@ -51,6 +53,7 @@ NEW_FILE = "WITNESS.new"
 LOOK_S = 2.0
 """How long a store that went back may go unnoticed where nothing needs it, and how far behind a key may be."""
 FAREWELL_S = 5.0
+MOST_ADMITTED = 1000
 
 
 class Witness:
@@ -73,6 +76,8 @@ class Witness:
         self._looks = 0
         self._wake = asyncio.Event()
         self._told: Claim | None = None
+        self._admitted: dict[LedgerId, bytes] = {}
+        """Ledgers that the store has known since it confirmed the key last, by birth."""
         self._unsaved = False
         self.memory = Memory()
         self.history = History()
@@ -167,6 +172,37 @@ class Witness:
                 await self._look()
         return not self.suspect
 
+    # What admission sees of the store
+
+    def admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
+        """The store knew this ledger just now."""
+        if len(self._admitted) < MOST_ADMITTED:
+            self._admitted[ledger_id] = birth
+
+    def contradicted(self, ledger_id: LedgerId) -> bool:
+        """The store says that another ledger has the id of one that is here. Ids are never given twice, so it went back
+        by less than a key tells; unless it is known that it did, since somebody accepted it."""
+        if ledger_id <= self.memory.settled:
+            return False
+        self._contradict(f"it says that ledger {ledger_id} is another one than the one that it knew by this id before")
+        return True
+
+    def _contradict(self, why: str) -> None:
+        self.memory, self._unsaved = replace(self.memory, contradiction=why), True
+        self._believe(why)
+        self._wake.set()
+
+    async def _check_admitted(self) -> None:
+        """Another file has the store's name: it must know what the one before knew after the key was confirmed."""
+        for ledger_id, birth in list(self._admitted.items()):
+            try:
+                found = birth_of((await self._metadata.read_ledger(ledger_id)).metadata)
+            except NoSuchLedger:
+                self._contradict(f"it does not know ledger {ledger_id}, which it knew a moment ago")
+                return
+            if found != birth:
+                self.contradicted(ledger_id)
+
     # Looking
 
     async def _look(self) -> Confirmed | None:
@@ -188,17 +224,35 @@ class Witness:
 
     async def _read_store(self) -> tuple[History, Confirmed | None]:
         try:
-            history = await self._metadata.history()
+            history, _, found = await self._ask()
         except StoreReplaced as error:
             self._believe(str(error))  # first, so that nobody uses what is opened next before it was looked at
             await self._metadata.reopen()
-            history = await self._metadata.history()
-        await self._metadata.instance_id()  # a cluster of Buckram's own, and the one from before
-        try:
-            found = await self._metadata.keys.get(self._key)
-        except NoSuchKey:
+            history, _, found = await self._ask()
+            await self._check_admitted()
+        if found is None:
             return history, None
         return history, Confirmed(found.version, parse_statement(self._key, found.value))
+
+    async def _ask(self) -> tuple[History, str, KeyValue | None]:
+        """All at once: adds of new ledgers wait for it. The instance id says whether the cluster is Buckram's own,
+        and the one from before."""
+        answers = await asyncio.gather(
+            self._metadata.history(), self._metadata.instance_id(), self._get_key(), return_exceptions=True
+        )
+        for answer in answers:  # in the order of their meaning: of a store that is gone nothing else is so
+            if isinstance(answer, BaseException):
+                raise answer
+        history, instance, found = answers
+        assert isinstance(history, History)
+        assert isinstance(instance, str)
+        return history, instance, found  # type: ignore[return-value]
+
+    async def _get_key(self) -> KeyValue | None:
+        try:
+            return await self._metadata.keys.get(self._key)
+        except NoSuchKey:
+            return None
 
     def _believe(self, why: str) -> None:
         if why == self.suspect:
@@ -219,6 +273,7 @@ class Witness:
     async def _look_and_tell(self) -> None:
         if self._unsaved:
             await self._remember(self.memory)
+        admitted = list(self._admitted)
         found = await self._look()
         if self.suspect:
             await self._note.leave(self._note_text())
@@ -241,8 +296,10 @@ class Witness:
             if highest >= 0:
                 await self._metadata.raise_next_id(highest)
             log.warning("bookie %s: goes on with epoch %d of metadata", self._bookie_id, self.history.epoch)
-        await self._remember(learn(self.memory, self.history, Confirmed(version, value)))
+        await self._remember(learn(self.memory, self.history, Confirmed(version, value), self.contact()[1]))
         self._told = where
+        for ledger_id in admitted:
+            self._admitted.pop(ledger_id, None)
 
     async def _write(self, value: Statement, found: Confirmed | None) -> int:
         record = encode_statement(value)
@@ -259,7 +316,8 @@ class Witness:
     async def _remember(self, memory: Memory) -> bool:
         """False: there was no room for the file. It then says less than is so, which is no alarm, and is written at
         the next look."""
-        memory = replace(memory, heard=max(memory.heard, self.memory.heard))
+        before = self.memory
+        memory = replace(memory, heard=max(memory.heard, before.heard))
         record = encode_memory(memory)
         try:
             await self._disk.offload(lambda: write_file(self._disk, record))
@@ -269,7 +327,13 @@ class Witness:
                 raise
             log.warning("bookie %s: no room for the file %s: %s", self._bookie_id, FILE, error)
             self._unsaved = True
-        self.memory = replace(memory, heard=max(memory.heard, self.memory.heard))
+        now = self.memory
+        if now is not before:  # clients and admission go on meanwhile
+            memory = replace(
+                memory, heard=max(memory.heard, now.heard), settled=max(memory.settled, now.settled),
+                contradiction=now.contradiction or memory.contradiction,
+            )  # fmt: skip
+        self.memory, self._unsaved = memory, self._unsaved or now is not before
         self._epoch_gauge.set(self.epoch)
         return not self._unsaved
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from buckram.errors import MalformedRecord
-from buckram.types import History
+from buckram.types import History, LedgerId
 
 LONGEST_RECORD = 64 * 1024
 HIGHEST_EPOCH = 2**40
@@ -50,6 +50,10 @@ class Memory:
     """The last word to collect that was followed: each counts once."""
     reviewed: str = ""
     """The restore since which somebody gave such a word, or that was the first: until then nothing goes for absence."""
+    contradiction: str = ""
+    """What the store said that cannot be so in the history that the bookie has seen; for good, until another begins."""
+    settled: LedgerId = -1
+    """The highest ledger that was here when this history was accepted: who did that knew that ids were given twice."""
 
     @property
     def epoch(self) -> int:
@@ -80,7 +84,7 @@ def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgemen
             f"its epoch {history.epoch} began with restore {history.restore!r}, "
             f"this bookie's began with {memory.history.restore!r}"
         )
-    return Judgement(_compare(memory.confirmed, found))
+    return Judgement(memory.contradiction or _compare(memory.confirmed, found))
 
 
 def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
@@ -95,9 +99,11 @@ def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
     return ""  # a higher version: a change whose answer was lost
 
 
-def learn(memory: Memory, history: History, confirmed: Confirmed) -> Memory:
-    """What to remember when the store has confirmed a change in that history."""
+def learn(memory: Memory, history: History, confirmed: Confirmed, highest: LedgerId = -1) -> Memory:
+    """What to remember when the store has confirmed a change in that history. `highest`: the highest ledger here."""
     first = memory.history.epoch == 0 and memory.confirmed is None
+    if history.epoch > memory.history.epoch > 0:
+        memory = replace(memory, contradiction="", settled=highest)
     return replace(
         memory, history=history, confirmed=confirmed, reviewed=history.restore if first else memory.reviewed
     )
@@ -166,7 +172,7 @@ def parse_memory(name: str, record: bytes) -> Memory:
         confirmed = Confirmed(_number(name, told, "version"), _statement(name, value))
     return Memory(
         _history(name, history), _number(name, fields, "heard"), confirmed, _text(name, fields, "collected"),
-        _text(name, fields, "reviewed"),
+        _text(name, fields, "reviewed"), _text(name, fields, "contradiction"), _number(name, fields, "settled", -1),
     )  # fmt: skip
 
 
@@ -180,10 +186,10 @@ def _object(what: str, record: bytes) -> dict[str, Any]:
     return fields
 
 
-def _number(what: str, fields: dict[str, Any], name: str) -> int:
+def _number(what: str, fields: dict[str, Any], name: str, least: int = 0) -> int:
     value = fields.get(name)
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise MalformedRecord(f"{what}: {name} is {value!r}, it must be a whole number from 0 on")
+    if type(value) is not int or not least <= value < 2**63:
+        raise MalformedRecord(f"{what}: {name} is {value!r}, it must be a whole number from {least} on")
     return value
 
 

@@ -51,6 +51,11 @@ def birth_of(md: LedgerMetadata) -> bytes:
     return (_CTIME + (md.creation_time_ms & _MAX_ID).to_bytes(8, "big")).ljust(BIRTH_SIZE, b"\0")
 
 
+def is_certain(birth: bytes) -> bool:
+    """Whether it was drawn at a creation. A time in its place may be that of two ledgers, and clocks are set."""
+    return len(birth) == BIRTH_SIZE and birth != NO_BIRTH and not birth.startswith(_CTIME)
+
+
 def quorum_problem(ensemble_size: int, write_quorum: int, ack_quorum: int) -> str | None:
     """What is wrong with E, Qw, Qa; None if E >= Qw >= Qa >= 1."""
     if _MAX_INT32 >= ensemble_size >= write_quorum >= ack_quorum >= 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 INVARIANTS = tuple(
     [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in (*range(1, 20), 21)]
-    + ["I1", "I2", "I3", "I7", "I8", "I9"]
+    + ["I1", "I2", "I3", "I7", "I8", "I9", "I27"]
     + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 15)]
     + ["I16", "I18"]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from buckram.metadata.layout import Layout
 from buckram.sim.scenarios.script import Pen, Script
@@ -32,11 +33,18 @@ async def reuse_after_deletion(s: Script) -> None:
     s.expect(w.acked == 2, "acknowledged although metadata does not know the ledger")
 
 
-async def another(s: Script, old: Pen, host: str = "w2") -> Pen:
-    """A new ledger under the id of one that is gone: the counter was restored from an old backup."""
+async def another(s: Script, old: Pen, host: str = "w2", *, accepted: bool = True) -> Pen:
+    """A new ledger under the id of one that is gone: the counter was restored from an old backup. `accepted`: bookies
+    know that ids may have been given twice."""
     assert isinstance(s.setup.layout, Layout)
     counter = s.setup.layout.next_ledger_id
     await s.setup.keys.delete(counter, (await s.setup.keys.get(counter)).version)
+    if accepted:
+        for machine in s.world.machines.values():
+            assert machine.bookie is not None
+            assert machine.bookie.witness is not None
+            witness = machine.bookie.witness
+            witness.memory = replace(witness.memory, settled=old.ledger)
     w = await s.writer(host)
     s.expect(w.ledger == old.ledger, f"ledger {w.ledger} instead of {old.ledger}")
     return w
@@ -72,6 +80,20 @@ async def an_id_used_again_for_nothing(s: Script) -> None:
     s.process("w2").crash()
     closed = (await s.recovered(w.ledger)).closed
     s.world.report.check("I8", closed is not None and closed[0] == -1, "it ends at {}, and has no entries", closed)
+
+
+async def an_id_given_twice(s: Script) -> None:
+    """A store that went back by less than its witnesses tell gives an id again: the ledger that has it stays."""
+    old = await _forgotten(s)
+    w = await another(s, old, accepted=False)
+    w.append(2)
+    await s.until(lambda: w.over, "appends end", 60.0)
+    s.world.report.check("I27", w.acked == 0, "{} entries of a second ledger of one id were acknowledged", w.acked)
+    for name in ("b1", "b2", "b3"):
+        bookie = s.world.machines[name].bookie
+        assert bookie is not None
+        assert bookie.store is not None
+        s.world.report.check("I27", bookie.store.entries(old.ledger) == [(0, 10)], "{} dropped acknowledged data", name)
 
 
 async def an_id_used_after_its_burial(s: Script) -> None:

@@ -24,6 +24,8 @@ class Scenario:
     story: Callable[[Script], Awaitable[None]]
     shape: Shape
     wire: int = 2
+    metadata: tuple[str, ...] = ("memory", "zk+hierarchical")
+    """The kinds of metadata stores in which it can come about."""
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -34,9 +36,10 @@ SCENARIOS: dict[str, Scenario] = {
     "D4-late": Scenario(directed.striping_change_late, (3, 2, 2)),
     "D5": Scenario(directed.identity_reuse, (2, 2, 2)),
     "D5-delete": Scenario(identity.reuse_after_deletion, (2, 2, 2)),
-    "id-again": Scenario(identity.an_id_used_again, (3, 3, 2)),
-    "id-again-empty": Scenario(identity.an_id_used_again_for_nothing, (3, 3, 2)),
-    "id-after-burial": Scenario(identity.an_id_used_after_its_burial, (3, 3, 2)),
+    "id-again": Scenario(identity.an_id_used_again, (3, 3, 2), metadata=("memory",)),
+    "id-twice": Scenario(identity.an_id_given_twice, (3, 3, 2), metadata=("memory",)),
+    "id-again-empty": Scenario(identity.an_id_used_again_for_nothing, (3, 3, 2), metadata=("memory",)),
+    "id-after-burial": Scenario(identity.an_id_used_after_its_burial, (3, 3, 2), metadata=("memory",)),
     "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
     "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),
