@@ -32,7 +32,7 @@ class Process:
         command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory)]
         self.process = subprocess.Popen(
             [*command, "--json", *(options or ("--port", "0"))], stdout=subprocess.PIPE, stderr=self.log.open("ab"),
-            env={"PATH": "/usr/bin:/bin", **environment},
+            env={"PATH": "/usr/bin:/bin", "BUCKRAM_BOOKIE_ADMISSION": "any", **environment},
         )
 
     def ready(self) -> dict[str, Any]:
