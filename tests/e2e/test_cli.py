@@ -59,6 +59,7 @@ def test_show_list_and_metadata(up: Up) -> None:
     assert (shown["last_entry"], shown["length"]) == (9, 30)
     assert (shown["ensemble_size"], shown["write_quorum"], shown["ack_quorum"]) == (3, 2, 2)
     assert shown["custom_metadata"] == {"owner": "me"}
+    assert len(bytes.fromhex(shown["birth"])) == 16
     assert [f["first_entry"] for f in shown["fragments"]] == [0]
     assert set(shown["fragments"][0]["ensemble"]) == ids
     listed = buckram("ledger", "list", "--json", uri=up.uri).json["ledgers"]

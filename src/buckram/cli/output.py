@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from buckram.core.metadata import BIRTH
 from buckram.types import LedgerMetadata, LedgerState
 
 STATES = {LedgerState.OPEN: "open", LedgerState.IN_RECOVERY: "in_recovery", LedgerState.CLOSED: "closed"}
@@ -52,8 +53,10 @@ def ledger_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
         "ack_quorum": metadata.ack_quorum,
         "fragments": [{"first_entry": f.first_entry, "ensemble": list(f.ensemble)} for f in metadata.fragments],
         "custom_metadata": {
-            key: value.decode("utf-8", "backslashreplace") for key, value in metadata.custom_metadata.items()
+            key: value.decode("utf-8", "backslashreplace")
+            for key, value in metadata.custom_metadata.items() if key != BIRTH
         },
+        "birth": metadata.custom_metadata[BIRTH].hex() if BIRTH in metadata.custom_metadata else None,
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
         "creation_time_ms": metadata.creation_time_ms,
     }
