@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from buckram.sim.loop import SimLoop
 
 FAST = (0.0002, 0.004)
+LATE_S = 0.3
+"""What clients can bear without an error; some lives have more."""
 HOUR_US = 3_600_000_000
 
 
@@ -61,7 +63,7 @@ def draw_pace(seed: int, bookies: int) -> Pace:
     if rng.random() < 0.35:
         slow = (0.02, rng.choice((0.04, 0.15)))
         disks = tuple(slow if rng.random() < 0.5 else FAST for _ in range(bookies))
-    late_s = rng.choice((0.3, 0.3, 2.0)) if rng.random() < 0.2 else 0.0
+    late_s = rng.choice((LATE_S, LATE_S, 2.0)) if rng.random() < 0.2 else 0.0
     lag_s = rng.choice((0.3, 2.0)) if rng.random() < 0.5 else 0.0
     apart = rng.random() < 0.3
     clocks_us = rng.choice((HOUR_US, 72 * HOUR_US)) if apart else 5_000_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.sim.faults import of_lives, stories
 from buckram.sim.faults.registry import LEDGERS
-from buckram.sim.pace import Pace, draw_pace
+from buckram.sim.pace import LATE_S, Pace, draw_pace
 from buckram.sim.world import KIB, Configs
 from buckram.types import DigestType
 
@@ -122,7 +122,8 @@ def make_cluster(seed: int) -> Plan:
     if plan.racks:
         _enforce_racks(plan)
     plan.metadata = random.Random(f"metadata kind {seed}").choice(METADATA)
-    _set_pace(plan)
+    plan.pace = draw_pace(seed, plan.bookies)
+    set_pace(plan)
     return plan
 
 
@@ -164,13 +165,16 @@ def draw_apart(plan: Plan, lives: str) -> None:
             story.suit(plan)
 
 
-def _set_pace(plan: Plan) -> None:
-    pace = plan.pace = draw_pace(plan.seed, plan.bookies)
+def set_pace(plan: Plan) -> None:
+    """What fits the pace of the life."""
+    pace = plan.pace
     # Clients come up and ledgers are made before the faults have passed.
     plan.busy_s = max(plan.busy_s, 10 * pace.sync_s, 1.5 * pace.metadata_s if pace.late_s else 0.0)
-    net = plan.configs.net
-    if pace.sync_s and net.request_timeout_s < 10 * pace.sync_s:
-        plan.configs.net = replace(net, request_timeout_s=10 * pace.sync_s)
+    # An add to a new ledger waits for what its bookie asks metadata. Where that takes longer than any timeout that
+    # makes sense, requests fail; what must hold then is safety.
+    net, least = plan.configs.net, max(10 * pace.sync_s, 6 * pace.metadata_s if 0 < pace.late_s <= LATE_S else 0.0)
+    if net.request_timeout_s < least:
+        plan.configs.net = replace(net, request_timeout_s=least)
 
 
 def _enforce_racks(plan: Plan) -> None:

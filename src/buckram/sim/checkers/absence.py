@@ -11,6 +11,7 @@ from buckram.sim.checkers.base import Checker
 from buckram.sim.checkers.facts import Facts, LedgerFacts, members_of
 from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.wire import Answer
+from buckram.sim.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 _open_lac = Digest.open_lac
@@ -34,9 +35,11 @@ class Absence(Checker):
     """`steady(host, since)`: nothing was wrong with the host since then, and nothing is now."""
 
     def __init__(
-        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool]
+        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool],
+        pace: Pace,
     ) -> None:
         super().__init__(facts, report)
+        self._return_s = pace.patience(0.0, questions=2)
         self._now, self._steady = now, steady
         self._heard: dict[tuple[str, LedgerId], _Heard] = {}
 
@@ -96,4 +99,6 @@ class Absence(Checker):
                           heard.lac)
 
     def _could_answer(self, bookie: BookieId, began: float, who: str) -> bool:
-        return self.facts.bookie(bookie).running and self._steady(bookie, began) and self._steady(who, began)
+        # That one is back is heard of from metadata.
+        since = began - self._return_s
+        return self.facts.bookie(bookie).running and self._steady(bookie, since) and self._steady(who, since)

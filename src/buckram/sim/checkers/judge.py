@@ -67,7 +67,7 @@ class Judge:
             WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report, senses.now, senses.pace),
             Completions(facts, report), Modes(facts, report, senses.entries_on_disk),
             UnderALiar(facts, report, senses.now, senses.steady),
-            Absence(facts, report, senses.now, senses.steady), self.progress,
+            Absence(facts, report, senses.now, senses.steady, senses.pace), self.progress,
         ]  # fmt: skip
         self.wire = Wire(senses.now, WireEvents(
             self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered))

@@ -8,7 +8,8 @@ from typing import Any
 
 from buckram.config import BookieConfig
 from buckram.sim.faults.registry import STREAMS
-from buckram.sim.plan import Plan, draw_apart, make_cluster
+from buckram.sim.pace import LATE_S
+from buckram.sim.plan import Plan, draw_apart, make_cluster, set_pace
 from buckram.sim.streams.faults import OWN_FAULTS
 from buckram.types import DigestType
 
@@ -66,6 +67,9 @@ def make_stream_plan(seed: int) -> StreamPlan:
     cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
     cluster.late_wake = rng.random() < 0.2
     cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
+    # Later ones only make these lives long: a stream asks metadata all the time.
+    cluster.pace = replace(cluster.pace, late_s=min(cluster.pace.late_s, LATE_S))
+    set_pace(cluster)
     config = cluster.configs.client
     cluster.configs.client = replace(
         config, min_racks_per_write_quorum=2, enforce_min_racks=0,
