@@ -20,7 +20,7 @@ LEAST = 5
 """In a thousand lives every invariant is evaluated and every situation reached at least this often."""
 FLOORS = {
     "compaction output written": 200, "ledger table loaded at a start": 60, "admission verdict FENCED": 20,
-    "a reborn bookie seen by a writer": 10, "crash during a sync": 50, "M5": 50, "M6": 50, "M7": 20, "M8": 20,
+    "crash during a sync": 50, "M5": 50, "M6": 50, "M7": 20, "M8": 20,
 }
 """What was rare once and is looked for on purpose: more often than LEAST."""
 ENOUGH_LIVES = 1000

@@ -128,8 +128,8 @@ def _crashes_only(plan: Plan) -> bool:
     return not plan.liar and not plan.racks and not plan.deferred
 
 
-register("flip table", 4, flip_table, damages=True, suit=use_small_files, fits=_crashes_only, lives=(LEDGERS,))
+register("flip table", 6, flip_table, damages=True, suit=use_small_files, fits=_crashes_only, lives=(LEDGERS,))
 register("flip superblock", 2, flip_superblock, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
-register("look late", 5, look_late, fits=_crashes_only, lives=(LEDGERS,))
-register("new disk", 4, new_disk, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
-register("doubt", 4, doubt, suit=_for_doubt, fits=_crashes_only, lives=(LEDGERS,))
+register("look late", 12, look_late, fits=_crashes_only, lives=(LEDGERS,))
+register("new disk", 14, new_disk, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
+register("doubt", 10, doubt, suit=_for_doubt, fits=_crashes_only, lives=(LEDGERS,))
