@@ -188,7 +188,7 @@ async def test_a_bookie_that_starts_at_a_store_that_went_back_serves_reads(tmp_p
         await trusted(kit)
         await seen(kit.metadata, writable=["b1"])
         assert await write(kit, 1, 2) is Code.OK
-        assert kit.bookie._identity(kit.store, "b1").epoch == 2
+        await until(lambda: kit.bookie._identity(kit.store, "b1").epoch == 2)
 
 
 async def test_a_restore_that_nobody_accepted_is_waited_for(tmp_path: Path) -> None:

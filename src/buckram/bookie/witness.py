@@ -72,7 +72,8 @@ class Witness:
         self._key = f"{metadata.own}/{WITNESSES}/{bookie_id}"
         self._note = Note(metadata, f"{metadata.own}/{SUSPECTS}/{bookie_id}")
         self._on_change = on_change
-        self._lock = asyncio.Lock()
+        self._lock, self._telling = asyncio.Lock(), asyncio.Lock()
+        """For looking, which adds wait for, and for telling, which may wait for long work on the disk."""
         self._looks = 0
         self._wake = asyncio.Event()
         self._told: Claim | None = None
@@ -125,7 +126,7 @@ class Witness:
             self._wake.clear()
             due = loop.time() + LOOK_S * (0.75 + self._rng.random() / 2)
             try:
-                async with self._lock:
+                async with self._telling:
                     await self._look_and_tell()
             except MetadataError as error:
                 log.debug("the metadata store is not there to be looked at: %s", error)
@@ -135,7 +136,7 @@ class Witness:
     async def end(self) -> None:
         """Say how far the directory is when nothing more is written to it."""
         try:
-            async with asyncio.timeout(FAREWELL_S), self._lock:
+            async with asyncio.timeout(FAREWELL_S), self._telling:
                 await self._look_and_tell()
                 await self._note.take_back()
         except (MetadataError, TimeoutError) as error:
@@ -208,11 +209,12 @@ class Witness:
     async def _look(self) -> Confirmed | None:
         """Read and judge. What the store says of its own absence is judged, too; only silence is not."""
         self._looks += 1
+        known = self.memory  # what is told meanwhile is newer than what is read here
         try:
             history, found = await self._read_store()
             if not history.epoch and not self.epoch:
                 history = await self._metadata.begin_history()
-            verdict = judge(self.memory, history, found)
+            verdict = judge(replace(known, contradiction=self.memory.contradiction), history, found)
         except (MetadataUnavailable, AccessRefused):
             raise
         except MetadataError as error:
@@ -274,7 +276,8 @@ class Witness:
         if self._unsaved:
             await self._remember(self.memory)
         admitted = list(self._admitted)
-        found = await self._look()
+        async with self._lock:
+            found = await self._look()
         if self.suspect:
             await self._note.leave(self._note_text())
             return
@@ -309,7 +312,7 @@ class Witness:
 
     async def remember_collection(self, nonce: str) -> None:
         """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
-        async with self._lock:
+        async with self._telling:
             if not await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
                 raise MetadataError(f"{FILE} cannot be written, the disk is full: collection waits until it can")
 

@@ -91,7 +91,7 @@ def _foreign_if_not_named(metadata: Any, bookie_id: str) -> bool:
     return metadata.state is not LedgerState.OPEN or not any(bookie_id in f.ensemble for f in metadata.fragments)
 
 
-async def _force_some(window: Any, pool: Any, acked_under: Any) -> int:
+async def _force_some(window: Any, pool: Any, acked_under: Any, birth: bytes) -> int:
     point = window.force_point()
     if not window.closed:
         window.forced(point)
