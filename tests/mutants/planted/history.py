@@ -47,7 +47,9 @@ MUTANTS = (
     ),
     TestMutant(
         "history-suspect-admits", "what was read for an admission counts although the store went back meanwhile",
-        edited(("buckram.bookie.admission:Admission._require_trust", "if not await self._trust.confirm():", "if False:")),
+        edited((
+            "buckram.bookie.admission:Admission._require_trust", "if not await self._trust.confirm():", "if False:",
+        )),  # fmt: skip
         (_WITNESS + "test_a_ledger_that_only_the_lost_history_knew_is_not_fenced",),
         slow=True,
     ),
