@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
+_ADMISSION = "buckram.bookie.admission:Admission._require_trust"
 _WITNESS = "tests/unit/test_bookie_witness.py::"
 _CORE = "tests/core/test_history.py::test_a_store_that_went_back"
 _FILE = "tests/unit/test_sqlite_replaced.py::"
@@ -47,9 +48,7 @@ MUTANTS = (
     ),
     TestMutant(
         "history-suspect-admits", "what was read for an admission counts although the store went back meanwhile",
-        edited((
-            "buckram.bookie.admission:Admission._require_trust", "if not await self._trust.confirm():", "if False:",
-        )),  # fmt: skip
+        edited((_ADMISSION, "if not await self._trust.confirm():", "if False:")),
         (_WITNESS + "test_a_ledger_that_only_the_lost_history_knew_is_not_fenced",),
         slow=True,
     ),
