@@ -35,11 +35,16 @@ class Driver:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            words = self.log.read_text(errors="replace").strip().splitlines()[-12:]
-            raise RuntimeError(f"the Spark driver ended with code {self._process.wait()}: " + "\n".join(words))
+            raise RuntimeError(f"the Spark driver ended with code {self._process.wait()}: {self._last_words()}")
         said = json.loads(line)
         assert isinstance(said, dict)
         return said
+
+    def _last_words(self) -> str:
+        """Spark ends with its plans, which are long: what went wrong is above them."""
+        lines = [line[:300] for line in self.log.read_text(errors="replace").strip().splitlines()]
+        named = [line for line in lines if "Error" in line or "Exception" in line]
+        return "\n".join([*named[-12:], "...", *lines[-6:]])
 
     def ask(self, *words: str) -> dict[str, Any]:
         assert self._process.stdin is not None

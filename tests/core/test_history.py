@@ -8,6 +8,7 @@ import pytest
 
 from buckram.core.history import (
     Confirmed,
+    Contradiction,
     Memory,
     Statement,
     encode_history,
@@ -67,6 +68,14 @@ def test_an_epoch_that_was_only_heard_of_counts_against_the_store() -> None:
     assert judge(heard, History(5, "fifth"), None).adopt
 
 
+def test_a_contradiction_counts_until_another_history_begins() -> None:
+    told = replace(MEMORY, contradiction=Contradiction(7, b"b" * 16, "it does not know ledger 7"))
+    assert judge(told, NOW, TOLD).why == "it does not know ledger 7"
+    after = learn(told, History(4, "fourth"), TOLD, highest=9)
+    assert (after.contradiction, after.settled) == (None, 9)
+    assert learn(told, NOW, TOLD).contradiction == told.contradiction
+
+
 def test_the_first_history_needs_no_review_and_an_accepted_restore_does() -> None:
     first = learn(Memory(), NOW, TOLD)
     assert first.reviewed == "third"
@@ -76,6 +85,8 @@ def test_the_first_history_needs_no_review_and_an_accepted_restore_does() -> Non
 def test_records_are_read_as_they_were_written() -> None:
     assert parse_memory("WITNESS", encode_memory(MEMORY)) == MEMORY
     assert parse_memory("WITNESS", encode_memory(Memory())) == Memory()
+    contradicted = replace(MEMORY, contradiction=Contradiction(7, b"\x00\xff" * 8, "it does not know ledger 7"))
+    assert parse_memory("WITNESS", encode_memory(contradicted)) == contradicted
     assert parse_statement("/k", encode_statement(SAID)) == SAID
     for history in (NOW, History(1, "a", accepted=False)):
         assert parse_history("/k", encode_history(history)) == history

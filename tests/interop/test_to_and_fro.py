@@ -12,6 +12,7 @@ from tests.interop.live import LiveWriter
 from tests.interop.words import JAVA_DIGEST, Ask, check, each_digest, each_wire, entries
 
 from buckram.client.client import Client
+from buckram.core.metadata import BIRTH
 from buckram.errors import NoSuchLedger
 
 
@@ -30,7 +31,8 @@ async def test_java_reads_what_we_wrote(client: Client, ask: Ask, digest: str) -
     assert read == {"last": 120, "length": sum(map(len, entries(0, 120))), "closed": True}
     facts = await ask("metadata", ledger=writer.ledger_id)
     assert (facts["state"], facts["last_entry"], facts["digest"]) == ("CLOSED", 120, JAVA_DIGEST[digest])
-    assert (facts["custom"], facts["password"], facts["format"]) == ({"by": "python"}, "secret", 3)
+    assert set(facts["custom"]) == {"by", BIRTH}
+    assert (facts["custom"]["by"], facts["password"], facts["format"]) == ("python", "secret", 3)
     assert facts["fragments"] == {"0": list(writer.metadata.last_fragment.ensemble)}
 
 

@@ -13,6 +13,7 @@ from tests.spark.reading import batch_reader, numbered, rows, write
 
 from buckram import sync
 from buckram.core.entry import Digest
+from buckram.core.identity import Peer
 from buckram.core.packed import FRAME_HEAD
 from buckram.spark import clients, stream_read, stream_scan
 from buckram.spark.stream_scan import Scan, ScanFailed
@@ -64,8 +65,8 @@ def test_every_size_whatever_was_expected(cluster: ThreadedCluster, kind: str, g
     payloads = [os.urandom(size) for size in sizes(kind)]
     ledger, address = ledger_of(cluster.uri, payloads)
     digest, last = Digest(DigestType.CRC32C, b""), len(payloads) - 1
-    assert scanned(Scan(address, ledger, digest, 0, last, guess)) == list(enumerate(payloads))
-    part = Scan(address, ledger, digest, last // 2, last, guess)
+    assert scanned(Scan(Peer(address), ledger, digest, 0, last, guess)) == list(enumerate(payloads))
+    part = Scan(Peer(address), ledger, digest, last // 2, last, guess)
     assert scanned(part) == list(enumerate(payloads))[last // 2 :]
 
 
@@ -74,7 +75,7 @@ def test_every_digest(cluster: ThreadedCluster, digest: str) -> None:
     payloads = [os.urandom(20 * KIB) for _ in range(20)]
     ledger, address = ledger_of(cluster.uri, payloads, digest=digest, password="p")
     for guess in (100, 20 * KIB):
-        scan = Scan(address, ledger, Digest(DigestType[digest.upper()], b"p"), 0, 19, guess)
+        scan = Scan(Peer(address), ledger, Digest(DigestType[digest.upper()], b"p"), 0, 19, guess)
         assert scanned(scan) == list(enumerate(payloads))
 
 
@@ -82,25 +83,25 @@ def test_a_connection_is_used_again_unless_something_was_left_on_it(cluster: Thr
     payloads = [os.urandom(300 * KIB) for _ in range(12)]
     ledger, address = ledger_of(cluster.uri, payloads)
     digest = Digest(DigestType.CRC32C, b"")
-    scanned(Scan(address, ledger, digest, 0, 11, 300 * KIB))
+    scanned(Scan(Peer(address), ledger, digest, 0, 11, 300 * KIB))
     (kept,) = stream_scan._idle.values()
-    assert scanned(Scan(address, ledger, digest, 3, 3, 300 * KIB)) == [(3, payloads[3])]
+    assert scanned(Scan(Peer(address), ledger, digest, 3, 3, 300 * KIB)) == [(3, payloads[3])]
     assert list(stream_scan._idle.values()) == [kept]
-    stopped = Scan(address, ledger, digest, 0, 11, 300 * KIB)
+    stopped = Scan(Peer(address), ledger, digest, 0, 11, 300 * KIB)
     assert next(iter(stopped.entries())) == (0, [payloads[0]])
     stopped.close()
     assert not stream_scan._idle
-    assert len(scanned(Scan(address, ledger, digest, 0, 11, 300 * KIB))) == 12
+    assert len(scanned(Scan(Peer(address), ledger, digest, 0, 11, 300 * KIB))) == 12
 
 
 def test_a_bookie_that_hung_up_meanwhile_is_asked_anew() -> None:
     with ThreadedCluster(bookies=3) as cluster:
         ledger, address = ledger_of(cluster.uri, numbered(10))
         digest = Digest(DigestType.CRC32C, b"")
-        assert len(scanned(Scan(address, ledger, digest, 0, 9, 10))) == 10
+        assert len(scanned(Scan(Peer(address), ledger, digest, 0, 9, 10))) == 10
         for number in range(3):
             cluster.restart(number)  # at the same address
-        assert len(scanned(Scan(address, ledger, digest, 0, 9, 10))) == 10
+        assert len(scanned(Scan(Peer(address), ledger, digest, 0, 9, 10))) == 10
         clients.close_connections()
 
 
@@ -108,13 +109,13 @@ def test_what_is_not_there_or_not_reachable_is_no_answer(cluster: ThreadedCluste
     ledger, address = ledger_of(cluster.uri, numbered(10))
     digest = Digest(DigestType.CRC32C, b"")
     with pytest.raises(ScanFailed, match="code"):
-        scanned(Scan(address, ledger + 10**9, digest, 0, 9, 10))
+        scanned(Scan(Peer(address), ledger + 10**9, digest, 0, 9, 10))
     with pytest.raises(ScanFailed, match=r"code|entries came"):
-        scanned(Scan(address, ledger, digest, 5, 15, 10))
+        scanned(Scan(Peer(address), ledger, digest, 5, 15, 10))
     with pytest.raises(ScanFailed, match="refused"):
-        scanned(Scan(BookieAddress("127.0.0.1", 1), ledger, digest, 0, 9, 10))
+        scanned(Scan(Peer(BookieAddress("127.0.0.1", 1)), ledger, digest, 0, 9, 10))
     with pytest.raises(ScanFailed, match="bad copy"):
-        scanned(Scan(address, ledger, Digest(DigestType.CRC32, b""), 0, 9, 10))
+        scanned(Scan(Peer(address), ledger, Digest(DigestType.CRC32, b""), 0, 9, 10))
 
 
 class Meddler:
@@ -181,7 +182,7 @@ def test_no_changed_byte_gets_through(cluster: ThreadedCluster, size: int, monke
     places += [random.Random(size).randrange(36, 36 + 5 * frame) for _ in range(5)]
     for place in places:
         meddler = Meddler(address, flip(place))
-        scan = Scan(meddler.address, ledger, Digest(DigestType.CRC32C, b""), 0, 4, size)
+        scan = Scan(Peer(meddler.address), ledger, Digest(DigestType.CRC32C, b""), 0, 4, size)
         try:
             if place >= 36 and 4 <= (place - 36) % frame < FRAME_HEAD:
                 assert scanned(scan) == list(enumerate(payloads))
@@ -199,7 +200,7 @@ def test_answers_that_stop_in_the_middle(cluster: ThreadedCluster, monkeypatch: 
     for kept in (3, 20, 38, 1000, 80 * KIB):
         meddler = Meddler(address, lambda answer, kept=kept: answer[:kept])  # type: ignore[misc]
         found: list[int] = []
-        scan = Scan(meddler.address, ledger, Digest(DigestType.CRC32C, b""), 0, 4, 40 * KIB)
+        scan = Scan(Peer(meddler.address), ledger, Digest(DigestType.CRC32C, b""), 0, 4, 40 * KIB)
         try:
             with pytest.raises(ScanFailed):
                 found.extend(first for first, _ in scan.entries())

@@ -194,7 +194,7 @@ class Admission:
         """Whether one of the two ledgers cannot be in a store that only went on."""
         if record.tombstone or not (is_certain(record.birth) and is_certain(birth)):
             return False
-        return self._trust.contradicted(record.ledger_id)
+        return self._trust.contradicted(record.ledger_id, record.birth)
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
         try:

@@ -16,9 +16,9 @@ class Trust(Protocol):
         """The store knew this ledger just now."""
         ...
 
-    def contradicted(self, ledger_id: LedgerId) -> bool:
-        """The store says that another ledger has the id of one that is here and was not buried. True: the store is not
-        believed any more; False: who accepted its history knew of it, and the one that is here gives way."""
+    def contradicted(self, ledger_id: LedgerId, birth: bytes) -> bool:
+        """The store says that another ledger has the id of one that is here, by that birth, and not buried. True: the
+        store is not believed any more; False: who accepted its history knew of it, and the one here gives way."""
         ...
 
 
@@ -31,7 +31,7 @@ class _Unseen:
     def admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
         pass
 
-    def contradicted(self, ledger_id: LedgerId) -> bool:
+    def contradicted(self, ledger_id: LedgerId, birth: bytes) -> bool:
         return False
 
 

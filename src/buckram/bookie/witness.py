@@ -21,6 +21,7 @@ from buckram.core.history import (
     HIGHEST_EPOCH,
     LONGEST_RECORD,
     Confirmed,
+    Contradiction,
     Memory,
     Statement,
     encode_memory,
@@ -180,29 +181,45 @@ class Witness:
         if len(self._admitted) < MOST_ADMITTED:
             self._admitted[ledger_id] = birth
 
-    def contradicted(self, ledger_id: LedgerId) -> bool:
+    def contradicted(self, ledger_id: LedgerId, birth: bytes) -> bool:
         """The store says that another ledger has the id of one that is here. Ids are never given twice, so it went back
         by less than a key tells; unless it is known that it did, since somebody accepted it."""
         if ledger_id <= self.memory.settled:
             return False
-        self._contradict(f"it says that ledger {ledger_id} is another one than the one that it knew by this id before")
+        why = f"it says that ledger {ledger_id} is another one than the one that it knew by this id before"
+        self._contradict(ledger_id, birth, why)
         return True
 
-    def _contradict(self, why: str) -> None:
-        self.memory, self._unsaved = replace(self.memory, contradiction=why), True
+    def _contradict(self, ledger_id: LedgerId, birth: bytes, why: str) -> None:
+        self.memory = replace(self.memory, contradiction=Contradiction(ledger_id, birth, why))
+        self._unsaved = True
         self._believe(why)
         self._wake.set()
 
     async def _check_admitted(self) -> None:
-        """Another file has the store's name: it must know what the one before knew after the key was confirmed."""
-        for ledger_id, birth in list(self._admitted.items()):
-            try:
-                found = birth_of((await self._metadata.read_ledger(ledger_id)).metadata)
-            except NoSuchLedger:
-                self._contradict(f"it does not know ledger {ledger_id}, which it knew a moment ago")
+        """Another file has the store's name: it must know what the one before knew after the key was confirmed. The
+        newest ledger is asked for first: a store that knows it knows the older ones, too."""
+        for ledger_id, birth in reversed(list(self._admitted.items())):
+            found = await self._birth_in_store(ledger_id)
+            if found is None:
+                self._contradict(ledger_id, birth, f"it does not know ledger {ledger_id}, which it knew a moment ago")
                 return
-            if found != birth:
-                self.contradicted(ledger_id)
+            if found != birth and self.contradicted(ledger_id, birth):
+                return
+
+    async def _check_contradiction(self) -> None:
+        """The right store may be back: it knows the ledger as it was known before."""
+        told = self.memory.contradiction
+        if told is None or await self._birth_in_store(told.ledger_id) != told.birth:
+            return
+        if self.memory.contradiction is told:
+            self.memory, self._unsaved = replace(self.memory, contradiction=None), True
+
+    async def _birth_in_store(self, ledger_id: LedgerId) -> bytes | None:
+        try:
+            return birth_of((await self._metadata.read_ledger(ledger_id)).metadata)
+        except NoSuchLedger:
+            return None
 
     # Looking
 
@@ -214,6 +231,7 @@ class Witness:
             history, found = await self._read_store()
             if not history.epoch and not self.epoch:
                 history = await self._metadata.begin_history()
+            await self._check_contradiction()
             verdict = judge(replace(known, contradiction=self.memory.contradiction), history, found)
         except (MetadataUnavailable, AccessRefused):
             raise
@@ -332,9 +350,10 @@ class Witness:
             self._unsaved = True
         now = self.memory
         if now is not before:  # clients and admission go on meanwhile
+            told = memory if now.contradiction is before.contradiction else now
             memory = replace(
                 memory, heard=max(memory.heard, now.heard), settled=max(memory.settled, now.settled),
-                contradiction=now.contradiction or memory.contradiction,
+                contradiction=told.contradiction,
             )  # fmt: skip
         self.memory, self._unsaved = memory, self._unsaved or now is not before
         self._epoch_gauge.set(self.epoch)

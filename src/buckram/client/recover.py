@@ -22,7 +22,7 @@ from buckram.client.services import Services
 from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add
 from buckram.core.answers import Answer, Positive, Unknown
 from buckram.core.entry import Digest, master_key
-from buckram.core.metadata import in_recovery, recovered
+from buckram.core.metadata import birth_of, in_recovery, recovered
 from buckram.core.promises import Promises
 from buckram.core.reading import Race, Strategy, span_of
 from buckram.core.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
@@ -51,7 +51,6 @@ _PATIENCE_S = 10.0
 _MEMBERS_S = 1.0
 """So long, in all, one recovery waits for members that have not answered before it believes the denials of others."""
 _ATTEMPTS = 5
-_BIRTH = "buckram.birth"
 _AHEAD_MIN, _AHEAD_MAX = 16, 256
 _AHEAD_BYTES = 8 * 1024 * 1024
 
@@ -115,7 +114,7 @@ def _same(before: LedgerMetadata, now: LedgerMetadata) -> bool:
         and now.last_fragment == before.last_fragment
         and quorum_of(now) == quorum_of(before)
         and now.creation_time_ms == before.creation_time_ms
-        and now.custom_metadata.get(_BIRTH) == before.custom_metadata.get(_BIRTH)
+        and birth_of(now) == birth_of(before)
     )
 
 

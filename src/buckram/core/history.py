@@ -40,6 +40,15 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradiction:
+    """What a store said of a ledger that it knew by that birth before; gone when it knows it so again."""
+
+    ledger_id: LedgerId
+    birth: bytes
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What a bookie remembers of the store, in its file WITNESS. `heard`: the highest epoch that anybody told it."""
 
@@ -50,8 +59,9 @@ class Memory:
     """The last word to collect that was followed: each counts once."""
     reviewed: str = ""
     """The restore since which somebody gave such a word, or that was the first: until then nothing goes for absence."""
-    contradiction: str = ""
-    """What the store said that cannot be so in the history that the bookie has seen; for good, until another begins."""
+    contradiction: Contradiction | None = None
+    """What the store said that cannot be so in the history that the bookie has seen, until it takes it back or another
+    history begins."""
     settled: LedgerId = -1
     """The highest ledger that was here when this history was accepted: who did that knew that ids were given twice."""
 
@@ -84,7 +94,7 @@ def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgemen
             f"its epoch {history.epoch} began with restore {history.restore!r}, "
             f"this bookie's began with {memory.history.restore!r}"
         )
-    return Judgement(memory.contradiction or _compare(memory.confirmed, found))
+    return Judgement(memory.contradiction.why if memory.contradiction else _compare(memory.confirmed, found))
 
 
 def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
@@ -103,7 +113,7 @@ def learn(memory: Memory, history: History, confirmed: Confirmed, highest: Ledge
     """What to remember when the store has confirmed a change in that history. `highest`: the highest ledger here."""
     first = memory.history.epoch == 0 and memory.confirmed is None
     if history.epoch > memory.history.epoch > 0:
-        memory = replace(memory, contradiction="", settled=highest)
+        memory = replace(memory, contradiction=None, settled=highest)
     return replace(
         memory, history=history, confirmed=confirmed, reviewed=history.restore if first else memory.reviewed
     )
@@ -156,7 +166,10 @@ def _statement(what: str, fields: dict[str, Any]) -> Statement:
 
 
 def encode_memory(memory: Memory) -> bytes:
-    return json.dumps(asdict(memory)).encode()
+    fields = asdict(memory)
+    if memory.contradiction is not None:
+        fields["contradiction"]["birth"] = memory.contradiction.birth.hex()
+    return json.dumps(fields).encode()
 
 
 def parse_memory(name: str, record: bytes) -> Memory:
@@ -172,8 +185,21 @@ def parse_memory(name: str, record: bytes) -> Memory:
         confirmed = Confirmed(_number(name, told, "version"), _statement(name, value))
     return Memory(
         _history(name, history), _number(name, fields, "heard"), confirmed, _text(name, fields, "collected"),
-        _text(name, fields, "reviewed"), _text(name, fields, "contradiction"), _number(name, fields, "settled", -1),
+        _text(name, fields, "reviewed"), _contradiction(name, fields.get("contradiction")),
+        _number(name, fields, "settled", -1),
     )  # fmt: skip
+
+
+def _contradiction(name: str, fields: object) -> Contradiction | None:
+    if fields is None:
+        return None
+    if not isinstance(fields, dict):
+        raise MalformedRecord(f"{name}: contradiction is {fields!r}, it must be an object or null")
+    try:
+        birth = bytes.fromhex(_text(name, fields, "birth"))
+    except ValueError:
+        raise MalformedRecord(f"{name}: birth is {fields['birth']!r}, it must be hexadecimal") from None
+    return Contradiction(_number(name, fields, "ledger_id"), birth, _text(name, fields, "why"))
 
 
 def _object(what: str, record: bytes) -> dict[str, Any]:
