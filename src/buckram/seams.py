@@ -101,6 +101,8 @@ class Disk(Protocol):
 
     alignment: int
     """Offsets and total lengths of a Write to a file opened with direct=True are multiples of this."""
+    open_files: int
+    """So many files may be kept open for readers."""
 
     def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> File:
         """Open; with create the file must not exist and gets `size` bytes reserved (contents undefined)."""

@@ -18,6 +18,7 @@ from buckram.bookie.slices import Slices
 from buckram.bookie.store_state import StoreState
 from buckram.bookie.superblock import TABLE_PREFIX
 from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer
+from buckram.disk.trouble import harmless, passing
 from buckram.seams import File, Write
 from buckram.types import LedgerId
 
@@ -66,21 +67,29 @@ class Checkpoints:
         number = state.take_number()
         name = f"{TABLE_PREFIX}{state.take_file():08d}"
         file = await state.disk.offload(lambda: state.disk.open(name, create=True))
+        done = False
         try:
             await self._load_states(sources)
             await self._write_table(file, TableWriter(number, state.salt), state.table.records(sources))
+            done = True
         except CorruptBytes as error:
             log.error("the ledger table is not rewritten: %s", error)
             for segment in sources:
                 if segment.footer is not None and not _readable(segment.footer):
                     self._mend(segment)
-            state.disk.remove(name)
             return
         finally:
             file.close()
-        await state.disk.offload(state.disk.sync_names)
+            if not done:
+                state.disk.remove(name)
         old = state.superblock.table
-        await self._publish(lambda: {"table": name, "table_number": number, "covered": sources[0].seq})
+        try:
+            await state.disk.offload(state.disk.sync_names)
+            await self._publish(lambda: {"table": name, "table_number": number, "covered": sources[0].seq})
+        except OSError as error:
+            if passing(error):  # then no superblock names it
+                state.disk.remove(name)
+            raise
         self._adopt_table(name, number)
         for segment in sources:
             if segment.footer is not None:
@@ -127,6 +136,6 @@ def _readable(footer: Footer) -> bool:
     try:
         for _ in footer.states():
             pass
-    except (CorruptBytes, OSError):
-        return False
+    except (CorruptBytes, OSError) as error:
+        return harmless(error)
     return True

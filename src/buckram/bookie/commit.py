@@ -19,6 +19,7 @@ from buckram.bookie.store_errors import StoreError
 from buckram.bookie.tail_page import TailPage
 from buckram.bookie.tail_ring import TailRing
 from buckram.core.segment_format import BLOCK_HEADER, pack_block_header, padded
+from buckram.disk.trouble import passing
 from buckram.seams import Disk, Write
 from buckram.types import Buffer
 
@@ -46,7 +47,7 @@ class GroupCommit:
 
     `next_segment(active)` gives the segment to go on with once the active one is full, or None while none is ready;
     the log then goes on in the old one up to `hard_limit`. `on_failed` hears of the error that ended the log,
-    `on_full` of each block that found no space and will be tried again.
+    `on_full` of each block that found no space, or another thing short, and will be tried again.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class GroupCommit:
         self.runs = 0
         self.failed: OSError | None = None
         self.full = False
+        self.short = ""
+        """What the block that waits has found missing, while `full`."""
         self.on_full: Callable[[], None] = lambda: None
         self.groups = self.bytes = 0
         self._open: Group | None = None
@@ -268,9 +271,9 @@ class GroupCommit:
                 self._synced_at = now = loop.time()
                 self._stats.seconds.observe(now - began)
                 self._written(group)
-            elif error.errno == errno.ENOSPC and not self._closing:
+            elif passing(error) and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.
-                self.full = True
+                self.full, self.short = True, str(error)
                 self.on_full()
                 self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))
             else:

@@ -15,7 +15,7 @@ from functools import partial
 from buckram.bookie.compaction_output import Group, Output
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.segments import DirEntry, Segment
-from buckram.bookie.store_errors import StoreError
+from buckram.bookie.store_errors import StoreError, unless_harmless
 from buckram.bookie.store_state import StoreState
 from buckram.core.segment_format import CorruptBytes, open_block
 from buckram.seams import File
@@ -128,7 +128,8 @@ class Compaction:
                     dead += entry.bytes
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)
-        except (CorruptBytes, OSError):
+        except (CorruptBytes, OSError) as error:
+            unless_harmless(error, f"the index of log file {segment.name}")
             self._maintenance.mend(segment)
             return None
         if segment.footer is not footer:
@@ -183,10 +184,20 @@ class Compaction:
         return sum(one.log_end for one in inputs) - (0 if output is None else output.log_end)
 
     async def _replace(self, inputs: list[Segment], output: Segment | None) -> None:
-        await self._maintenance.publish(partial(self._swap, inputs, output))
+        swapped = False
+
+        def change() -> dict[str, object]:
+            nonlocal swapped
+            if not swapped:
+                self._swap(inputs, output)
+                swapped = True
+            return {}
+
+        # Without room for a superblock both hold the data, and nothing is given back, for as long as it takes.
+        await self._maintenance.insist(partial(self._maintenance.publish, change))
         self._maintenance.retire(inputs)
 
-    def _swap(self, inputs: list[Segment], output: Segment | None) -> dict[str, object]:
+    def _swap(self, inputs: list[Segment], output: Segment | None) -> None:
         """In memory right before the superblock with the same change is written: until then both hold the data."""
         state = self._state
         at = state.segments.index(inputs[-1])
@@ -195,7 +206,6 @@ class Compaction:
             output.dead_bytes = sum(output.bytes_of(ledger, epoch) for ledger, epoch in state.buried or ())
         state.segments = [one for one in state.segments if one not in inputs]
         state.lookup.segments_changed()
-        return {}
 
 
 def _check_blocks(file: File, segment: int, salt: int, offset: int, end: int) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from buckram.bookie.index import Slot
 from buckram.bookie.segments import Footer, Segment
+from buckram.bookie.store_errors import unless_harmless
 from buckram.core.ledger_state import STATE_SIZE, LedgerState
 from buckram.core.segment_format import KEY_RECORD, PAGE, PAGE_DATA, CorruptBytes, Trailer, pack_page
 from buckram.types import LedgerId
@@ -102,11 +103,13 @@ class LedgerTable:
             self._cached.popitem(last=False)
 
     def load(self, ledger: LedgerId) -> LedgerState | None:
-        """Its newest state in segments and table; what the active segment changed is only in `pinned`."""
+        """Its newest state in segments and table; what the active segment changed is only in `pinned`. StoreError when
+        they cannot be read just now."""
         for segment in self._uncovered():
             try:
                 state = segment.state(ledger)
-            except (CorruptBytes, OSError):
+            except (CorruptBytes, OSError) as error:
+                unless_harmless(error, f"the index of log file {segment.name}")
                 self._on_corrupt(segment)
                 if segment.index is None:
                     # Beyond repair, so the store is in limbo; an older state could lack a fence.
@@ -118,7 +121,8 @@ class LedgerTable:
             return None
         try:
             return self.file.find_state(ledger)
-        except (CorruptBytes, OSError):
+        except (CorruptBytes, OSError) as error:
+            unless_harmless(error, "the ledger table")
             self._on_corrupt(None)
             return None
 

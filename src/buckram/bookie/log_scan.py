@@ -23,6 +23,7 @@ from buckram.core.segment_format import (
     open_block,
     parse_frames,
 )
+from buckram.disk.trouble import harmless
 from buckram.seams import File
 
 _CHUNK = 4 << 20
@@ -64,14 +65,18 @@ class _Window:
     def _read(self, offset: int, length: int) -> bytes:
         try:
             return self._file.read(offset, length)
-        except OSError:
+        except OSError as error:
+            if harmless(error):
+                raise  # it may be whole: nothing may be concluded from it
             self.unreadable = True
         pieces = []
         for start in range(offset, offset + length, _PIECE):
             size = min(_PIECE, offset + length - start)
             try:
                 pieces.append(self._file.read(start, size).ljust(size, b"\0"))
-            except OSError:
+            except OSError as error:
+                if harmless(error):
+                    raise
                 pieces.append(bytes(size))
         return b"".join(pieces)
 
@@ -105,8 +110,8 @@ class _Window:
 
 
 def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
-    """Walk all blocks. Never fails on bad bytes: what is good is kept. `ask`: the checksum of the block that ends there
-    is wanted."""
+    """Walk all blocks. Never fails on bad bytes or sectors: what is good is kept. `ask`: the checksum of the block
+    that ends there is wanted. OSError if it cannot be read just now."""
     window = _Window(file)
     result = Scanned(SegmentIndex())
     offset = 0

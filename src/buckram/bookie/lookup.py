@@ -17,7 +17,7 @@ from buckram.bookie.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.read_ahead import CHUNK_BYTES
 from buckram.bookie.segments import MAX_RUNS, DirEntry, Segment
-from buckram.bookie.store_errors import StoreError
+from buckram.bookie.store_errors import StoreError, unless_harmless
 from buckram.core.located import Extent, extended
 from buckram.core.packed import FrameParts
 from buckram.core.segment_format import CorruptBytes
@@ -69,8 +69,8 @@ class Lookup:
                 continue
             try:
                 found = segment.find(ledger, entry, last, epoch, held, most)
-            except (CorruptBytes, OSError):
-                found = self._again(segment).find(ledger, entry, last, epoch, None, most)
+            except (CorruptBytes, OSError) as error:
+                found = self._again(segment, error).find(ledger, entry, last, epoch, None, most)
             if found is not None:
                 places, end = found
                 for one, there in newer:
@@ -83,10 +83,11 @@ class Lookup:
     def _first_in(self, segment: Segment, record: LedgerRecord, low: EntryId, high: EntryId) -> EntryId:
         try:
             return segment.first_in(record.ledger_id, record.epoch, low, high)
-        except (CorruptBytes, OSError):
-            return self._again(segment).first_in(record.ledger_id, record.epoch, low, high)
+        except (CorruptBytes, OSError) as error:
+            return self._again(segment, error).first_in(record.ledger_id, record.epoch, low, high)
 
-    def _again(self, segment: Segment) -> Segment:
+    def _again(self, segment: Segment, error: Exception) -> Segment:
+        unless_harmless(error, f"the index of log file {segment.name}")
         self._mend(segment)
         if segment.index is None:
             raise StoreError("corrupt", f"the index of log file {segment.name} is unreadable")
@@ -120,8 +121,8 @@ class Lookup:
             if segment.footer is not None:
                 try:
                     held = segment.footer.find(ledger)
-                except (CorruptBytes, OSError):
-                    self._again(segment)
+                except (CorruptBytes, OSError) as error:
+                    self._again(segment, error)
             if segment.index is not None or (held is not None and held.epoch == epoch):
                 found.append((segment, held))
         return found
@@ -132,8 +133,8 @@ class Lookup:
         for segment, _ in self._holders(record):
             try:
                 places = list(segment.places(record.ledger_id, record.epoch))
-            except (CorruptBytes, OSError):
-                places = list(self._again(segment).places(record.ledger_id, record.epoch))
+            except (CorruptBytes, OSError) as error:
+                places = list(self._again(segment, error).places(record.ledger_id, record.epoch))
             spans.extend((place[0], place[0] + place[1]) for place in places)
         spans.sort()
         merged: list[tuple[EntryId, int]] = []

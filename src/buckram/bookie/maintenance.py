@@ -19,9 +19,11 @@ from buckram.bookie.commit import INDEX_LIMIT
 from buckram.bookie.index import FooterBuilder, build_footer
 from buckram.bookie.opening import rescan
 from buckram.bookie.segments import Segment
+from buckram.bookie.store_errors import StoreError, unless_harmless
 from buckram.bookie.store_state import StoreState, entry_of, fresh_segment
 from buckram.bookie.superblock import LOG_PREFIX, Superblock, write_superblock
 from buckram.core.segment_format import open_trailer
+from buckram.disk.trouble import passing
 from buckram.net.tasks import TaskScope
 from buckram.seams import File, Stats, Write
 
@@ -59,6 +61,9 @@ class Maintenance:
         # Segments that are out of the list; their files are reused when nobody reads them any more.
         self._retired: list[Segment] = []
         self._lost: set[str] = set()
+        self._said = ""
+        self._missing = ""
+        """Why the next log file cannot be made; tried again at each poll."""
         self.sealed = 0
         self._free = stats.gauge("buckram_store_free_bytes", "free bytes of the device")
         self._data = stats.gauge("buckram_store_log_file_bytes", "bytes of blocks in log files, dead ones included")
@@ -84,8 +89,20 @@ class Maintenance:
         state = self._state
         self._data.set(sum(one.log_end for one in state.segments))
         unused = len(state.free) + len(self._retired) + (state.spare is not None)
-        if state.space.update(state.disk.space().free_bytes, unused * state.file_bytes, state.log.full):
-            log.warning("the store is %s", "writable again" if state.space.writable else "read-only: the disk is full")
+        try:
+            free = state.disk.space().free_bytes
+        except OSError as error:
+            if not passing(error):
+                raise
+            free = state.space.free_bytes
+        log_ = state.log
+        needed = log_.segment is not None and log_.segment.log_end > log_.soft_limit
+        short, waiting = log_.short if log_.full else "", self._missing if needed else ""
+        if state.space.update(free, unused * state.file_bytes, short, waiting):
+            if state.space.writable:
+                log.warning("the store is writable again")
+            else:
+                log.warning("the store is read-only: %s", state.space.reason)
             self._on_space()
         self._free.set(state.space.free_bytes)
 
@@ -121,13 +138,34 @@ class Maintenance:
             self._room()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What finds something short is tried again at the next poll."""
         try:
             await work()
+        except StoreError as error:
+            self._postponed(error)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
-                # What a failed sync has lost is unknown, so nothing is tried twice.
-                log.error("store maintenance failed: %s", error)
-                self._state.log.fail(error)
+            if passing(error):
+                self._postponed(error)
+                return
+            # What a failed sync has lost is unknown, so nothing is tried twice.
+            log.error("store maintenance failed: %s", error)
+            self._state.log.fail(error)
+
+    def _postponed(self, error: Exception) -> None:
+        if str(error) != self._said:
+            self._said = str(error)
+            log.warning("store maintenance waits: %s", error)
+
+    async def insist(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Until it is done, or the store is closed: what was begun in memory must become true on disk."""
+        while True:
+            try:
+                return await work()
+            except OSError as error:
+                if not passing(error):
+                    raise
+                self._postponed(error)
+            await asyncio.sleep(POLL_S)
 
     # -- writers that are faster than this
 
@@ -154,13 +192,13 @@ class Maintenance:
     async def _pass(self) -> None:
         state = self._state
         if state.spare is None:
-            await self._prepare()
+            await self._next_file()
         for segment in list(state.segments):
             self._room()
             if segment.index is not None and segment is not state.log.segment:
                 await self._seal(segment)
                 if state.spare is None:
-                    await self._prepare()
+                    await self._next_file()
         self._room()
         if self._table.due():
             # By itself, because it takes long: the log must not wait for it.
@@ -189,6 +227,18 @@ class Maintenance:
         self._state.superblock = block
 
     # -- the next log file
+
+    async def _next_file(self) -> None:
+        try:
+            await self._prepare()
+        except OSError as error:
+            if not passing(error):
+                raise
+            self._missing = str(error)
+            self._postponed(error)
+            self.measure()
+            return
+        self._missing = ""
 
     async def _prepare(self) -> None:
         """Have a file ready before the active one is full: creating one takes milliseconds."""
@@ -220,8 +270,14 @@ class Maintenance:
             state.spare = segment
 
     def _create(self, name: str, size: int) -> File:
-        file = self._state.disk.open(name, create=True, size=size, direct=True)
-        self._state.disk.sync_names()
+        disk = self._state.disk
+        file = disk.open(name, create=True, size=size, direct=True)
+        try:
+            disk.sync_names()
+        except OSError:
+            file.close()
+            disk.remove(name)
+            raise
         return file
 
     # -- sealing
@@ -274,7 +330,9 @@ class Maintenance:
         await disk.offload(partial(disk.write_now, [Write(file, offset, [parts[-1]])]))
 
     def mend(self, segment: Segment | None) -> None:
-        """A page of a segment's footer (None: of the ledger table) is damaged. Blocking: rare, and it must not lie."""
+        """A page of a segment's footer (None: of the ledger table) is damaged. Blocking: rare, and it must not lie.
+
+        StoreError: something is short, and nothing has changed."""
         state = self._state
         if segment is None:
             block = state.superblock
@@ -288,6 +346,7 @@ class Maintenance:
         try:
             whole = rescan(state, segment)
         except OSError as error:
+            unless_harmless(error, f"log file {segment.name}")
             self._mark_loss(f"log file {segment.name} is unreadable: {error}")
             return
         state.cache.clear()
@@ -309,7 +368,7 @@ class Maintenance:
         state.losses.limbo = True
         state.table.refresh_limbo()
         if not self._closed:
-            self._scope.spawn(self.publish(), "limbo")
+            self._scope.spawn(self.insist(self.publish), "limbo")
 
     # -- the ledger table
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from buckram.disk.trouble import NO_DESCRIPTOR
 from buckram.seams import Disk, File
 
 
 class OpenFiles:
-    """Files of sealed segments and tables, opened when needed; at most `limit` stay open."""
+    """Files of sealed segments and tables, opened when needed; at most `limit` stay open, fewer when descriptors are
+    short: one that nobody reads is closed for one that somebody wants to."""
 
-    def __init__(self, disk: Disk, limit: int = 256) -> None:
-        self._disk, self._limit = disk, limit
+    def __init__(self, disk: Disk, limit: int = 0) -> None:
+        self._disk, self._limit = disk, limit or disk.open_files
         self._files: OrderedDict[str, File] = OrderedDict()
         self._busy: dict[str, int] = {}
         self._leaving: dict[str, list[File]] = {}
@@ -22,13 +24,26 @@ class OpenFiles:
         if file is not None:
             self._files.move_to_end(name)
             return file
-        file = self._files[name] = self._disk.open(name, direct=True)
+        file = self._files[name] = self._open(name)
         if len(self._files) > self._limit:
-            for old in self._files:
-                if old != name and not self._busy.get(old):
-                    self._files.pop(old).close()
-                    break
+            self._close_one(name)
         return file
+
+    def _open(self, name: str) -> File:
+        while True:
+            try:
+                return self._disk.open(name, direct=True)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._close_one(name):
+                    raise
+
+    def _close_one(self, wanted: str) -> bool:
+        """The one that was used longest ago, of those that nobody holds. False: there is none."""
+        for old in self._files:
+            if old != wanted and not self._busy.get(old):
+                self._files.pop(old).close()
+                return True
+        return False
 
     def hold(self, name: str) -> File:
         """Keep it open until `release`: a read in another thread uses it."""

@@ -34,6 +34,7 @@ from buckram.bookie.tail_page import NAME as TAIL
 from buckram.bookie.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.config import StoreConfig
 from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer, pack_block_header
+from buckram.disk.trouble import harmless
 from buckram.errors import ConfigError
 from buckram.seams import PAGE_BYTES, Disk, Write
 
@@ -113,6 +114,8 @@ class Opening:
                 file.read(max(0, file.size() - TRAILER_SIZE), TRAILER_SIZE), block.table_number, block.salt
             )
         except OSError as error:
+            if harmless(error):
+                raise
             trailer = None
             log.error("ledger table %s: %s", block.table, error)
         if trailer is None:
@@ -130,6 +133,8 @@ class Opening:
         try:
             sealed = state.load_footer(segment)
         except OSError as error:
+            if harmless(error):
+                raise
             if not isinstance(error, FileNotFoundError):
                 log.error("log file %s: %s", entry.name, error)
                 sealed = False
@@ -314,10 +319,16 @@ class Opening:
 
 
 def rescan(state: StoreState, segment: Segment) -> bool:
-    """A sealed segment's footer is damaged: rebuild its index from its blocks. False if blocks are damaged, too."""
+    """A sealed segment's footer is damaged: rebuild its index from its blocks. False if blocks are damaged, too.
+    OSError: it cannot be read at all, and nothing has changed."""
     expected = segment.log_end
-    segment.file = state.disk.open(segment.name, direct=True)
-    scanned = scan_segment(segment.file, segment.seq, state.salt)
+    file = state.disk.open(segment.name, direct=True)
+    try:
+        scanned = scan_segment(file, segment.seq, state.salt)
+    except OSError:
+        file.close()
+        raise
+    segment.file = file
     segment.index, segment.footer = scanned.index, None
     segment.runs, segment.log_end = scanned.runs, scanned.log_end
     whole = not scanned.damaged and scanned.log_end >= expected

@@ -10,6 +10,7 @@ from itertools import islice
 from buckram.bookie.ledger_table import LedgerTable
 from buckram.bookie.slices import Slices
 from buckram.bookie.store_errors import StoreError
+from buckram.disk.trouble import harmless
 from buckram.types import LedgerId
 
 PAGE_IDS = 64
@@ -28,6 +29,8 @@ def ledgers_after(table: LedgerTable, after: LedgerId, limit: int) -> list[Ledge
 
 
 def _damaged(error: Exception) -> StoreError:
+    if harmless(error):
+        return StoreError("io", f"the ledger table cannot be read now: {error}")
     return StoreError("corrupt", f"the ledger table is damaged: {error}")
 
 

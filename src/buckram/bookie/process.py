@@ -32,6 +32,7 @@ from buckram.core.identity import (
     Introduction,
 )
 from buckram.core.service_info import ADMISSION_PROPERTY
+from buckram.disk.descriptors import Shares, shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie
 from buckram.metadata.uri import open_store
@@ -57,12 +58,13 @@ class Bookie:
     def __init__(
         self, runtime: Runtime, disk: Disk, metadata_store: MetadataStore, bookie_config: BookieConfig,
         store_config: StoreConfig, net_config: NetConfig, *, properties: Mapping[str, str] | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
         self._config, self._store_config, self._net = bookie_config, store_config, net_config
         self._properties = dict(properties or {})
         self._scope = TaskScope("bookie", on_error=self._task_failed)
-        self._server = BookieServer(runtime, bookie_config, net_config)
+        self._server = BookieServer(runtime, bookie_config, net_config, shares)
         self.service: Service | None = None
         self._registration: Registration | None = None
         self.store: Store | None = None
@@ -244,6 +246,7 @@ async def serve_bookie(
 ) -> None:
     """Run one bookie on the production runtime until `stop` is set. Raises what kept it from starting, or the error
     of its store. `on_ready` is called once, when it is registered and serves."""
+    available = shares_of_bookie()
     stats = PrometheusStats() if bookie_config.metrics else NullStats()
     runtime = production_runtime(stats=stats)
     disk = open_disk(directory, store_config.disk_mode, environment.get(DISK_VARIABLE, ""))
@@ -251,7 +254,7 @@ async def serve_bookie(
     try:
         metadata = await open_store(metadata_uri, runtime)
         try:
-            bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config)
+            bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config, shares=available)
             if isinstance(stats, PrometheusStats):
                 where = parse_address(bookie_config.metrics, "metrics")
                 page = await serve_metrics(runtime.network, where, partial(_render, bookie, stats))

@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from buckram.errors import MetadataError, MetadataUnavailable
+from buckram.errors import AlreadyRegistered, MetadataError, MetadataUnavailable
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieInfo
@@ -52,12 +52,16 @@ class Registration:
         self._readonly = readonly
         self._metadata.on_session_lost(self._session_lost)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_S
+        began = loop.time()
+        deadline = began + PATIENCE_S
         pause = FIRST_PAUSE_S
         while True:
             try:
                 await self._register()
                 break
+            except AlreadyRegistered as error:
+                if loop.time() + pause > deadline:
+                    raise AlreadyRegistered(error.bookie_id, round(loop.time() - began)) from None
             except MetadataError:
                 if loop.time() + pause > deadline:
                     raise

@@ -17,10 +17,13 @@ from buckram.bookie.long_poll import LongPolls
 from buckram.bookie.reads import ReadPath
 from buckram.bookie.session import Session
 from buckram.bookie.store import Store
+from buckram.bookie.store_errors import StoreError
 from buckram.bookie.trust import UNSEEN, Trust
+from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
 from buckram.core.identity import Identity, Introduction
-from buckram.core.protocol import Close, Incoming, Item, Named, Ready, ServerProtocol
+from buckram.core.protocol import Close, Incoming, Item, Named, Ready, ServerProtocol, encode_error
+from buckram.disk.descriptors import OPERATORS, Shares
 from buckram.seams import Listener, MetadataStore, Runtime, Space
 from buckram.types import LedgerId
 
@@ -76,8 +79,17 @@ class Service:
 class BookieServer:
     """Listens from `listen` on, serves from `serve` on; connections that come between are closed at once."""
 
-    def __init__(self, runtime: Runtime, config: BookieConfig, net: NetConfig) -> None:
+    def __init__(
+        self, runtime: Runtime, config: BookieConfig, net: NetConfig, shares: Shares | None = None
+    ) -> None:
         self._runtime, self._config, self._net = runtime, config, net
+        self._most, self._why_no_more = config.max_connections, f"max_connections = {config.max_connections} are open"
+        if shares is not None and shares.connections < self._most:
+            self._most = shares.connections
+            self._why_no_more = (
+                f"{self._most} connections are open, the limit of {shares.limit} open files leaves room for no more: "
+                "raise it (ulimit -n, or LimitNOFILE= of the service)"
+            )
         self.budget = Budget(config.connection_buffer_bytes, config.total_buffer_bytes)
         self.bad_frames = BadFrames()
         self.sessions: dict[Session, None] = {}
@@ -87,6 +99,9 @@ class BookieServer:
         stats = runtime.stats
         self._connections = stats.gauge("buckram_bookie_connections", "open connections")
         self._closed_bad = stats.counter("buckram_bookie_bad_connections_total", "connections closed for misbehaving")
+        self._too_many = stats.counter(
+            "buckram_bookie_refused_connections_total", "connections refused because as many as may be are open"
+        )
         self._held = stats.gauge("buckram_bookie_buffered_bytes", "requests and unsent answers in memory")
         self._polls = stats.gauge("buckram_bookie_long_polls", "long polls that wait")
 
@@ -144,8 +159,10 @@ class BookieServer:
     def _opened(self, session: Session) -> bool:
         if self._service is None:
             return False
-        if len(self.sessions) >= self._config.max_connections:
-            self._refused(session, f"max_connections = {self._config.max_connections} are open")
+        # The clients of this machine have some more, so that an operator can look at a bookie that is full.
+        if len(self.sessions) >= self._most + (OPERATORS if session.local else 0):
+            self._too_many.inc()
+            self.bad_frames.report(session.peer, self._why_no_more, asyncio.get_running_loop().time())
             return False
         self.sessions[session] = None
         session.add_run = self._service.adds.add
@@ -170,7 +187,11 @@ class BookieServer:
         if service is None:
             return
         if isinstance(item, Incoming):
-            service.dispatch.request(session, item.context, item.request)
+            try:
+                service.dispatch.request(session, item.context, item.request)
+            except StoreError as error:
+                log.warning("a request is not answered with data: %s", error)
+                session.send(encode_error(item.context, Code.IO_ERROR))
         elif isinstance(item, Named):
             session.births.name(item.ledger_id, item.birth)
         elif isinstance(item, Ready):

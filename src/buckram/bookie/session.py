@@ -14,6 +14,7 @@ from typing import cast
 from buckram.bookie.births import Births
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import Waiter
+from buckram.bookie.store_errors import StoreError
 from buckram.core.adds import AddRun
 from buckram.core.context import ReplyContext
 from buckram.core.identity import Introduction
@@ -85,13 +86,17 @@ class Session(asyncio.Protocol):
             return
         self._received += len(data)
         add, handle = self.add_run, self._handle
-        for item in self.protocol.feed(data):
-            if type(item) is AddRun:
-                add(self, item)
-            else:
-                handle(self, item)
-                if self.ended:
-                    return  # it came to the wrong bookie: what it sent behind that was meant for another one
+        try:
+            for item in self.protocol.feed(data):
+                if type(item) is AddRun:
+                    add(self, item)
+                else:
+                    handle(self, item)
+                    if self.ended:
+                        return  # it came to the wrong bookie: what it sent behind that was meant for another one
+        except StoreError as error:
+            self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # so nothing may be answered
+            return
         self._budget.update(self)
 
     @property
@@ -235,6 +240,11 @@ class Session(asyncio.Protocol):
         """Drop the connection and what is queued on it."""
         self.open = False
         self._transport.abort()
+
+    @property
+    def local(self) -> bool:
+        """Whether it came through the socket for clients of this machine."""
+        return not isinstance(self._transport.get_extra_info("peername"), tuple)
 
     @property
     def peer(self) -> str:

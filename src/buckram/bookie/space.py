@@ -1,4 +1,5 @@
-"""When a bookie is read-only for want of room, and when it writes again. Pure decisions on free bytes."""
+"""When a bookie is read-only for want of room or of anything else that its files need, and when it writes again. Pure
+decisions on free bytes."""
 
 from __future__ import annotations
 
@@ -6,25 +7,33 @@ from buckram.config import StoreConfig
 
 
 class SpaceWatch:
-    """`writable`: normal adds. `reserve_usable`: recovery adds and fences. Recyclable files count as free."""
+    """`writable`: normal adds. `reserve_usable`: recovery adds and fences. Recyclable files count as free.
+
+    `reason`: why it is not writable."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._reserved = config.reserved_bytes
         self._again = max(config.writable_again_bytes, config.reserved_bytes)
+        self._scarce = False
         self.writable = True
         self.reserve_usable = True
         self.free_bytes = 0
+        self.reason = ""
 
-    def update(self, free_bytes: int, recyclable_bytes: int, disk_full: bool) -> bool:
-        """Take a new measurement; True when `writable` changed. `disk_full`: a write just found no space."""
+    def update(self, free_bytes: int, recyclable_bytes: int, short: str, waiting: str = "") -> bool:
+        """Take a new measurement; True when `writable` changed. `short`: what a block just found missing.
+        `waiting`: why the next log file cannot be made, once the log needs it."""
         usable = free_bytes + recyclable_bytes
         self.free_bytes = free_bytes
-        self.reserve_usable = not disk_full and usable >= self._reserved // 2
+        self.reserve_usable = not short and usable >= self._reserved // 2
         before = self.writable
-        if disk_full or usable < self._reserved:
-            self.writable = False
-        elif usable >= self._again:
-            self.writable = True
+        self._scarce = usable < (self._again if self._scarce else self._reserved)
+        self.writable = not (short or waiting or self._scarce)
+        if not self.writable:
+            self.reason = short or waiting or (
+                f"{usable} bytes of its device are free, it keeps {self._reserved} and writes again from "
+                f"{self._again}: free space there"
+            )
         return self.writable != before
 
     def may_reserve(self, size: int) -> bool:

@@ -262,7 +262,7 @@ class Store(LedgerStates):
             )
         self._state.losses.limbo = False
         self._table.refresh_limbo()
-        self._maintenance.spawn(self._maintenance.publish(), "clear limbo")
+        self._maintenance.spawn(self._maintenance.insist(self._maintenance.publish), "clear limbo")
 
     async def close(self) -> None:
         """Write what is pending, remember that the stop was clean, release the files. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from buckram.disk.trouble import harmless
 from buckram.errors import BuckramError
 
 
@@ -18,3 +19,10 @@ class StoreError(BuckramError):
     @property
     def limbo(self) -> bool:
         return self.kind == "limbo"
+
+
+def unless_harmless(error: Exception, what: str) -> None:
+    """For who could not read an index. Returns for damage, which is mended or counted as a loss. A shortage says
+    nothing of the data: StoreError of kind "io", and nothing else happens."""
+    if harmless(error):
+        raise StoreError("io", f"{what} cannot be read now: {error}") from error

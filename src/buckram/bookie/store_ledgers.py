@@ -8,6 +8,8 @@ from __future__ import annotations
 from buckram.bookie.index import Slot
 from buckram.bookie.ledger_table import LedgerRecord
 from buckram.bookie.maintenance import Maintenance
+from buckram.bookie.segments import Segment
+from buckram.bookie.store_errors import unless_harmless
 from buckram.bookie.store_reads import ReadableStore
 from buckram.bookie.store_state import StoreState
 from buckram.core.ledger_state import MAX_LAC_PACKET, STATE_FRAME_SIZE
@@ -159,20 +161,26 @@ class LedgerStates(ReadableStore):
         record.lac = max(record.lac, lac)
         self._append_state(record)
 
+    def _bytes_of(self, segment: Segment, record: LedgerRecord) -> int:
+        try:
+            return segment.bytes_of(record.ledger_id, record.epoch)
+        except (ValueError, OSError) as error:
+            unless_harmless(error, f"the index of log file {segment.name}")
+            self._maintenance.mend(segment)
+            return 0
+
     def bury(self, ledger_id: LedgerId) -> None:
         """Tombstone: the ledger's data is dead, its key and fence stay for ever. Nothing for an unknown ledger."""
         record = self._table.find(ledger_id)
         if record is None or record.tombstone:
             return
-        slot = self._change(record)
+        self._log.make_room(STATE_FRAME_SIZE)
         state = self._state
-        for segment in state.segments:
-            if segment is self._log.segment:
-                continue  # there the index itself forgets the data
-            try:
-                segment.dead_bytes += segment.bytes_of(ledger_id, record.epoch)
-            except (ValueError, OSError):
-                self._maintenance.mend(segment)
+        # In the active segment the index itself forgets the data.
+        dead = [(one, self._bytes_of(one, record)) for one in state.segments if one is not self._log.segment]
+        slot = self._change(record)
+        for segment, count in dead:
+            segment.dead_bytes += count
         if state.buried is not None:
             state.buried.append((ledger_id, record.epoch))
         record.epoch += 1

@@ -110,7 +110,8 @@ def read_superblock(disk: Disk) -> Superblock | None:
 
 
 def write_superblock(disk: Disk, superblock: Superblock) -> None:
-    """Blocking; durable when it returns."""
+    """Blocking; durable when it returns. An error that says that something is short (disk/trouble.passing) means
+    that the one before is still the one that counts."""
     if TEMPORARY in disk.names():
         disk.remove(TEMPORARY)
     file = disk.open(TEMPORARY, create=True)

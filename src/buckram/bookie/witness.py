@@ -8,7 +8,6 @@ store is what it was, or somebody has accepted what it is now. What counts as be
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import logging
 import random
@@ -32,6 +31,7 @@ from buckram.core.history import (
     parse_statement,
 )
 from buckram.core.metadata import birth_of
+from buckram.disk.trouble import passing
 from buckram.errors import (
     AccessRefused,
     CorruptStore,
@@ -146,11 +146,11 @@ class Witness:
             self._no_room(error)
 
     def _no_room(self, error: OSError) -> None:
-        """A full disk is no reason to stop: the next look says it again, as after a crash in between."""
-        if error.errno != errno.ENOSPC:
+        """What is short for now is no reason to stop: the next look says it again, as after a crash in between."""
+        if not passing(error):
             raise error
         self._unsaved = True
-        log.warning("what the metadata store knows of this bookie cannot be written down: the disk is full")
+        log.warning("what the metadata store knows of this bookie cannot be written down now: %s", error)
 
     def wake(self) -> None:
         """Something is written that the store should hear of soon, or the log goes on in a new file."""
@@ -332,7 +332,7 @@ class Witness:
         """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
         async with self._telling:
             if not await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
-                raise MetadataError(f"{FILE} cannot be written, the disk is full: collection waits until it can")
+                raise MetadataError(f"{FILE} cannot be written now: collection waits until it can")
 
     async def _remember(self, memory: Memory) -> bool:
         """False: there was no room for the file. It then says less than is so, which is no alarm, and is written at
@@ -344,9 +344,9 @@ class Witness:
             await self._disk.offload(lambda: write_file(self._disk, record))
             self._unsaved = False
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not passing(error):
                 raise
-            log.warning("bookie %s: no room for the file %s: %s", self._bookie_id, FILE, error)
+            log.warning("bookie %s: the file %s waits: %s", self._bookie_id, FILE, error)
             self._unsaved = True
         now = self.memory
         if now is not before:  # clients and admission go on meanwhile

@@ -19,10 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from buckram.disk.descriptors import Spare, current_limit, shares
 from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.local_reads import LocalReads
 from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
+from buckram.disk.trouble import NO_DESCRIPTOR, explained, telling
 from buckram.errors import ConfigError
 from buckram.seams import PAGE_BYTES, Read, Space, Write
 from buckram.types import Buffer
@@ -31,6 +33,7 @@ T = TypeVar("T")
 LOCK_NAME = "lock"
 MODES = ("adaptive", "inline", "thread")
 _MAX_BUFFERS = 1000
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
@@ -41,16 +44,27 @@ class LocalDisk:
         if mode not in MODES:
             raise ConfigError(f"disk_mode {mode!r}: must be one of {', '.join(MODES)}")
         self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        with telling("make this directory", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         self._mode = mode
         self._speed = Speed()
         self._inline = mode != "thread"
         self._in_thread = 0
         self._staging = Staging()
         self._lock_fd = -1
+        self._spare = Spare()
+        self.open_files = shares(current_limit()).files
+        with telling("open this directory", self.path):
+            # Open all the time: a new name that cannot be made durable would be neither there nor not there.
+            self._directory_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._writer: ThreadPoolExecutor | None = None
         self._jobs: ThreadPoolExecutor | None = None
-        self.alignment, self._direct = self._probe()
+        try:
+            self.alignment, self._direct = self._probe()
+        except OSError as error:
+            os.close(self._directory_fd)
+            raise explained(error, "make files", self.path) from error
+        self._spare.fill()
         self._reads = LocalReads(mode, self.alignment, self._staging)
 
     def _probe(self) -> tuple[int, bool]:
@@ -80,51 +94,75 @@ class LocalDisk:
     # -- names
 
     def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> LocalFile:
-        direct = direct and self._direct
-        flags = os.O_RDWR | os.O_CLOEXEC | (_DIRECT if direct else 0)
         path = self.path / name
-        fd = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        with telling("make this file" if create else "open it", path):
+            file = self._open(name, path, create, size, direct and self._direct)
+        self._spare.fill()
+        return file
+
+    def _open(self, name: str, path: Path, create: bool, size: int, direct: bool) -> LocalFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (_DIRECT if direct else 0)
+        fd = self._descriptor(path, flags | (os.O_CREAT | os.O_EXCL if create else 0))
         read_fd = fd
         try:
             if create and size > 0:
-                os.posix_fallocate(fd, 0, size)
+                _reserve(fd, 0, size)
                 os.fsync(fd)
             if direct:
-                read_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                read_fd = self._descriptor(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             os.close(fd)
             if create:
                 os.unlink(path)
             raise
-        return LocalFile(name, fd, read_fd, direct)
+        return LocalFile(name, fd, read_fd, direct, str(path))
+
+    def _descriptor(self, path: Path, flags: int) -> int:
+        while True:
+            try:
+                return os.open(path, flags, 0o600)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._spare.give_up():
+                    raise
 
     def names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self.path) if entry.name != LOCK_NAME and entry.is_file())
+        with telling("list this directory", self.path):
+            while True:
+                try:
+                    with os.scandir(self.path) as entries:
+                        return sorted(entry.name for entry in entries if entry.name != LOCK_NAME and entry.is_file())
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTOR or not self._spare.give_up():
+                        raise
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(self.path / old, self.path / new)
+        with telling(f"give it the name {new}", self.path / old):
+            os.rename(self.path / old, self.path / new)
 
     def remove(self, name: str) -> None:
-        os.unlink(self.path / name)
+        with telling("remove it", self.path / name):
+            os.unlink(self.path / name)
 
     def sync_names(self) -> None:
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            os.fsync(self._directory_fd)
+        except OSError as error:
+            raise _sync_failed(error, self.path) from error
 
     def map_page(self, name: str) -> memoryview:
-        fd = os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_size < PAGE_BYTES:
-                raise OSError(errno.EINVAL, f"{self.path / name} is shorter than a page and cannot be mapped")
-            return memoryview(mmap.mmap(fd, PAGE_BYTES))
-        finally:
-            os.close(fd)
+        path = self.path / name
+        with telling("map it", path):
+            fd = self._descriptor(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if os.fstat(fd).st_size >= PAGE_BYTES:
+                    return memoryview(mmap.mmap(fd, PAGE_BYTES))
+            finally:
+                os.close(fd)
+        raise OSError(errno.EINVAL, f"{path} is shorter than a page and cannot be mapped; was it cut short?")
 
     def space(self) -> Space:
-        facts = os.statvfs(self.path)
+        with telling("see how much room there is", self.path):
+            facts = os.statvfs(self.path)
         return Space(facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail)
 
     def identity(self) -> str:
@@ -136,7 +174,8 @@ class LocalDisk:
     def lock(self) -> None:
         if self._lock_fd >= 0:
             return
-        fd = os.open(self.path / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with telling("make this file", self.path / LOCK_NAME):
+            fd = self._descriptor(self.path / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -152,7 +191,11 @@ class LocalDisk:
         for write in writes:
             assert isinstance(write.file, LocalFile)
             if write.buffers:
-                self._lay_down(write.file, write.offset, write.buffers)
+                try:
+                    self._lay_down(write.file, write.offset, write.buffers)
+                except OSError as error:
+                    what = f"write {sum(map(len, write.buffers))} bytes at {write.offset}"
+                    raise explained(error, what, write.file.path) from error
         if sync:
             self._sync(writes)
 
@@ -189,9 +232,7 @@ class LocalDisk:
             try:
                 os.fdatasync(fd)
             except OSError as error:
-                # ENOSPC of a write means "nothing was written, try again"; that of a sync means lost data.
-                number = errno.EIO if error.errno == errno.ENOSPC else error.errno
-                raise OSError(number, f"sync of {self.path / write.file.name} failed: {error.strerror}") from error
+                raise _sync_failed(error, write.file.path) from error
 
     def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
         if self._inline and self._in_thread == 0:
@@ -256,7 +297,30 @@ class LocalDisk:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+        if self._directory_fd >= 0:
+            os.close(self._directory_fd)
+            self._directory_fd = -1
+        self._spare.close()
         self._staging.clear()
+
+
+def _sync_failed(error: OSError, path: str | Path) -> OSError:
+    """Whatever a sync says, also that there is no space: what it should have made durable is lost for all we know."""
+    return OSError(
+        errno.EIO,
+        f"{path}: sync failed: {error.strerror}; what was written last may be lost: move the bookie to another device, "
+        "see `A bookie is lost for good` in the manual",
+    )
+
+
+def _reserve(fd: int, start: int, size: int) -> None:
+    """So many bytes more, from `start` on, which are the file's even when the disk is full."""
+    try:
+        os.posix_fallocate(fd, start, size)
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
+        os.ftruncate(fd, start + size)  # room that is missing is then found by the write that needs it
 
 
 def _write_all(fd: int, offset: int, buffers: Sequence[Buffer]) -> None:

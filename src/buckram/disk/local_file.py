@@ -7,21 +7,29 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from buckram.disk.trouble import explained
+
 STAGING_BYTES = (1 << 20) + (64 << 10)
 
 
 class LocalFile:
     """A file with one descriptor, or two where writes go past the page cache and reads through it."""
 
-    __slots__ = ("direct", "fd", "name", "read_fd")
+    __slots__ = ("direct", "fd", "name", "path", "read_fd")
 
-    def __init__(self, name: str, fd: int, read_fd: int, direct: bool) -> None:
-        self.name, self.fd, self.read_fd, self.direct = name, fd, read_fd, direct
+    def __init__(self, name: str, fd: int, read_fd: int, direct: bool, path: str) -> None:
+        self.name, self.fd, self.read_fd, self.direct, self.path = name, fd, read_fd, direct, path
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
+        try:
+            return self._read(offset, length)
+        except OSError as error:
+            raise explained(error, f"read {length} bytes at {offset}", self.path) from error
+
+    def _read(self, offset: int, length: int) -> bytes:
         parts = []
         while length > 0:
             part = os.pread(self.read_fd, length, offset)

@@ -39,6 +39,7 @@ class MemoryDisk:
     ) -> None:
         self.model = model if model is not None else CrashModel()
         self.alignment = alignment
+        self.open_files = 256
         self.before: Callable[[str], None] = before if before is not None else lambda operation: None
         self.fail: OSError | None = None
         self._stale = stale

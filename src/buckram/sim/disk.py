@@ -94,6 +94,7 @@ class SimDisk:
     """seams.Disk of one process."""
 
     alignment = ALIGNMENT
+    open_files = 256
 
     def __init__(self, device: Device, process: Process) -> None:
         self.device, self._process, self._loop = device, process, device.loop

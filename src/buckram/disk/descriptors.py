@@ -1,0 +1,94 @@
+"""File descriptors: how many a process may have, and how a bookie shares them between its files and its connections.
+
+Whoever connects takes one, and nobody can be kept from trying. So fewer connections are taken than there are
+descriptors, and a few are held open for nothing: a file that must be opened gets one of those.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+
+from buckram.errors import ConfigError
+
+SPARE = 8
+"""Held for files that must be opened when nothing else is left."""
+OWN = 48
+"""Listeners, metadata, log files that are written, the event loop's own, and what is spare."""
+OPERATORS = 16
+"""Connections of this machine's clients beyond the limit: an operator can look at a bookie that is full."""
+MOST_FILES = 256
+LEAST = 96
+"""With a lower limit a bookie does not start: it could serve next to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of a limit of `limit` descriptors: so many log files that are kept open for reading, so many connections."""
+
+    limit: int
+    files: int
+    connections: int
+
+
+def raise_limit() -> int:
+    """Let this process open as many files as it is allowed to; how many that is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            return current_limit()  # not allowed here: the soft one has to do
+    return current_limit()
+
+
+def current_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (1 << 30) if soft == resource.RLIM_INFINITY else soft
+
+
+def shares(limit: int) -> Shares:
+    """How a bookie uses so many descriptors. A log file has two: one past the page cache, one through it."""
+    files = max(2, min(MOST_FILES, (limit - OWN - OPERATORS) // 8))
+    return Shares(limit, files, max(0, limit - OWN - OPERATORS - 2 * files))
+
+
+def shares_of_bookie() -> Shares:
+    """Raise the limit and share what there is. ConfigError when that is too little."""
+    limit = raise_limit()
+    if limit < LEAST:
+        raise ConfigError(
+            f"this process may have {limit} open files, a bookie needs {LEAST}: raise the limit (ulimit -n, or "
+            "LimitNOFILE= of its service)"
+        )
+    return shares(limit)
+
+
+class Spare:
+    """Descriptors of nothing, given up one by one when a file finds none. Any thread."""
+
+    def __init__(self, count: int = SPARE) -> None:
+        self._count = count
+        self._held: list[int] = []
+
+    def fill(self) -> None:
+        """Take back what was given up, as far as there are any."""
+        try:
+            while len(self._held) < self._count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return
+
+    def give_up(self) -> bool:
+        """One less; False when none is left."""
+        try:
+            fd = self._held.pop()
+        except IndexError:
+            return False
+        os.close(fd)
+        return True
+
+    def close(self) -> None:
+        while self.give_up():
+            pass
