@@ -343,10 +343,11 @@ class World:
 
     # states that come back
 
-    def restore_metadata(self, snapshot: Snapshot) -> None:
-        """The metadata store is the one of which `metadata.snapshot()` was made; nobody is told."""
+    def restore_metadata(self, snapshot: Snapshot, *, for_now: bool = False) -> None:
+        """The metadata store is the one of which `metadata.snapshot()` was made; nobody is told. `for_now`: the newest
+        will be back, so what is acknowledged meanwhile is judged by that one."""
         self.metadata.restore(snapshot)
-        self.judge.metadata_restored(snapshot.keys)
+        self.judge.metadata_restored({} if for_now else snapshot.keys, for_now=for_now)
 
     # what the judge may ask
 

@@ -162,13 +162,15 @@ class Judge:
         for checker in self.checkers:
             checker.metadata_changed(ledger, old, new, who)
 
-    def metadata_restored(self, keys: Mapping[str, KeyValue]) -> None:
-        """The store went back to an older state, with these keys. Nobody changed anything, so no rule judges it."""
+    def metadata_restored(self, keys: Mapping[str, KeyValue], *, for_now: bool = False) -> None:
+        """The store went back to an older state, with these keys. Nobody changed anything, so no rule judges it.
+        `for_now`: the newest state will be back, so that is what counts still."""
         found = {self._layout.ledger_of(key): kept for key, kept in keys.items()}
         for ledger_id, ledger in self.facts.ledgers.items():
-            kept = found.get(ledger_id)
-            ledger.metadata = parse(kept.value) if kept is not None else None
             ledger.went_back = True
+            if not for_now:
+                kept = found.get(ledger_id)
+                ledger.metadata = parse(kept.value) if kept is not None else None
         self.facts.restores += 1
 
     def _look_at_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:

@@ -51,7 +51,7 @@ async def went_back(f: Faults) -> None:
     kept_away: dict[str, None] = {}
     f.world.disturb(HOST, 1)
     _keep_away(f, kept_away)
-    f.world.restore_metadata(older)
+    f.world.restore_metadata(older, for_now=True)
     seen = False
     for _ in range(f.rng.randrange(30, 80)):
         await asyncio.sleep(_STEP_S)
