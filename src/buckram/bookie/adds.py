@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from buckram.bookie.admission import Admission, Verdict
+from buckram.bookie.admission import Admission, Verdict, needs_proof
 from buckram.bookie.births import is_other
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
@@ -25,12 +25,8 @@ from buckram.types import NO_BIRTH, EntryId
 Held = tuple[Session, AddRun]
 REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
 """What an add is answered when the store takes nothing; any other kind is an I/O error."""
-_CODES = {
-    Verdict.UNKNOWN: Code.IO_ERROR, Verdict.WRONG_KEY: Code.UNAUTHORIZED, Verdict.LATER: Code.TOO_MANY_REQUESTS,
-}
-
-
-_UNDECIDED = (Verdict.LATER, Verdict.UNKNOWN)
+_CODES = {Verdict.UNKNOWN: Code.IO_ERROR, Verdict.LATER: Code.TOO_MANY_REQUESTS}
+_UNDECIDED = tuple(_CODES)
 
 
 def _goes_on(record: LedgerRecord | None) -> bool:
@@ -73,24 +69,40 @@ class AddPath:
         session.births.check(run.ledger_id)
         record = self._ledger(run.ledger_id)
         other = is_other(record, session.named.get(run.ledger_id))
-        if verdict is Verdict.AGAIN:
-            self.add(session, run)
-        elif verdict is Verdict.ADMITTED and not other:
-            self._add_unusual(session, run, record, looked=True)
-        elif verdict is Verdict.CLOSED and not other:
-            self._add_unusual(session, run, record, last, looked=True)
-        elif run.recovery and verdict in (Verdict.FENCED, Verdict.OTHER):
-            if verdict is Verdict.OTHER or other or record is None or record.tombstone:
-                self.refuse(session, run, Code.NO_LEDGER)
-            else:
+        if verdict is Verdict.WRONG_KEY:
+            self.refuse(session, run, Code.UNAUTHORIZED)
+        elif other or verdict is Verdict.OTHER:
+            self._refuse_other(session, run, verdict)
+        elif run.recovery:
+            self._copy_released(session, run, verdict, record)
+        elif verdict in (Verdict.ADMITTED, Verdict.CLOSED):
+            self._add_unusual(session, run, record, last if verdict is Verdict.CLOSED else None, looked=True)
+        elif verdict in _UNDECIDED:
+            if _goes_on(record):
                 self._add_unusual(session, run, record, looked=True)
-        elif verdict in _UNDECIDED and not other and _goes_on(record):
-            self._add_unusual(session, run, record, looked=True)
-        elif verdict in (Verdict.FENCED, Verdict.OTHER, Verdict.ADMITTED, Verdict.CLOSED):
-            self._refuse_fenced(session, run)
+            else:
+                self.refuse(session, run, _CODES[verdict])
         else:
-            self.refuse(session, run, _CODES[verdict])
+            self._refuse_fenced(session, run)
         session.recount()
+
+    def _refuse_other(self, session: Session, run: AddRun, verdict: Verdict) -> None:
+        """It is of another ledger than the one that is here."""
+        if verdict in _UNDECIDED:
+            self.refuse(session, run, _CODES[verdict])
+        elif run.recovery:
+            self.refuse(session, run, Code.NO_LEDGER)
+        else:
+            self._refuse_fenced(session, run)
+
+    def _copy_released(self, session: Session, run: AddRun, verdict: Verdict, record: LedgerRecord | None) -> None:
+        """A copy waits for a proof of its key, and goes in unproven where nobody answered. Of a ledger that metadata
+        does not know no key is right: the one that is here stays."""
+        ours = record is None or (record.master_key == run.master_key and not record.tombstone)
+        if verdict is Verdict.ABSENT and not ours:
+            self.refuse(session, run, Code.NO_LEDGER)
+        else:
+            self._add_unusual(session, run, record, looked=True)
 
     def refuse(self, session: Session, run: AddRun, code: Code) -> None:
         self._refused.inc(run.count)
@@ -122,11 +134,11 @@ class AddPath:
             return Code.TOO_MANY_REQUESTS
         if not store.is_writable and not (run.flags & (RECOVERY_ADD | HIGH_PRIORITY) and store.reserve_usable):
             return Code.READ_ONLY
-        if record is not None and not looked and self._in_doubt(session, run, record):
+        if not looked and (needs_proof(record, run.master_key) or self._in_doubt(session, run, record)):
             self._wait(session, run)
             return None
         if record is not None and record.master_key != run.master_key:
-            return Code.UNAUTHORIZED
+            return Code.UNAUTHORIZED if record.proven else Code.TOO_MANY_REQUESTS
         if recovery:
             self._recovering(session, run, record)
             return Code.OK
@@ -143,12 +155,12 @@ class AddPath:
         self._wait(session, run)
         return None
 
-    def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord) -> bool:
+    def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord | None) -> bool:
         """Whether only metadata can tell that the run is of the ledger that is here. Recovery adds wait only where they
         are certainly of another one."""
         ledger_id = run.ledger_id
         name = session.named.get(ledger_id)
-        if name == record.birth:
+        if record is None or name == record.birth:
             return False
         if record.birth == NO_BIRTH:  # of an older release: learned at the first look
             dead = record.fenced or record.tombstone
@@ -165,9 +177,9 @@ class AddPath:
     def _wait(self, session: Session, run: AddRun) -> None:
         session.requests_held += run.end - run.start
         name = session.named.get(run.ledger_id)
-        self._admission.hold(
-            run.ledger_id, run.master_key, name, partial(self._released, session, run.detached())
-        )
+        run = run.detached()
+        grows = not run.flags & RECOVERY_ADD
+        self._admission.hold(run.ledger_id, run.master_key, name, partial(self._released, session, run), grows=grows)
 
     def _recovering(self, session: Session, run: AddRun, record: LedgerRecord | None) -> None:
         """A copy by recovery or repair makes the ledger known, and is remembered as of the ledger that was named. One

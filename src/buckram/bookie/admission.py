@@ -15,6 +15,11 @@ An id that was used again is another ledger by its birth (I7). What is here of t
 says that it is gone; until then nothing of the new one is taken. Ids that a store of ours gives are never given twice:
 where two births that were drawn meet and neither ledger was buried, it is the store that went back, and nothing gives
 way (I27).
+
+Keys are compared with metadata at first sight, too, whatever comes first: a fence, a copy, a LAC or an add. Only adds
+wait long. The rest waits for PROOF_S, and where nobody answered the key is kept *unproven*: what comes with another key
+asks again, and the key that metadata names takes the place of the other, with nothing left of what that one brought
+(F14).
 """
 
 from __future__ import annotations
@@ -38,10 +43,15 @@ from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import NO_BIRTH, NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
 
+Done = Callable[["Verdict", EntryId], None]
+
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
 VOUCHED_LIMIT = 100_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+PROOF_S = 2.0
+"""How long a fence, a copy or a LAC waits to hear whether its key is the ledger's. Whom they come from waits, too, and
+metadata that is away must not stand in the way of a recovery."""
 LOOKS, BETWEEN_LOOKS_S = 2, 0.1
 """How often a ledger has to be absent, and the pause before the next look."""
 
@@ -58,8 +68,8 @@ class Verdict(enum.Enum):
     """The metadata store did not answer in time. Nothing is known, nothing changed."""
     OTHER = 7
     """The ledger that was named is gone: another has its id now, or had it before."""
-    AGAIN = 8
-    """The look was another's, whose key was wrong: the way begins anew."""
+    ABSENT = 8
+    """Metadata does not know it: adds are refused as FENCED, and nobody can say which key is right."""
 
 
 class Finding(NamedTuple):
@@ -71,14 +81,32 @@ class Finding(NamedTuple):
     last: EntryId = NO_ENTRY
     birth: bytes = b""
 
+    @property
+    def decided(self) -> bool:
+        return self.verdict not in (Verdict.UNKNOWN, Verdict.LATER)
 
-class Waiting(NamedTuple):
+    @property
+    def exists(self) -> bool:
+        return self.decided and self.verdict is not Verdict.ABSENT
+
+    def means(self, name: bytes | None) -> bool:
+        return not name or not self.birth or name == self.birth
+
+
+class Waiting:
     """Who waits for the verdict: the birth that it named (None: it named none) and its key. `done` gets the verdict
-    and the last entry of a ledger that is CLOSED."""
+    and the last entry of a ledger that is CLOSED. `grows`: it is a normal add."""
 
-    name: bytes | None
-    key: bytes
-    done: Callable[[Verdict, EntryId], None]
+    __slots__ = ("done", "grows", "key", "name", "timer")
+
+    def __init__(self, name: bytes | None, key: bytes, done: Done, grows: bool) -> None:
+        self.name, self.key, self.done, self.grows = name, key, done, grows
+        self.timer: asyncio.TimerHandle | None = None
+
+
+def needs_proof(record: LedgerRecord | None, key: bytes) -> bool:
+    """Whether only metadata can tell if the key is the ledger's."""
+    return record is None or (not record.proven and record.master_key != key)
 
 
 class Admission:
@@ -102,20 +130,28 @@ class Admission:
         self._queued: list[tuple[LedgerId, float]] = []
         self._running = 0
 
-    def hold(
-        self, ledger_id: LedgerId, key: bytes, name: bytes | None, done: Callable[[Verdict, EntryId], None]
-    ) -> None:
-        """Wait until the ledger is decided; the first one starts the look."""
-        one = Waiting(name, key, done)
+    def hold(self, ledger_id: LedgerId, key: bytes, name: bytes | None, done: Done, *, grows: bool = False) -> None:
+        """Wait until the ledger is decided; the first one starts the look. What does not make the ledger grow waits for
+        PROOF_S at most, and is told LATER then."""
+        one = Waiting(name, key, done, grows)
+        loop = asyncio.get_running_loop()
+        if not grows:
+            one.timer = loop.call_later(min(PROOF_S, self._timeout_s), self._late, ledger_id, one)
         waiting = self.waiting.get(ledger_id)
         if waiting is not None:
             waiting.append(one)
             return
         self.waiting[ledger_id] = [one]
-        self._queued.append((ledger_id, asyncio.get_running_loop().time() + self._timeout_s))
+        self._queued.append((ledger_id, loop.time() + self._timeout_s))
         if self._running < CHECKS_AT_ONCE:
             self._running += 1
             self._scope.spawn(self._work(), "admission")
+
+    def _late(self, ledger_id: LedgerId, one: Waiting) -> None:
+        waiting = self.waiting.get(ledger_id)
+        if waiting is not None and one in waiting:
+            waiting.remove(one)
+            one.done(Verdict.LATER, NO_ENTRY)
 
     def vouched(self, ledger_id: LedgerId) -> bool:
         """Whether this process has seen it open in metadata: a store that lost data may have lost a fence, too."""
@@ -124,6 +160,8 @@ class Admission:
     async def close(self) -> None:
         """Who still waits is dropped unanswered: the bookie is stopping."""
         await self._scope.close()
+        for waiting in self.waiting.values():
+            _stop_timers(waiting)
         self.waiting.clear()
 
     async def _work(self) -> None:
@@ -137,63 +175,79 @@ class Admission:
     def _conclude(self, ledger_id: LedgerId, found: Finding) -> None:
         """Write the verdict down and let all go on; no await, so a fence that came meanwhile is seen (F4)."""
         waiting = self.waiting.pop(ledger_id)
-        meant = [one for one in waiting if not one.name or not found.birth or one.name == found.birth]
-        verdict = found.verdict
-        if meant:
-            try:
-                verdict = self._write_down(ledger_id, found, meant[0])
-            except StoreError as error:
-                log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
-                verdict = Verdict.UNKNOWN
-        first = True
+        _stop_timers(waiting)
+        # One with a wrong password changes nothing, and holds up nobody (F14).
+        meant = [one for one in waiting if found.means(one.name) and found.key in (None, one.key)]
+        try:
+            verdict = self._write_down(ledger_id, found, meant)
+        except StoreError as error:
+            log.warning("ledger %d: its admission cannot be written down: %s", ledger_id, error)
+            verdict = Verdict.UNKNOWN
         for one in waiting:
-            if one.name and found.birth and one.name != found.birth:
+            if not found.means(one.name):
                 one.done(Verdict.OTHER, NO_ENTRY)
-            elif verdict is Verdict.WRONG_KEY and not first:
-                one.done(Verdict.AGAIN, NO_ENTRY)
+            elif found.key not in (None, one.key):
+                one.done(Verdict.WRONG_KEY, NO_ENTRY)
             else:
-                first = False
                 one.done(verdict, found.last)
 
-    def _write_down(self, ledger_id: LedgerId, found: Finding, asked: Waiting) -> Verdict:
-        store, verdict, key = self._store, found.verdict, found.key
-        if verdict in (Verdict.UNKNOWN, Verdict.LATER):
+    def _write_down(self, ledger_id: LedgerId, found: Finding, meant: list[Waiting]) -> Verdict:
+        store, verdict = self._store, found.verdict
+        if not found.decided:
             return verdict
+        self._settle_key(ledger_id, found)
         record = store.ledger(ledger_id)
-        other = is_other(record, found.birth)
-        if key is not None and (record is None or other) and asked.key != key:
-            # It has a wrong password, so it changes nothing (F14); the others get a look of their own.
-            return Verdict.WRONG_KEY
-        if other and record is not None and self._contradicts(record, found.birth):
-            return Verdict.LATER
-        if other:
+        grows = [one for one in meant if one.grows]
+        if not meant or (verdict is Verdict.ABSENT and not grows):
+            return verdict
+        asked = (grows or meant)[0]
+        admitted = verdict is Verdict.ADMITTED
+        key = asked.key if found.key is None else found.key
+        if is_other(record, found.birth) and record is not None:
+            if self._contradicts(record, found.birth):
+                return Verdict.LATER
             log.info("ledger %d: another ledger has its id now, so what is here of the one before is dead", ledger_id)
-            store.reborn(ledger_id, asked.key, found.birth, admitted=verdict is Verdict.ADMITTED)
+            store.reborn(ledger_id, key, found.birth, admitted=admitted)
             self._died(ledger_id)
-        elif record is not None and found.birth and record.birth == NO_BIRTH and not record.tombstone:
-            store.learn_birth(ledger_id, found.birth)
-        record = store.ledger(ledger_id)
-        if record is None:
+        elif record is None:
             # One that is CLOSED is as after a copy by repair: the next add is checked again.
             birth = found.birth or asked.name or NO_BIRTH
-            admitted = verdict is Verdict.ADMITTED
-            store.put_ledger(ledger_id, asked.key if key is None else key, admitted, birth=birth)
-        elif verdict is Verdict.ADMITTED and record is not None and not record.tombstone:
+            store.put_ledger(ledger_id, key, admitted, birth=birth, proven=found.exists)
+        elif found.birth and record.birth == NO_BIRTH and not record.tombstone:
+            store.learn_birth(ledger_id, found.birth)
+        if admitted and record is not None and not record.tombstone:
             store.admit(ledger_id)
-        if verdict is Verdict.FENCED:
+        if verdict in (Verdict.FENCED, Verdict.ABSENT) and grows:
             store.fence(ledger_id)
-        elif verdict is Verdict.ADMITTED:
-            self._trust.admitted(ledger_id, found.birth)
-        if verdict is Verdict.ADMITTED and store.limbo:
+        elif admitted:
+            self._admitted(ledger_id, found.birth)
+        return verdict
+
+    def _admitted(self, ledger_id: LedgerId, birth: bytes) -> None:
+        self._trust.admitted(ledger_id, birth)
+        if self._store.limbo:
             if len(self._vouched) >= VOUCHED_LIMIT:
                 self._vouched.clear()
             self._vouched[ledger_id] = None
-        return verdict
+
+    def _settle_key(self, ledger_id: LedgerId, found: Finding) -> None:
+        """What is here under a key that nobody could check is proven now, or gives way (F14). A name that came with
+        that key counts for as little."""
+        record = self._store.ledger(ledger_id)
+        if record is None or record.proven or not found.exists:
+            return
+        if found.key not in (None, record.master_key):
+            assert found.key is not None
+            log.warning("ledger %d: what is here came with a wrong password, and is dropped", ledger_id)
+            self._store.disown(ledger_id, found.key, found.birth or NO_BIRTH)
+            self._died(ledger_id)
+        elif not is_other(record, found.birth):
+            self._store.prove(ledger_id)
 
     def _contradicts(self, record: LedgerRecord, birth: bytes) -> bool:
         """Whether one of the two ledgers cannot be in a store that only went on."""
-        if record.tombstone or not (is_certain(record.birth) and is_certain(birth)):
-            return False
+        if record.tombstone or not record.proven or not (is_certain(record.birth) and is_certain(birth)):
+            return False  # a name that nobody could check is no evidence against the store
         return self._trust.contradicted(record.ledger_id, record.birth)
 
     async def _decide(self, ledger_id: LedgerId, deadline: float) -> Finding:
@@ -210,7 +264,7 @@ class Admission:
             if self._anybody and not self._store.limbo:  # one that lost data may have lost the burial, too
                 return Finding(Verdict.ADMITTED)
             log.info("ledger %d: no such ledger in metadata, so nothing of it is taken", ledger_id)
-            return Finding(Verdict.FENCED)
+            return Finding(Verdict.ABSENT)
         birth = birth_of(metadata)
         key = None if metadata.password is None else master_key(metadata.password)
         if metadata.state is LedgerState.OPEN:
@@ -249,3 +303,9 @@ class Admission:
         ledger that was made since, and a fence for that would be for good."""
         if not await self._trust.confirm():
             raise MetadataUnavailable("the metadata store went back")
+
+
+def _stop_timers(waiting: list[Waiting]) -> None:
+    for one in waiting:
+        if one.timer is not None:
+            one.timer.cancel()

@@ -12,10 +12,11 @@ from functools import partial
 from struct import Struct
 
 from buckram.bookie.adds import REFUSALS
+from buckram.bookie.admission import Verdict, needs_proof
 from buckram.bookie.births import is_other
 from buckram.bookie.limits import Budget
 from buckram.bookie.long_poll import LongPolls
-from buckram.bookie.reads import ReadPath, absence
+from buckram.bookie.reads import Hold, ReadPath, absence
 from buckram.bookie.session import REQUEST_COST, Session
 from buckram.bookie.store import Store
 from buckram.bookie.store_errors import StoreError
@@ -45,7 +46,7 @@ from buckram.core.messages import (
 )
 from buckram.errors import Code
 from buckram.seams import Space
-from buckram.types import MASTER_KEY_SIZE, NO_BIRTH, LedgerId
+from buckram.types import MASTER_KEY_SIZE, NO_BIRTH, EntryId, LedgerId
 
 log = logging.getLogger("buckram.bookie")
 _LAC_PACKET = Struct(">qq")
@@ -62,11 +63,11 @@ class Dispatcher:
     of ours that found the right one said of itself."""
 
     def __init__(
-        self, store: Store, reads: ReadPath, polls: LongPolls, budget: Budget, max_frame_bytes: int,
+        self, store: Store, reads: ReadPath, polls: LongPolls, budget: Budget, hold: Hold, max_frame_bytes: int,
         space: Callable[[], Space], identity: Callable[[], Identity],
         introduced: Callable[[Introduction], None] = nobody,
     ) -> None:
-        self._identity, self._introduced = identity, introduced
+        self._identity, self._introduced, self._hold = identity, introduced, hold
         self._store, self._reads, self._polls, self._budget, self._space = store, reads, polls, budget, space
         self._max_body = max_frame_bytes - 128
 
@@ -88,25 +89,49 @@ class Dispatcher:
         else:
             session.reply(context, ErrorReply(Code.BAD_REQUEST))
 
-    def _write_lac(self, session: Session, context: ReplyContext, request: WriteLac) -> None:
+    def _write_lac(self, session: Session, context: ReplyContext, request: WriteLac, *, looked: bool = False) -> None:
+        ledger_id = request.ledger_id
+        name = session.named.get(ledger_id)
         try:
-            code = self._accept_lac(request, session.named.get(request.ledger_id))
+            code = self._refused_lac(request, name)
+            if code is None and needs_proof(self._store.ledger(ledger_id), request.master_key):
+                if not looked:
+                    session.requests_held += REQUEST_COST + len(request.body)
+                    self._hold(ledger_id, request.master_key, name, partial(self._lac_told, session, context, request))
+                    return
+                if self._store.ledger(ledger_id) is not None:
+                    code = Code.TOO_MANY_REQUESTS  # whose key is right nobody could say
+            if code is None:
+                code = self._keep_lac(request, name)
         except StoreError as error:
             code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is not Code.OK:
-            session.reply(context, WriteLacReply(code, request.ledger_id))
+            session.reply(context, WriteLacReply(code, ledger_id))
             return
         held = REQUEST_COST + len(request.body)
         session.requests_held += held
         self._store.after_durable(partial(self._lac_durable, session, context, request, held))
 
-    def _accept_lac(self, request: WriteLac, name: bytes | None) -> Code:
-        """Store the packet and say OK, or why not (then nothing changed). The digest cannot be checked here."""
+    def _lac_told(
+        self, session: Session, context: ReplyContext, request: WriteLac, verdict: Verdict, last: EntryId
+    ) -> None:
+        """Metadata was asked whose key is right. Where it is not there the LAC is kept, as what came with that key."""
+        session.requests_held -= REQUEST_COST + len(request.body)
+        if verdict is Verdict.WRONG_KEY:
+            session.reply(context, WriteLacReply(Code.UNAUTHORIZED, request.ledger_id))
+        elif verdict is Verdict.OTHER:
+            session.reply(context, WriteLacReply(Code.NO_LEDGER, request.ledger_id))
+        else:
+            self._write_lac(session, context, request, looked=True)
+        session.recount()
+
+    def _refused_lac(self, request: WriteLac, name: bytes | None) -> Code | None:
+        """Why the packet cannot be taken, whosever key is right. The digest cannot be checked here."""
         store = self._store
         body = request.body
         if not _LAC_PACKET.size <= len(body) <= LARGEST_LAC_PACKET or len(request.master_key) != MASTER_KEY_SIZE:
             return Code.BAD_REQUEST
-        ledger_id, lac = _LAC_PACKET.unpack_from(body)
+        ledger_id, _ = _LAC_PACKET.unpack_from(body)
         if ledger_id != request.ledger_id or ledger_id < 0:
             return Code.BAD_REQUEST
         if store.failed is not None:
@@ -114,14 +139,21 @@ class Dispatcher:
         if not store.is_writable:
             return Code.READ_ONLY
         record = store.ledger(ledger_id)
+        if record is not None and (record.tombstone or is_other(record, name)):
+            return Code.NO_LEDGER
+        return None
+
+    def _keep_lac(self, request: WriteLac, name: bytes | None) -> Code:
+        """Store the packet and say OK, or why not (then nothing changed)."""
+        store, ledger_id = self._store, request.ledger_id
+        record = store.ledger(ledger_id)
         if record is None:
             # A ledger that only ever saw this still has to pass admission before its first normal add.
             store.put_ledger(ledger_id, request.master_key, admitted=False, birth=name or NO_BIRTH)
-        elif record.tombstone or is_other(record, name):
-            return Code.NO_LEDGER
         elif record.master_key != request.master_key:
             return Code.UNAUTHORIZED
-        store.set_explicit_lac(ledger_id, lac, body)
+        _, lac = _LAC_PACKET.unpack_from(request.body)
+        store.set_explicit_lac(ledger_id, lac, request.body)
         self._polls.lac_advanced(ledger_id, lac)
         return Code.OK
 

@@ -38,14 +38,14 @@ class LedgerRecord(LedgerState):
     def snapshot(self) -> LedgerState:
         return LedgerState(
             self.ledger_id, self.master_key, self.fenced, self.tombstone, self.admitted, self.born, self.epoch,
-            self.lac, self.last, self.explicit_lac, self.birth,
+            self.lac, self.last, self.explicit_lac, self.birth, self.proven,
         )
 
 
 def record_of(state: LedgerState) -> LedgerRecord:
     return LedgerRecord(
         state.ledger_id, state.master_key, state.fenced, state.tombstone, state.admitted, state.born, state.epoch,
-        state.lac, state.last, state.explicit_lac, state.birth,
+        state.lac, state.last, state.explicit_lac, state.birth, state.proven,
     )
 
 

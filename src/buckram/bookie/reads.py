@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import TypeAlias
 
-from buckram.bookie.admission import Verdict
+from buckram.bookie.admission import Verdict, needs_proof
 from buckram.bookie.batches import SERVED, Batch, BatchSource
 from buckram.bookie.births import is_other
 from buckram.bookie.limits import Budget
@@ -91,31 +91,45 @@ class ReadPath:
             self._queue(session, Job(context, request, False, session.named.get(request.ledger_id)))
 
     def _arrive_fencing(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
-        name = session.named.get(request.ledger_id)
-        if request.master_key is not None and is_other(self._store.ledger(request.ledger_id), name):
-            # Which of two ledgers is the living one only metadata can tell; elsewhere a fence waits for nobody.
+        name, key = session.named.get(request.ledger_id), request.master_key
+        record = self._store.ledger(request.ledger_id)
+        if key is not None and (is_other(record, name) or needs_proof(record, key)):
+            # Which of two ledgers is the living one, and whose key is right, only metadata can tell.
             session.requests_held += REQUEST_COST
-            done = partial(self._told, session, context, request)
-            self._hold(request.ledger_id, request.master_key, name, done)
+            self._hold(request.ledger_id, key, name, partial(self._told, session, context, request))
             return
         self._fence(session, context, request, name)
 
     def _told(
         self, session: Session, context: ReplyContext, request: Read | BatchRead, verdict: Verdict, last: EntryId
     ) -> None:
-        """Metadata said which ledger the id is."""
+        """Metadata said which ledger the id is and what its key is, or it is not there to be asked."""
         session.requests_held -= REQUEST_COST
-        name = session.named.get(request.ledger_id)
-        if verdict in (Verdict.LATER, Verdict.UNKNOWN):
-            self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
-        elif verdict is Verdict.WRONG_KEY:
+        ledger_id, key = request.ledger_id, request.master_key
+        name, record = session.named.get(ledger_id), self._store.ledger(ledger_id)
+        other = is_other(record, name)
+        disputed = record is not None and not record.proven and record.master_key != key
+        if verdict is Verdict.WRONG_KEY:
             self._refuse(session, context, request, Code.UNAUTHORIZED)
-        elif is_other(self._store.ledger(request.ledger_id), name):
+        elif verdict in (Verdict.LATER, Verdict.UNKNOWN) and (other or disputed):
+            self._refuse(session, context, request, Code.TOO_MANY_REQUESTS)
+        elif other or verdict is Verdict.OTHER:
             # The one that was named is gone for good: nothing of it is here, and no add of it will be taken.
             self._refuse(session, context, request, absence(self._store, None))
+        elif disputed:
+            self._fence_absent(session, context, request)
         else:
             self._fence(session, context, request, name)
         session.recount()
+
+    def _fence_absent(self, session: Session, context: ReplyContext, request: Read | BatchRead) -> None:
+        """Of a ledger that metadata does not know no key is right, and none may add to it."""
+        code = absence(self._store, None)
+        try:
+            self._store.fence(request.ledger_id)
+        except StoreError:
+            code = Code.IO_ERROR
+        self._store.after_durable(partial(self._refuse_durably, session, context, request, code))
 
     def _fence(
         self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None

@@ -65,7 +65,8 @@ class Service:
         )
         store.on_room(budget.release)
         self.dispatch = Dispatcher(
-            store, self.reads, self.polls, budget, net.max_frame_bytes, space, identity, introduced
+            store, self.reads, self.polls, budget, self.admission.hold, net.max_frame_bytes, space, identity,
+            introduced,
         )
 
     def buried(self, ledger_id: LedgerId) -> None:

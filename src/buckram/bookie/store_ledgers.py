@@ -70,18 +70,21 @@ class LedgerStates(ReadableStore):
 
     def put_ledger(
         self, ledger_id: LedgerId, master_key: bytes, admitted: bool = True, *, born: bool = False,
-        birth: bytes = NO_BIRTH,
+        birth: bytes = NO_BIRTH, proven: bool = False,
     ) -> None:  # fmt: skip
         """First sight of a ledger, or its return after a burial (it stays fenced). Nothing for one that is here.
 
         `admitted`: metadata allowed normal adds. `born`: the ledger is certainly younger than any loss of this store.
         `birth`: which ledger of that id it is; learned where the record has none, InvalidArgument where it has another.
+        `proven`: metadata was asked for the key; what it admits is always proven.
         """
         _check_key(master_key)
         record = self._table.find(ledger_id)
         if record is None:
             _check_birth(birth)
-            record = LedgerRecord(ledger_id, master_key, admitted=admitted, born=self._mark(born), birth=birth)
+            record = LedgerRecord(
+                ledger_id, master_key, admitted=admitted, born=self._mark(born), birth=birth, proven=proven or admitted
+            )
             record.limbo = self._state.losses.marks(record)
         else:
             if birth != NO_BIRTH:
@@ -92,6 +95,7 @@ class LedgerStates(ReadableStore):
                 return
             self._change(record)
             record.tombstone, record.admitted = False, admitted
+            record.proven = record.proven or admitted
             self._append_state(record)
             return
         self._change(record)
@@ -120,19 +124,33 @@ class LedgerStates(ReadableStore):
         self, ledger_id: LedgerId, master_key: bytes, birth: bytes, *, born: bool = False, admitted: bool = True
     ) -> None:
         """Another ledger has the id now: what is here of the one before dies, and its fence with it. The new one is
-        unfenced, empty, and admitted unless `admitted` says otherwise. InvalidArgument for the birth that is here."""
+        proven, unfenced, empty, and admitted unless `admitted` says otherwise. InvalidArgument for the birth that is
+        here."""
         _check_key(master_key)
         _check_birth(birth)
         record = self._known(ledger_id)
         if record.birth == birth:
             raise InvalidArgument(f"ledger {ledger_id} of birth {birth.hex()} is here already")
+        self._anew(record, master_key, birth, self._mark(born), admitted)
+
+    def disown(self, ledger_id: LedgerId, master_key: bytes, birth: bytes) -> None:
+        """The key that is here was not the ledger's: what came with it dies, and its fence, too (F14). What is left is
+        proven, unfenced, empty and not admitted. InvalidArgument for a key that is proven, or is the same."""
+        _check_key(master_key)
+        _check_birth(birth)
+        record = self._known(ledger_id)
+        if record.proven or record.master_key == master_key:
+            raise InvalidArgument(f"ledger {ledger_id}: its key is proven, or this one: nothing gives way to it")
+        self._anew(record, master_key, birth, record.born, False)
+
+    def _anew(self, record: LedgerRecord, master_key: bytes, birth: bytes, born: int, admitted: bool) -> None:
         self._log.make_room(2 * STATE_FRAME_SIZE)
-        self.bury(ledger_id)
+        self.bury(record.ledger_id)
         slot = self._change(record)
         record.epoch += 1
         record.tombstone = record.fenced = False
         record.admitted, record.master_key, record.birth = admitted, master_key, birth
-        record.born = self._mark(born)
+        record.born, record.proven = born, True
         record.limbo = self._state.losses.marks(record)
         slot.clear(record.epoch)
         slot.bytes = 0
@@ -148,7 +166,15 @@ class LedgerStates(ReadableStore):
         record = self._known(ledger_id)
         if not record.admitted:
             self._change(record)
-            record.admitted = True
+            record.admitted = record.proven = True
+            self._append_state(record)
+
+    def prove(self, ledger_id: LedgerId) -> None:
+        """Metadata was asked: the key that is here is the ledger's, or there is none that it could name."""
+        record = self._known(ledger_id)
+        if not record.proven:
+            self._change(record)
+            record.proven = True
             self._append_state(record)
 
     def set_explicit_lac(self, ledger_id: LedgerId, lac: EntryId, packet: bytes) -> None:

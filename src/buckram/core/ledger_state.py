@@ -24,7 +24,8 @@ STATE_FRAME_LENGTHS = {OLD_STATE_HEADER: 4 + OLD_STATE_SIZE, STATE_HEADER: 4 + S
 """What the length of a state frame says, by its header."""
 _MARK = {size: struct.Struct(f">q20xB{size - 29}x") for size in (OLD_STATE_SIZE, STATE_SIZE)}
 _RECORD = {size: struct.Struct(f">q{size - 8}s") for size in (OLD_STATE_SIZE, STATE_SIZE)}
-_FENCED, _TOMBSTONE, _HAS_LAC, _ADMITTED = 1, 2, 4, 8
+_FENCED, _TOMBSTONE, _HAS_LAC, _ADMITTED, _PROVEN = 1, 2, 4, 8, 16
+"""Earlier releases know no _PROVEN: they pass over it, and what they wrote has it where it has _ADMITTED."""
 assert STATE_SIZE - OLD_STATE_SIZE == BIRTH_SIZE
 
 
@@ -35,7 +36,8 @@ class LedgerState:
     `lac` is the highest known (adds and explicit ones), `last` the highest entry id stored, both NO_ENTRY for none.
     `epoch` counts burials: data of an older epoch is dead. `born` is the number of losses (limbo marks) that the
     store had suffered when the ledger was certainly new; a store with more of them may have lost part of it.
-    `birth` says which ledger of that id it is; NO_BIRTH when that is not known.
+    `birth` says which ledger of that id it is; NO_BIRTH when that is not known. `proven`: metadata was asked for key
+    and birth; without it they are what the first who came said, and give way to what metadata says (F14).
     """
 
     ledger_id: int
@@ -49,10 +51,11 @@ class LedgerState:
     last: int = NO_ENTRY
     explicit_lac: bytes | None = None
     birth: bytes = NO_BIRTH
+    proven: bool = False
 
     def pack(self) -> bytes:
         packet = self.explicit_lac
-        flags = self.fenced * _FENCED | self.tombstone * _TOMBSTONE | self.admitted * _ADMITTED
+        flags = self.fenced * _FENCED | self.tombstone * _TOMBSTONE | self.admitted * _ADMITTED | self.proven * _PROVEN
         if packet is not None:
             flags |= _HAS_LAC
         return _STATE.pack(
@@ -71,6 +74,7 @@ def unpack_state(data: bytes, at: int = 0, size: int = STATE_SIZE) -> LedgerStat
         ledger_id, key, bool(flags & _FENCED), bool(flags & _TOMBSTONE), bool(flags & _ADMITTED), born, epoch, lac,
         last, packet[:length] if flags & _HAS_LAC else None,
         NO_BIRTH if size == OLD_STATE_SIZE else data[at + OLD_STATE_SIZE : at + STATE_SIZE],
+        bool(flags & (_ADMITTED | _PROVEN)),
     )
 
 

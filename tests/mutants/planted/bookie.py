@@ -185,8 +185,8 @@ MUTANTS = (
         "admission-wrong-key-all", "with a wrong key first all waiting runs are refused",
         edited((
             "buckram.bookie.admission:Admission._conclude",
-            "one.done(Verdict.AGAIN, NO_ENTRY)",
             "one.done(verdict, found.last)",
+            "one.done(Verdict.WRONG_KEY if waiting[0].key != found.key else verdict, found.last)",
         )),
         ("tests/unit/test_bookie_admission.py::test_adds_behind_a_wrong_key_are_judged_on_their_own",),
     ),
@@ -225,5 +225,39 @@ MUTANTS = (
             "admitted = True",
         )),
         ("tests/unit/test_bookie_admission.py::test_a_copy_that_the_quorum_did_not_wait_for_is_taken",),
+    ),
+    TestMutant(
+        "admission-first-key", "the first key that comes is the ledger's for good",
+        edited(("buckram.bookie.admission:needs_proof",
+                "record is None or (not record.proven and record.master_key != key)",
+                "False")),
+        ("tests/unit/test_bookie_wrong_keys.py::test_a_wrong_password_leaves_nothing_at_a_bookie_that_never_saw_the_ledger",),
+    ),
+    TestMutant(
+        "admission-all-proven", "a key that nobody could check counts as one that metadata named",
+        edited(("buckram.bookie.admission:needs_proof", "not record.proven and ", "False and ")),
+        ("tests/unit/test_bookie_wrong_keys.py::test_the_right_key_takes_the_place_of_one_that_nobody_could_check",),
+    ),
+    TestMutant(
+        "admission-proof-forgotten", "a restart makes a key that nobody could check a proven one",
+        edited(("buckram.core.ledger_state:unpack_state", "bool(flags & (_ADMITTED | _PROVEN))", "True")),
+        ("tests/unit/test_bookie_wrong_keys.py::test_an_unproven_key_stays_one_over_a_restart",),
+    ),
+    TestMutant(
+        "admission-fence-stays", "the fence of a wrong key outlives the key",
+        edited(("buckram.bookie.store_ledgers:LedgerStates._anew", "record.tombstone = record.fenced = False",
+                "record.tombstone = False")),
+        ("tests/unit/test_bookie_wrong_keys.py::test_the_right_key_takes_the_place_of_one_that_nobody_could_check",),
+    ),
+    TestMutant(
+        "admission-name-is-evidence", "a made-up name makes the bookie suspect its metadata",
+        edited(("buckram.bookie.admission:Admission._contradicts", " or not record.proven", "")),
+        ("tests/unit/test_bookie_wrong_keys.py::test_a_name_that_nobody_could_check_is_no_evidence_against_the_store",),
+    ),
+    TestMutant(
+        "admission-disputed-is-refused", "the right key is unauthorized where nobody can tell that it is",
+        edited(("buckram.bookie.adds:AddPath._decide", "Code.UNAUTHORIZED if record.proven else Code.TOO_MANY_REQUESTS",
+                "Code.UNAUTHORIZED")),
+        ("tests/unit/test_bookie_wrong_keys.py::test_while_nobody_can_tell_the_right_key_is_told_to_come_later",),
     ),
 )
