@@ -267,6 +267,7 @@ class World:
             self.trace.note(machine.name, f"serves, incarnation {info.incarnation}")
             up.set()
             failure = await bookie.failed
+            self.disturb(machine.name, 0)  # from now on it answers nobody
             self.trace.note(machine.name, f"stops itself: {failure}")
             await bookie.stop()
             await store.close()
