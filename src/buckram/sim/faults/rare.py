@@ -116,6 +116,12 @@ async def new_disk(f: Faults) -> None:
     await f.restart(machine)
 
 
+def _for_table(plan: Plan) -> None:
+    """Ledgers that nobody writes any more are what the table is asked for."""
+    use_small_files(plan)
+    plan.writers = 3
+
+
 def _for_doubt(plan: Plan) -> None:
     plan.shape, plan.bookies, plan.entries, plan.busy_s = (3, 3, 2), 5, max(plan.entries, 30), max(plan.busy_s, 4.0)
 
@@ -128,7 +134,7 @@ def _crashes_only(plan: Plan) -> bool:
     return not plan.liar and not plan.racks and not plan.deferred
 
 
-register("flip table", 6, flip_table, damages=True, suit=use_small_files, fits=_crashes_only, lives=(LEDGERS,))
+register("flip table", 6, flip_table, damages=True, suit=_for_table, fits=_crashes_only, lives=(LEDGERS,))
 register("flip superblock", 2, flip_superblock, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
 register("look late", 12, look_late, fits=_crashes_only, lives=(LEDGERS,))
 register("new disk", 14, new_disk, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
