@@ -201,6 +201,45 @@ async def test_an_open_connection_ends_when_the_registration_has_another_incarna
     assert (await pool.call("b1", Read(7, 0))).code is Code.OK
 
 
+async def test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again(
+    peer: Peer, make: Callable[..., Pool]
+) -> None:
+    pool, known = make()
+    sink = Sink()
+    pool.lane("b1").send(*framed(7, 1, 3), [(sink, 0, 1, 3)])
+    call = asyncio.create_task(pool.call("b1", Force(7)))
+    await asyncio.sleep(0)
+    # Registered anew while they wait for the connection: right is who answers, but they were for another one.
+    known.expected = Expected(Introduction("c", "b1", "reborn"), must_answer=True)
+    peer.identity = Identity("c", "b1", "reborn")
+    with pytest.raises(WrongBookie, match="incarnation reborn by now, and this was for i"):
+        await call
+    await sink.count(3)
+    assert {type(error) for error in sink.errors} == {WrongBookie}
+    assert not peer.entries
+    pool.lane("b1").send(*framed(7, 4, 1), [(sink, 0, 4, 4)])
+    await sink.count(4)
+    assert sink.said[0, 4] == ["ok"], "what is sent now is for the bookie that is there"
+    assert not known.strangers
+
+
+async def test_what_waits_is_for_who_answered_last_where_no_registration_names_one(
+    peer: Peer, make: Callable[..., Pool]
+) -> None:
+    pool, known = make()
+    known.expected = Expected(Introduction("c", "b1"), must_answer=True)
+    sink = Sink()
+    pool.lane("b1").send(*framed(7, 1, 1), [(sink, 0, 1, 1)])
+    await sink.count(1)
+    peer.hang_up()
+    await until(lambda: pool.slot("b1", 2).connection is None)
+    peer.identity = Identity("c", "b1", "reborn")
+    for entry in (2, 3):
+        pool.lane("b1").send(*framed(7, entry, 1), [(sink, 0, entry, entry)])
+        await sink.count(entry)
+    assert list(sink.said.values()) == [["ok"], ["WrongBookie"], ["ok"]]
+
+
 async def test_one_that_proved_nothing_is_not_waited_for_where_it_was(peer: Peer, make: Callable[..., Pool]) -> None:
     pool, known = make(None)
     known.expected = replace(known.expected, must_answer=False)

@@ -26,6 +26,7 @@ from buckram.errors import (
     LedgerFenced,
     ProtocolError,
     RequestTimeout,
+    WrongBookie,
 )
 from buckram.types import BookieAddress, BookieId, LedgerId
 
@@ -172,6 +173,20 @@ class Connection(asyncio.Protocol):
         if isinstance(reply, BookieInfoReply):
             self.identity = reply.identity
             self._protocol.names_ledgers = reply.identity is not None and bool(reply.identity.features & NAMES_LEDGERS)
+
+    @property
+    def incarnation(self) -> str:
+        """Of who answers, or else of whom this side expected; "" where neither is known."""
+        if self.identity is not None:
+            return self.identity.incarnation
+        return "" if self.introduction is None else self.introduction.incarnation
+
+    def check_incarnation(self, meant: str) -> None:
+        """WrongBookie where what waited for this connection was meant for a bookie that was born earlier."""
+        found = self.incarnation
+        if meant and found and found != meant:
+            why = f"it is incarnation {found} by now, and this was for {meant}: its earlier data is gone; try again"
+            raise WrongBookie(self.bookie_id, why)
 
     async def call(self, request: Request, timeout_s: float) -> Reply:
         """Send and wait. BookieUnavailable, RequestTimeout, ProtocolError; BookieTooBusy: too much is outstanding."""

@@ -32,6 +32,11 @@ class Introductions:
     ) -> None:
         self._expect, self._on_identity, self._on_stranger = expect, on_identity, on_stranger
 
+    def incarnation(self, bookie_id: BookieId) -> str:
+        """The one that is expected now; "": any."""
+        expected = self._expect(bookie_id)
+        return "" if expected is None else expected.introduction.incarnation
+
     async def exchange(self, connection: Connection) -> None:
         """The first exchange of a connection. WrongBookie, and what `on_identity` raises."""
         bookie_id = connection.bookie_id

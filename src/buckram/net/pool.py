@@ -50,7 +50,8 @@ class _Slot:
         self.last_stranger = ""
         """Who was found in its place last, as it was logged."""
         self._connecting: asyncio.Future[Outcome] | None = None
-        self._waiting: list[_Send] = []
+        self._met = ""
+        self._waiting: list[tuple[_Send, str]] = []
         self._waiting_bytes = 0
 
     @property
@@ -102,10 +103,16 @@ class _Slot:
             busy = BookieTooBusy(self.bookie_id, f"{self._waiting_bytes} bytes wait for a connection already")
             self._pool.fail_soon(self.bookie_id, send[2], busy)
         else:
-            self._waiting.append(send)
+            self._waiting.append((send, self.meant()))
             self._waiting_bytes += len(send[0])
             self.connect()
         return self.pending_bytes
+
+    def meant(self) -> str:
+        """The incarnation that a request of this moment is for: the one that is registered, or else the one that
+        answered last; "": any. What waits for a connection is not for one that is born meanwhile."""
+        known = self._pool.introductions
+        return ("" if known is None else known.incarnation(self.bookie_id)) or self._met
 
     def connect(self) -> asyncio.Future[Outcome]:
         """The result of the attempt that is under way, or of a new one."""
@@ -120,9 +127,11 @@ class _Slot:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if isinstance(outcome, Connection):
             self.connection, self.last_stranger = outcome, ""
-        for send in waiting:
+            self._met = outcome.incarnation
+        for send, meant in waiting:
             if isinstance(outcome, Connection):
                 try:
+                    outcome.check_incarnation(meant)
                     outcome.send_adds(*send)
                 except BookieError as error:
                     self._pool.fail_soon(self.bookie_id, send[2], error)
@@ -243,10 +252,12 @@ class BookiePool:
         slot = self.slot(bookie_id, self._version(request, protocol))
         connection = slot.current()
         if connection is None:
+            meant = slot.meant()
             outcome = await asyncio.shield(slot.connect())
             if not isinstance(outcome, Connection):
                 raise again(outcome)
             connection = outcome
+            connection.check_incarnation(meant)
         return await connection.call(request, self._patience_s(request) if timeout_s is None else timeout_s)
 
     def ask(self, bookie_id: BookieId, request: Request, heard: Heard) -> Asked | None:

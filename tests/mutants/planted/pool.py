@@ -6,6 +6,9 @@ from tests.mutants.testmutant import TestMutant, edited
 
 SLOT, POOL, CONNECTION = "buckram.net.pool:_Slot", "buckram.net.pool:BookiePool", "buckram.net.connection:Connection"
 TROUBLE = "tests/unit/test_net_pool_trouble.py"
+IDENTITY = "tests/unit/test_net_identity.py"
+AGAIN = f"{IDENTITY}::test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again"
+MET = f"{IDENTITY}::test_what_waits_is_for_who_answered_last_where_no_registration_names_one"
 WAITING = "tests/unit/test_net_pool_waiting.py"
 MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
 
@@ -26,4 +29,10 @@ MUTANTS = (
     TestMutant("pool-moved-is-no-loss", "a bookie that moved counts as the same process until its answers are all here",
                edited((f"{SLOT}._examined", "self.losses += 1", "pass")),
                (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",)),
+    TestMutant("pool-waits-for-anybody", "a queued send goes to a bookie born again",
+               edited((f"{SLOT}.connected", "outcome.check_incarnation(meant)", "pass")), (AGAIN,)),
+    TestMutant("pool-asks-anybody", "a request that waited for a connection is answered by a bookie born again",
+               edited((f"{POOL}.call", "connection.check_incarnation(meant)", "pass")), (AGAIN,)),
+    TestMutant("pool-met-forgotten", "who answered last is forgotten with the connection",
+               edited((f"{SLOT}.meant", " or self._met", "")), (MET,)),
 )
