@@ -122,11 +122,17 @@ class Cluster:
     @contextlib.contextmanager
     def _zookeeper(self) -> Iterator[tuple[KazooClient, str]]:
         """A client, and the node below which bookies register."""
+        with self.nodes() as (zookeeper, root):
+            yield zookeeper, f"{root}/available"
+
+    @contextlib.contextmanager
+    def nodes(self) -> Iterator[tuple[KazooClient, str]]:
+        """A client of the cluster's ZooKeeper, and the ledgers root."""
         hosts, _, root = self.uri.partition("://")[2].replace(";", ",").partition("/")
         zookeeper = KazooClient(hosts)
         zookeeper.start()
         try:
-            yield zookeeper, f"/{root}/available"
+            yield zookeeper, f"/{root}"
         finally:
             zookeeper.stop()
             zookeeper.close()

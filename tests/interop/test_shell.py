@@ -145,6 +145,23 @@ def test_cookie_get(java: Java, ours: Cluster) -> None:
     assert f'bookieHost: "{ours.bookies[0]}"' in output
 
 
+def test_cookie_get_takes_no_plain_ids(java: Java, ours: Cluster) -> None:
+    """Apache's cookie commands look at the form of the id before they ask anybody: HOST:PORT or nothing, whoever's
+    bookie it is. The same cookie is printed for an id of that form, so that nothing of ours is missing."""
+    with ours.nodes() as (zookeeper, root):
+        cookie, _ = zookeeper.get(f"{root}/cookies/{ours.bookies[0]}")
+        for bookie in ("bookie-1", "bookie-1:0"):
+            zookeeper.create(f"{root}/cookies/{bookie}", cookie)
+        try:
+            output = ours.shell(java, "cookie_get", "bookie-1", ok=False)
+            assert "Invalid bookie id 'bookie-1'" in output
+            assert "in the format of '<hostname>:<port>'" in output
+            assert cookie.decode().strip().splitlines()[-1] in ours.shell(java, "cookie_get", "bookie-1:0")
+        finally:
+            for bookie in ("bookie-1", "bookie-1:0"):
+                zookeeper.delete(f"{root}/cookies/{bookie}")
+
+
 def test_metaformat_is_refused_on_a_live_cluster(java: Java, ours: Cluster, ledger: int) -> None:
     ours.shell(java, "metaformat", "-n", ok=False)
     assert java.call("Handles.read", uri=ours.uri, ledger=ledger)["last"] == 29

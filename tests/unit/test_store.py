@@ -196,14 +196,47 @@ async def test_ranges_and_single_reads_through_overlays_and_mixed_sizes() -> Non
             part = await read_range(store, 1, first, count, room)
             assert isinstance(part, list)
             assert part
-            assert part == everything[first:first + min(count, len(part))]
-            assert len(part) == 1 or sum(map(len, part)) + 4 * len(part) <= room
+            assert part == everything[first:first + fitting(everything[first:first + count], room)]
             frames = await read_frames(store, 1, first, count, room)
             if frames is not None:  # for frames of different sizes the room is an estimate
                 assert frames == everything[first:first + min(count, len(frames))]
                 assert len(frames) == 1 or frames.size <= room
             assert await read(store, (1, first)) == [content[first]]
         store = await reopened(store, disk)
+    await store.close()
+
+
+def fitting(entries: list[bytes], room: int) -> int:
+    """How many of them an answer of so many bytes has: the first in any case, others while they fit."""
+    count = 0
+    for entry in entries:
+        room -= len(entry) + 4
+        if count and room < 0:
+            break
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("runs", [1, 100])
+async def test_a_range_has_exactly_as_many_entries_as_fit(runs: int) -> None:
+    """Of small entries that were added one by one there were fewer: the plan counted what they have in the log."""
+    store = open_store()
+    for run in range(runs):
+        add(store, 1, run * (100 // runs), [b"foobar"] * (100 // runs))
+    size = 32 + 6 + 4
+    for wanted in (1, 2, 5, 20, 99, 100):
+        for limit in (wanted * size, (wanted + 1) * size - 1):
+            found = await read_range(store, 1, 0, 1000, limit)
+            assert isinstance(found, list)
+            assert len(found) == min(100, wanted)
+    mixed = [bytes(3000), *[b"x"] * 50, bytes(2000), *[bytes(n) for n in range(0, 300, 7)]]
+    for at in range(0, len(mixed), len(mixed) // runs or 1):
+        add(store, 2, at, mixed[at : at + (len(mixed) // runs or 1)])
+    whole = [stored(2, at, -1, payload) for at, payload in enumerate(mixed)]
+    for first in (0, 1, 20, 51, 60):
+        for limit in (0, 40, 3000, 3200, 4000, 5000, 9000):
+            found = await read_range(store, 2, first, 90, limit)
+            assert found == whole[first : first + fitting(whole[first : first + 90], limit)]
     await store.close()
 
 

@@ -18,6 +18,7 @@ from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.read_ahead import CHUNK_BYTES
 from buckram.bookie.segments import MAX_RUNS, DirEntry, Segment
 from buckram.bookie.store_errors import StoreError, unless_harmless
+from buckram.core.adds import FRAME_OVERHEAD
 from buckram.core.located import Extent, extended
 from buckram.core.packed import FrameParts
 from buckram.core.segment_format import CorruptBytes
@@ -26,6 +27,8 @@ from buckram.types import EntryId, LedgerId
 
 AnyFetch = TypeVar("AnyFetch", bound=Fetch)
 MAX_EXTENTS = 1000
+_NOT_SENT = FRAME_OVERHEAD - 4
+"""Bytes that an entry has in the log beyond what it costs in an answer."""
 _SPANS_LIMIT = 512
 """Ledgers whose segments are remembered."""
 
@@ -193,37 +196,35 @@ class Lookup:
         self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
         done: Callable[[list[bytes] | StoreError], None], *, from_files: bool = False,
     ) -> None:  # fmt: skip
-        """Consecutive entries from `first` on; each costs its size and 4 bytes of `max_bytes`, the first is free."""
+        """As many consecutive entries from `first` on as fit; each costs its size and 4 bytes of `max_bytes`, the first
+        comes in any case."""
+        self._read_on([], ledger, first, max_count, max_bytes, done, from_files)
+
+    def _read_on(
+        self, taken: list[bytes], ledger: LedgerId, first: EntryId, max_count: int, room: int,
+        done: Callable[[list[bytes] | StoreError], None], from_files: bool,
+    ) -> None:  # fmt: skip
+        """Behind what is `taken` already; `room` is what is left."""
         try:
-            fetches = self._plan(ledger, first, max_count, max_bytes, Fetch)
+            fetches = self._plan(ledger, first + len(taken), max_count - len(taken), room, Fetch)
         except StoreError as error:
-            done(error)
+            done(taken or error)
             return
         results: list[Outcome] = [None] * sum(fetch.count for fetch in fetches)
 
         def finish() -> None:
-            # Usually all is here, has one size and fits, which is seen without looking at each.
-            with suppress(TypeError):
-                entries = cast("list[bytes]", results)
-                sizes = set(map(len, entries))
-                if len(sizes) == 1 and (sizes.pop() + 4) * len(entries) <= max_bytes:
-                    done(entries)
-                    return
-            taken: list[bytes] = []
-            room = max_bytes
-            for outcome in results:
-                if not isinstance(outcome, bytes):
-                    if not taken and outcome is not None:
-                        done(outcome)
-                        return
-                    break
-                room -= len(outcome) + 4
-                if taken and room < 0:
-                    break
-                taken.append(outcome)
-            done(taken)
+            left, ended = take(taken, results, room)
+            if isinstance(left, StoreError):
+                done(left)
+            elif ended or len(taken) >= max_count or left <= 0:
+                done(taken)
+            else:  # they were smaller than their neighbours in the log: more of them fit
+                self._read_on(taken, ledger, first, max_count, left, done, from_files)
 
-        self._fetcher.fetch(fetches, results, finish, from_files=from_files)
+        if fetches:
+            self._fetcher.fetch(fetches, results, finish, from_files=from_files)
+        else:
+            done(taken)
 
     def read_frames(
         self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
@@ -296,7 +297,7 @@ class Lookup:
                 fetch = make(ledger, entry, 0, segment, runs, entry - first)
                 start, held, skip, _, length = fetch.place
                 # What a frame costs is an estimate, they need not be equal; the caller may ask again.
-                each = max(1, length // (held + skip))
+                each = max(1, length // (held + skip) - (_NOT_SENT if make is Fetch else 0))
                 room = max(0, budget) // each
                 room = room + 1 if make is Fetch else max(room, not fetches)
                 count = fetch.count = min(left, end - entry, start + held - entry, room)
@@ -315,6 +316,26 @@ class Lookup:
             return self._find(ledger, entry, last)
         except StoreError:
             return None
+
+
+def take(taken: list[bytes], results: Sequence[Outcome], room: int) -> tuple[int | StoreError, bool]:
+    """Move what fits from `results` to `taken`: the room that is left, and whether something did not fit or was not
+    there. StoreError where it is the very first entry that cannot be read."""
+    # Usually all is here, has one size and fits, which is seen without looking at each.
+    with suppress(TypeError):
+        entries = cast("list[bytes]", results)
+        sizes = set(map(len, entries))
+        if len(sizes) == 1 and (cost := (sizes.pop() + 4) * len(entries)) <= room:
+            taken += entries
+            return room - cost, False
+    for outcome in results:
+        if not isinstance(outcome, bytes):
+            return (outcome if outcome is not None and not taken else room), True
+        if taken and room < len(outcome) + 4:
+            return room, True
+        room -= len(outcome) + 4
+        taken.append(outcome)
+    return room, False
 
 
 def side_by_side(places: Iterable[Place], limit: int) -> list[list[Place]]:

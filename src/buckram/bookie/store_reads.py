@@ -43,7 +43,7 @@ class ReadableStore:
     ) -> None:  # fmt: skip
         """Consecutive stored entries from `first` on: as many as fit when each costs its size + 4, the first always.
 
-        [] = `first` is certainly absent. Fewer than would fit are possible; at least one if `first` is here.
+        [] = `first` is certainly absent. Fewer than would fit come only where the next one is not here or unreadable.
         `from_files`: what memory holds of files is not looked at.
         """
         if self._log.failed is not None:

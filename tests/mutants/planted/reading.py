@@ -1,10 +1,19 @@
-"""Local reads: places in files of bookies on this machine."""
+"""Reads: ranges of entries, and local reads at places in files of bookies on this machine."""
 
 from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
+    TestMutant(
+        "range-not-filled", "a range ends where it was planned to, also when more entries fit",
+        edited((
+            "buckram.bookie.lookup:Lookup._read_on",
+            "elif ended or ",
+            "elif True or ",
+        )),
+        ("tests/unit/test_store.py::test_a_range_has_exactly_as_many_entries_as_fit",),
+    ),
     TestMutant(
         "local-given-back-early", "pieces are given back before they are looked at",
         edited((

@@ -68,6 +68,36 @@ final class BatchChecks {
         }
     }
 
+    /** Apache's testBatchReadWithV2Protocol: exactly as many entries come as fit, of entries added one by one. */
+    @Check(wires = "v2")
+    void asManyAsFit(Setting s) throws Exception {
+        byte[] data = "foobar".getBytes();
+        LedgerHandle writer = s.bk().createLedger(2, 2, 2, BookKeeper.DigestType.CRC32, KEY);
+        for (int i = 0; i < 100; i++) {
+            writer.addEntry(data);
+        }
+        writer.close();
+        long entry = 8 + 8 + 8 + 8 + 8 + data.length;
+        long header = 24 + 8 + 4;
+        try (LedgerHandle reader = s.bk().openLedger(writer.getId(), BookKeeper.DigestType.CRC32, KEY)) {
+            for (int wanted : new int[] {1, 2, 5, 17, 100}) {
+                long size = header + wanted * (entry + 4);
+                equal(wanted, count(reader.batchReadEntries(0, 0, size)), "entries that fit exactly");
+                equal(wanted, count(reader.batchReadEntries(0, 100, size)), "entries that fit exactly");
+                equal(Math.max(1, wanted - 1), count(reader.batchReadEntries(0, 0, size - 1)), "one byte less");
+            }
+            equal(1, count(reader.batchReadEntries(0, 20, header)), "the first entry");
+        }
+    }
+
+    private static int count(java.util.Enumeration<org.apache.bookkeeper.client.LedgerEntry> entries) {
+        int count = 0;
+        for (; entries.hasMoreElements(); count++) {
+            entries.nextElement().getEntry();
+        }
+        return count;
+    }
+
     @Check
     void beyondTheEnd(Setting s) throws Exception {
         LedgerHandle writer = closedLedger(s, 5);
