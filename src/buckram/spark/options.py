@@ -232,6 +232,10 @@ OPTIONS: tuple[Option, ...] = (
            "written again", a_number(0)),
     Option("onCheckpointReset", WRITE, "fail", "`newEpoch`: go on where a new checkpoint meets batches that an earlier "
            "one has published", one_of("fail", "newEpoch")),
+    Option("onReplayDiffers", WRITE, "fail", "`keep`: a batch that is published already stays as it is when it comes "
+           "again with other rows: for queries with `uuid()` and the like", one_of("fail", "keep")),
+    Option("smallPartBytes", WRITE, "32k", "A task with at most so many bytes of rows makes no ledger: its rows go to "
+           "the driver, which writes neighbouring ones as one ledger", a_size),
     Option("segmentBytes", WRITE, None, "A task begins another segment when one has so many bytes", a_size,
            "the stream's `roll_bytes`"),
     Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),

@@ -24,6 +24,7 @@ from buckram.core.stream_transactions import ONCE, StepId
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark import options as known
 from buckram.spark.clients import connection
+from buckram.spark.replay import local_path
 from buckram.spark.sink_rows import record_batches
 from buckram.spark.sink_task import write_task
 from buckram.spark.transactions import Attempt, Identity, Part, batch_of, in_order, open_step, place_of, publish
@@ -55,6 +56,10 @@ class Settings:
     create: bool
     seal_live: bool
     segment_bytes: int | None
+    small_bytes: int
+    checkpoint: str
+    """Where the query's checkpoint is, if that is in the driver's file system."""
+    keep_published: bool
     schema: StructType
 
 
@@ -134,8 +139,10 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         stream, application, place_of(lower.get("checkpointlocation", "")), given["onCheckpointReset"] == "newEpoch"
     )
     return Settings(
-        given["metadata"], identity, given["createStream"], given["sealLive"], given.get("segmentBytes"), schema
-    ), given
+        given["metadata"], identity, given["createStream"], given["sealLive"], given.get("segmentBytes"),
+        given["smallPartBytes"], local_path(lower.get("checkpointlocation", "")), given["onReplayDiffers"] == "keep",
+        schema,
+    ), given  # fmt: skip
 
 
 def _check_columns(schema: StructType) -> None:
@@ -238,11 +245,14 @@ class StreamWriter(_StreamBase):
 def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Part:
     return write_task(
         settings.metadata, settings.identity.stream, step, attempt, batches, segment_bytes=settings.segment_bytes,
-        seal_live=settings.seal_live,
+        small_bytes=settings.small_bytes, seal_live=settings.seal_live,
     )  # fmt: skip
 
 
 def _commit(settings: Settings, step: StepId, parts: Sequence[Part]) -> None:
     connection(settings.metadata).run(
-        lambda client: publish(client, settings.identity.stream, step, parts, seal_live=settings.seal_live)
-    )
+        lambda client: publish(
+            client, settings.identity.stream, step, parts, seal_live=settings.seal_live,
+            checkpoint=settings.checkpoint, compared=not settings.keep_published,
+        )
+    )  # fmt: skip

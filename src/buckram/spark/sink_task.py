@@ -2,6 +2,7 @@
 
 Each attempt makes ledgers of its own: twins of a speculative task never meet. Nothing here is visible to readers until
 the driver publishes it; what a dead attempt leaves has intents, and the janitor collects it when its step is decided.
+Few rows make no ledger: they go to the driver in the task's message (small_parts.py).
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from socket import gethostname
 from typing import TYPE_CHECKING
 
 from buckram.core.stream_errors import StreamError
 from buckram.core.stream_transactions import StepId
 from buckram.errors import BookieError, BuckramError, NotEnoughBookies, WriteFailed
 from buckram.spark.clients import Connection, connection, settle
+from buckram.spark.replay import Tally, tally
+from buckram.spark.small_parts import Few, unwritable
 from buckram.spark.transactions import Attempt, Part, open_step
 from buckram.streams.bulk import Bulk, BulkLedger, SealedLedger
 
@@ -35,7 +37,7 @@ CLEANUP_S = 5.0
 
 def write_task(
     uri: str, stream: str, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch], *,
-    segment_bytes: int | None, seal_live: bool,
+    segment_bytes: int | None, small_bytes: int, seal_live: bool,
 ) -> Part:  # fmt: skip
     """Write all rows in their order. What is published already, or can never be, is not written: the driver tells."""
     settle()
@@ -44,26 +46,31 @@ def write_task(
     try:
         if not bulk.foreseen(seal_live=seal_live):
             # A replay. Of a query the driver compares: from an older checkpoint the batch has other rows than then.
-            rows = sum(batch.num_rows for batch in batches) if attempt.query else None
-            return Part(attempt, skipped=True, rows=rows)
+            return Part(attempt, skipped=True, seen=_seen(batches) if attempt.query else None)
     except StreamError:
         return Part(attempt, skipped=True)  # one error of the driver is better than four of each task
-    task = _Task(link, bulk, attempt, segment_bytes or bulk.policy.roll_bytes)
+    size = segment_bytes or bulk.policy.roll_bytes
+    few, task = Few(stream, min(small_bytes, size)), _Task(link, bulk, attempt, size)
     try:
         for batch in batches:
-            if batch.num_rows:
+            if batch.num_rows and not few.take(batch):
+                for earlier in few.give():
+                    task.add(earlier)
                 task.add(batch)
-        return Part(attempt, tuple(task.close()))
+        return Part(attempt, tuple(task.close()), few.message(), few.rows)
     except (WriteFailed, NotEnoughBookies, BookieError) as error:
         task.give_up()
-        readonly = link.client.services.bookies.readonly
-        why = "every executor must reach the bookies"
-        if readonly:
-            why = f"bookies {', '.join(readonly)} are read-only, mostly for want of space; the others are too few"
-        raise StreamError(stream, f"cannot be written from host {gethostname()}: {why} ({error})") from error
+        raise unwritable(link.client, stream, error) from error
     except BaseException:
         task.give_up()
         raise
+
+
+def _seen(batches: Iterator[pa.RecordBatch]) -> Tally:
+    found = Tally()
+    for batch in batches:
+        found = found.plus(tally(batch))
+    return found
 
 
 class _Task:

@@ -21,6 +21,8 @@ from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import stream_name
 from buckram.core.stream_transactions import StepId
 from buckram.errors import BuckramError
+from buckram.spark.replay import Tally, compare
+from buckram.spark.small_parts import with_small_parts
 from buckram.streams.bulk import Bulk, SealedLedger
 
 if TYPE_CHECKING:
@@ -65,13 +67,16 @@ class Attempt:
 
 @dataclass
 class Part(WriterCommitMessage):
-    """What one task has written: sealed ledgers in order. `skipped`: nothing, because nothing was to be written; then
-    `rows` says how many it was given, if it counted them."""
+    """What one task has written: sealed ledgers in order, or few rows that the driver writes (small_parts.py).
+    `skipped`: nothing, because nothing was to be written; then `seen` says what it was given, if it looked."""
 
     attempt: Attempt
     ledgers: tuple[SealedLedger, ...] = ()
+    small: bytes = b""
+    rows: int = 0
+    """Of `small`."""
     skipped: bool = False
-    rows: int | None = None
+    seen: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,42 +130,61 @@ def batch_of(stream: str, parts: Sequence[Part], batch: int) -> str:
     return query
 
 
-async def publish(client: Client, stream: str, step: StepId, parts: Sequence[Part], *, seal_live: bool) -> None:
-    """Publish the parts in their order, once. What was published before is success, and these ledgers are dropped."""
+async def publish(
+    client: Client, stream: str, step: StepId, parts: Sequence[Part], *, seal_live: bool, checkpoint: str = "",
+    compared: bool = True,
+) -> None:  # fmt: skip
+    """Publish the parts in their order, once. What was published before is success, and these ledgers are dropped.
+
+    `compared`: a streaming query's batch that was published before must have the same rows (replay.py); `checkpoint`
+    is where the query's is, if that is a local path.
+    """
     ledgers = [ledger for part in parts for ledger in part.ledgers]
+    skipped = any(part.skipped for part in parts)
     first = bool(step.query) and step.version == 0  # recorded in any case: later ones must find it
-    if not ledgers and not first and not any(part.skipped for part in parts):
+    if not ledgers and not first and not skipped and not any(part.small for part in parts):
         return  # no rows at all
     bulk = await open_step(client, stream, step)
     if not bulk.foreseen(seal_live=seal_live):
         # Theirs or, after a lost reply, these: those that are listed have no intent any more and are left alone.
-        with suppress(BuckramError, TimeoutError):
-            async with asyncio.timeout(LOSERS_S):
-                await bulk.abort([ledger.ledger for ledger in ledgers])
-        if step.query:
-            await _compare(bulk, stream, step, parts)
+        await _drop(bulk, ledgers)
+        if step.query and compared:
+            await _compare(client, bulk, stream, step, parts, checkpoint)
         return
-    if any(part.skipped for part in parts):
+    if skipped:
         raise StreamError(stream, "could not be written when the tasks began, and can be now: run the batch again")
-    await bulk.publish(ledgers, seal_live=seal_live)
+    everything = await with_small_parts(client, bulk, [(part.ledgers, part.small) for part in parts])
+    try:
+        await bulk.publish(everything, seal_live=seal_live)
+    except BuckramError:
+        # What of it is published after all, in spite of this error, is left alone.
+        await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])
+        raise
 
 
-async def _compare(bulk: Bulk, stream: str, step: StepId, parts: Sequence[Part]) -> None:
-    """A batch that is published already has the rows that it had then. One that was begun again from an older copy of
-    the checkpoint may have more, and those would be lost without a word."""
+async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
+    """Now, if that is quickly done; else by the janitor."""
+    with suppress(BuckramError, TimeoutError):
+        async with asyncio.timeout(LOSERS_S):
+            await bulk.abort([ledger.ledger for ledger in ledgers])
+
+
+async def _compare(
+    client: Client, bulk: Bulk, stream: str, step: StepId, parts: Sequence[Part], checkpoint: str
+) -> None:
+    """A batch that is published already has the rows that it had then: ReplayDiffers."""
     done = await bulk.published()
-    counts = [part.rows if part.skipped else sum(ledger.records for ledger in part.ledgers) for part in parts]
-    if done is None or None in counts:
+    if done is None or any(part.skipped and part.seen is None for part in parts):
         return
-    now, then = sum(count or 0 for count in counts), done.next_offset - done.first_offset
-    if now != then:
-        raise StreamError(
-            stream,
-            f"batch {step.version} of query {step.query} was published with {then} rows (offsets {done.first_offset} "
-            f"to {done.next_offset - 1}) and now has {now}: the checkpoint is an older copy, or the query does not "
-            "give the same rows again. Put the newest checkpoint back; or begin with a new one and "
-            "onCheckpointReset=newEpoch, from startingOffsets after what is there; nothing was written",
-        )
+    rows = sum(part.rows + sum(ledger.records for ledger in part.ledgers) for part in parts if not part.skipped)
+    seen = Tally()
+    for part in parts:
+        seen = seen.plus(part.seen or Tally())
+    # Tasks that wrote, because the batch was published beside them, have only counted.
+    whole = seen if all(part.skipped for part in parts) else None
+    await compare(
+        client, stream, step.query, step.version, done, rows=rows + seen.rows, seen=whole, checkpoint=checkpoint
+    )
 
 
 __all__ = ["Attempt", "Identity", "Part", "batch_of", "in_order", "open_step", "place_of", "publish"]

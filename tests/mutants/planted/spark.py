@@ -9,7 +9,7 @@ MUTANTS = (
         "spark-skipped-nothing", "skipped tasks and no ledgers count as no rows",
         edited((
             "buckram.spark.transactions:publish",
-            " and not any(part.skipped for part in parts)",
+            " and not skipped",
             "",
         )),
         ("tests/spark/test_sink_parts.py::test_batches_of_a_query_count_once",),
@@ -18,7 +18,7 @@ MUTANTS = (
         "spark-skipped-published", "a commit with skipped tasks publishes the others' ledgers",
         edited((
             "buckram.spark.transactions:publish",
-            "if any(part.skipped for part in parts):\n        raise",
+            "if skipped:\n        raise",
             "if False:\n        raise",
         )),
         ("tests/spark/test_sink_skipped.py::test_what_some_tasks_wrote_is_not_published_where_others_were_skipped",),
@@ -27,7 +27,7 @@ MUTANTS = (
         "spark-no-losers", "ledgers of a step that was published before are left",
         edited((
             "buckram.spark.transactions:publish",
-            "await bulk.abort([ledger.ledger for ledger in ledgers])",
+            "await _drop(bulk, ledgers)",
             "pass",
         )),
         ("tests/spark/test_sink_skipped.py::test_the_ledgers_of_a_run_that_came_second_are_dropped",),
@@ -94,5 +94,41 @@ MUTANTS = (
             "ledgers = []",
         )),
         ("tests/spark/test_sink_parts.py::test_what_a_failed_task_wrote_is_dropped_at_once",),
+    ),
+    TestMutant(
+        "spark-replay-count", "of a replayed batch only the number of rows is compared",
+        edited((
+            "buckram.spark.replay:compare",
+            "if seen is None:",
+            "if seen is not None:",
+        )),
+        ("tests/spark/test_sink_replay.py::test_as_many_other_rows_are_noticed",),
+    ),
+    TestMutant(
+        "spark-replay-planned", "when a batch was planned is not looked at",
+        edited((
+            "buckram.spark.replay:compare",
+            "planned <= done.time",
+            "False",
+        )),
+        ("tests/spark/test_sink_replay.py::test_a_batch_that_was_planned_before_it_was_published_is_that_batch",),
+    ),
+    TestMutant(
+        "spark-small-order", "small parts come behind all ledgers",
+        edited((
+            "buckram.spark.small_parts:with_small_parts",
+            "groupby(filled, key=",
+            "groupby(sorted(filled, key=lambda part: bool(part[1])), key=",
+        )),
+        ("tests/spark/test_sink_small.py::test_small_parts_and_ledgers_in_the_order_of_partitions",),
+    ),
+    TestMutant(
+        "spark-small-left", "the driver's ledger of a publishing that failed is left",
+        edited((
+            "buckram.spark.transactions:publish",
+            "await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])",
+            "pass",
+        )),
+        ("tests/spark/test_sink_small.py::test_what_the_driver_wrote_is_dropped_when_it_cannot_be_published",),
     ),
 )

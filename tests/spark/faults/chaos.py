@@ -7,6 +7,7 @@
     kill-executor              as kill-early, but of the executor's JVM
     slow                       the attempt that comes first takes very long: for speculation
     commit-before, commit-after  the commit fails before or after it published
+    driver-open, driver-sealed the commit's process is killed with the ledger of small parts open, or sealed
     lost-reply                 the metadata store does what it is told, and its answer is lost
     die-before, die-after      the driver is killed before or after the publishing, before Spark notes the batch
     hold                       the commit waits, ready to publish, until the file `go` is there
@@ -31,6 +32,7 @@ from buckram.spark.clients import connection
 from buckram.spark.sink import StreamWriter, stream_writer
 from buckram.spark.source import BuckramDataSource
 from buckram.spark.transactions import Attempt
+from buckram.streams.bulk import BulkLedger
 
 OWN = ("faults", "marks")
 HOLD_S = 120.0
@@ -106,6 +108,9 @@ class ChaosWriter(StreamWriter):
         if self.faults.strikes("hold", batchId):
             (self.faults.marks / "held").touch()
             wait_for(self.faults.marks / "go")
+        for point in ("driver-open", "driver-sealed"):
+            if self.faults.strikes(point, batchId):
+                die_writing(sealed=point == "driver-sealed")
         if self.faults.strikes("lost-reply", batchId):
             lose_reply(self.settings.metadata)
         super().commit(messages, batchId)
@@ -126,6 +131,18 @@ def lose_reply(uri: str) -> None:
         raise MetadataUnavailable("the reply was lost")
 
     keys.multi = once  # type: ignore[method-assign]
+
+
+def die_writing(*, sealed: bool) -> None:
+    """This process is killed while it writes the rows that came in messages. It works for this commit alone."""
+    close = BulkLedger.close
+
+    async def dying(ledger: BulkLedger) -> Any:
+        if sealed:
+            await close(ledger)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    BulkLedger.close = dying  # type: ignore[method-assign]
 
 
 def kill_driver(marks: Path) -> None:

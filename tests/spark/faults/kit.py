@@ -55,7 +55,8 @@ class Lines:
     ) -> StreamingQuery:  # fmt: skip
         """A query that writes everything there is."""
         query = (self.frame(spark) if frame is None else frame).writeStream.format(source).outputMode(mode)
-        query = query.options(**{"metadata": uri, "createStream": "true", **options})
+        # So few rows would all go through the driver, and nothing were to be seen of tasks' ledgers.
+        query = query.options(**{"metadata": uri, "createStream": "true", "smallPartBytes": "1", **options})
         query = query.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         return query.start(stream)
 
@@ -76,6 +77,13 @@ def values(uri: str, stream: str) -> list[bytes | None]:
     return [record.value for record in records(uri, stream)]
 
 
+def segments(uri: str, stream: str) -> int:
+    """Ledgers that the stream is made of."""
+    name = stream_name(stream)
+    with sync.connect(uri) as client:
+        return len(list(client.namespace(name.namespace).segments(name.stream)))
+
+
 def leftovers(uri: str, stream: str) -> tuple[int, int]:
     """Ledgers of steps that were not published: before and after a pass of the janitor that takes nobody for dead."""
     name = stream_name(stream)
@@ -91,4 +99,4 @@ def leftovers(uri: str, stream: str) -> tuple[int, int]:
     return asyncio.run(look())
 
 
-__all__ = ["Lines", "leftovers", "records", "values"]
+__all__ = ["Lines", "leftovers", "records", "segments", "values"]

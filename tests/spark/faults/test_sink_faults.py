@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.spark.faults.chaos import ChaosSource
-from tests.spark.faults.kit import Lines, leftovers, values
+from tests.spark.faults.kit import Lines, leftovers, segments, values
 
 from buckram.testing import ThreadedCluster
 
@@ -77,6 +77,30 @@ def test_each_row_once(
     assert after == 0
     assert left is None or before == left
     assert Counter(values(any_cluster.uri, stream)) == lines.expected
+
+
+@pytest.mark.parametrize(
+    ("faults", "restarts", "left"),
+    [
+        pytest.param("raise-late:0:1,kill-late:1:2,raise-early:2:0", 0, 0, id="tasks"),
+        pytest.param("driver-open:0,driver-sealed:1,driver-open:2", 3, None, id="the driver's ledger"),
+        pytest.param("commit-before:0,lost-reply:0,commit-after:1,lost-reply:2,driver-sealed:2", 3, None, id="all"),
+    ],
+)
+def test_each_row_once_of_small_parts(
+    chaotic: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path, faults: str, restarts: int,
+    left: int | None,
+) -> None:  # fmt: skip
+    """Rows that travel in messages: tasks that die leave nothing, and what the driver wrote and did not publish is the
+    janitor's."""
+    lines = Lines(tmp_path, files=FILES, rows=ROWS)
+    assert run(chaotic, cluster.uri, stream, faults, lines, smallPartBytes="32k") == restarts
+    assert struck(lines) == {fault.replace(":", ".") for fault in faults.split(",")}
+    assert Counter(values(cluster.uri, stream)) == lines.expected
+    assert segments(cluster.uri, stream) == FILES
+    before, after = leftovers(cluster.uri, stream)
+    assert after == 0
+    assert left is None or before == left
 
 
 def test_a_replay_of_the_last_batch(

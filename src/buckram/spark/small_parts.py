@@ -1,0 +1,122 @@
+"""Tasks with few rows: these travel in the task's message, and the driver writes one ledger of neighbouring ones.
+
+A ledger costs about ten milliseconds of CPU and two writes of metadata, however few rows it has: 200 rows in 200 tasks
+were 200 ledgers. What the driver writes is a ledger of the same step as those of tasks: nothing of it is visible until
+it is published with them, and a driver that dies leaves it to the janitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import groupby
+from socket import gethostname
+from typing import TYPE_CHECKING
+
+from buckram.core.stream_errors import StreamError
+from buckram.errors import BookieError, BuckramError, NotEnoughBookies, WriteFailed
+from buckram.streams.bulk import Bulk, SealedLedger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from buckram.client.client import Client
+
+MARKS = {"buckram.spark.driver": b"small parts"}
+"""In the custom metadata of the driver's ledgers, where those of tasks say which partition they are of."""
+
+
+class Few:
+    """The rows of one task for as long as they have at most `most` bytes."""
+
+    def __init__(self, stream: str, most: int) -> None:
+        self._stream, self._most = stream, most
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._full = False
+
+    def take(self, batch: pa.RecordBatch) -> bool:
+        """Whether it is kept here; False once there are too many rows. InvalidArgument for a column that no record
+        can have: better here than when the driver commits."""
+        from buckram.streams.arrow_write import Rows
+
+        if self._full or self._bytes + batch.nbytes > self._most:
+            self._full = True
+            return False
+        Rows(self._stream, batch, 0)
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        return True
+
+    def give(self) -> list[pa.RecordBatch]:
+        """What was kept, to be written in another way."""
+        found, self._batches = self._batches, []
+        return found
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self._batches)
+
+    def message(self) -> bytes:
+        """As an Arrow stream; empty for no rows."""
+        import pyarrow as pa
+
+        if not self._batches:
+            return b""
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, self._batches[0].schema) as writer:
+            for batch in self._batches:
+                writer.write_batch(batch)
+        return bytes(out.getvalue())
+
+
+async def with_small_parts(
+    client: Client, bulk: Bulk, parts: Sequence[tuple[Sequence[SealedLedger], bytes]]
+) -> list[SealedLedger]:
+    """All ledgers of the step in the order of `parts` (ledgers, or a message of `Few`): neighbouring small parts are
+    one new ledger. StreamError when it cannot be written."""
+    found: list[SealedLedger] = []
+    made: list[SealedLedger] = []
+    filled = [(ledgers, small) for ledgers, small in parts if ledgers or small]
+    try:
+        for is_small, group in groupby(filled, key=lambda part: bool(part[1])):
+            if is_small:
+                made.append(await _written(bulk, [small for _, small in group]))
+                found.append(made[-1])
+            else:
+                found += [ledger for ledgers, _ in group for ledger in ledgers]
+    except (WriteFailed, NotEnoughBookies, BookieError) as error:
+        with suppress(BuckramError):
+            await bulk.abort([ledger.ledger for ledger in made])
+        raise unwritable(client, bulk.stream, error) from error
+    return found
+
+
+async def _written(bulk: Bulk, messages: Sequence[bytes]) -> SealedLedger:
+    import pyarrow as pa
+
+    tables = [pa.ipc.open_stream(message).read_all() for message in messages]
+    ledger = await bulk.create_ledger(MARKS)
+    try:
+        # Put together first: few entries instead of one for each part.
+        for batch in pa.concat_tables(tables).combine_chunks().to_batches():
+            for entries in ledger.arrow_entries(batch):
+                await ledger.append_entries(entries)
+        return await ledger.close()
+    except BaseException:
+        with suppress(BuckramError):
+            await ledger.abandon()
+            await bulk.abort([ledger.ledger_id])
+        raise
+
+
+def unwritable(client: Client, stream: str, error: BuckramError) -> StreamError:
+    """Why bookies took nothing, for whoever reads the error of a task."""
+    readonly = client.services.bookies.readonly
+    why = "every executor must reach the bookies"
+    if readonly:
+        why = f"bookies {', '.join(readonly)} are read-only, mostly for want of space; the others are too few"
+    return StreamError(stream, f"cannot be written from host {gethostname()}: {why} ({error})")
+
+
+__all__ = ["Few", "unwritable", "with_small_parts"]

@@ -1,0 +1,145 @@
+"""Batches that come again: legitimate ones pass in whatever order their rows are; those of older checkpoints do not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.spark.test_sink_parts import commit, create, micro_batch, schema, stream_writer, streaming, task, values
+
+from buckram import sync
+from buckram.core.stream_names import stream_name
+from buckram.spark.replay import ReplayDiffers, local_path, planned_at, tally
+from buckram.testing import ThreadedCluster
+
+
+def planned_now(checkpoint: Path, batch: int, *, ago_s: float = 0.0) -> None:
+    """As Spark writes it down before a batch runs."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    said = {"batchWatermarkMs": 0, "batchTimestampMs": int((time.time() - ago_s) * 1000), "conf": {}}
+    (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{json.dumps(said)}\n" + '{"default/s":3}')
+
+
+def test_as_many_other_rows_are_noticed(cluster: ThreadedCluster, stream: str) -> None:
+    """From a checkpoint one batch older: their number was the same, and they were lost without a word."""
+    create(cluster, stream)
+    commit(cluster, stream, "q", 0, [b"a", b"b"], [b"c"])
+    with pytest.raises(ReplayDiffers, match=r"has as many, but not the same ones.*onReplayDiffers=keep"):
+        commit(cluster, stream, "q", 0, [b"a", b"b"], [b"d"])
+    with pytest.raises(ReplayDiffers, match="not the same ones"):
+        commit(cluster, stream, "q", 0, [b"a", b"a"], [b"c"])
+    assert values(cluster, stream) == [b"a", b"b", b"c"]
+
+
+def test_rows_in_another_order_and_in_other_partitions_are_the_same(cluster: ThreadedCluster, stream: str) -> None:
+    create(cluster, stream)
+    commit(cluster, stream, "q", 0, [b"a", b"b", b"b"], [b"c"], [])
+    for again in ([[b"b", b"a"], [b"c", b"b"]], [[], [b"c", b"b", b"b", b"a"]], [[b"c"], [b"b"], [b"a"], [b"b"]]):
+        commit(cluster, stream, "q", 0, *again)
+    assert values(cluster, stream) == [b"a", b"b", b"b", b"c"]
+
+
+def rich(keys: Sequence[str | None], headers: Sequence[list[tuple[str, bytes]] | None]) -> pa.RecordBatch:
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(["v"] * len(keys)), pa.array(keys, pa.string()), pa.array(headers, pa.list_(header))],
+        names=["value", "key", "headers"],
+    )
+
+
+def test_keys_and_headers_count_and_the_time_of_writing_does_not(cluster: ThreadedCluster, stream: str) -> None:
+    create(cluster, stream)
+    given = {"metadata": cluster.uri, "path": stream, "checkpointlocation": f"/{stream}"}
+    writer = stream_writer(given, schema("value string, key string, headers headers"), False)
+
+    def once(batch: pa.RecordBatch) -> None:
+        with task(0, query="q", number=0):
+            message = writer.write(iter([batch]))
+        writer.commit([message], 0)
+
+    keys, headers = ["k", None, ""], [[("h", b"1"), ("i", b"")], None, []]
+    once(rich(keys, headers))
+    once(rich(keys, headers))
+    for other in (rich(["k", "", ""], headers), rich(keys, [[("h", b"1")], None, []])):
+        with pytest.raises(ReplayDiffers):
+            once(other)
+
+
+def test_a_batch_that_was_planned_before_it_was_published_is_that_batch(
+    cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    """A driver died after the publishing. The query has columns that differ each time: this must go on by itself."""
+    create(cluster, stream)
+    own = {"checkpointlocation": f"file://{tmp_path}"}
+    planned_now(tmp_path, 0)
+    commit(cluster, stream, "q", 0, [b"uuid 1", b"uuid 2"], **own)
+    commit(cluster, stream, "q", 0, [b"uuid 3", b"uuid 4"], **own)
+    commit(cluster, stream, "q", 0, [b"uuid 5"], **own)
+    # Planned later, from an older copy of the checkpoint.
+    planned_now(tmp_path, 0, ago_s=-5)
+    commit(cluster, stream, "q", 0, [b"uuid 2", b"uuid 1"], **own)
+    for other in ([b"uuid 3", b"uuid 4"], [b"uuid 1"]):
+        with pytest.raises(ReplayDiffers):
+            commit(cluster, stream, "q", 0, other, **own)
+    assert values(cluster, stream) == [b"uuid 1", b"uuid 2"]
+
+
+def test_what_was_published_can_be_kept(cluster: ThreadedCluster, stream: str) -> None:
+    create(cluster, stream)
+    commit(cluster, stream, "q", 0, [b"a"])
+    commit(cluster, stream, "q", 0, [b"b", b"c"], onReplayDiffers="keep")
+    commit(cluster, stream, "q", 1, [b"d"], onReplayDiffers="keep")
+    assert values(cluster, stream) == [b"a", b"d"]
+
+
+def test_of_rows_that_are_truncated_the_number_counts(cluster: ThreadedCluster, stream: str) -> None:
+    create(cluster, stream)
+    commit(cluster, stream, "q", 0, [b"a", b"b"])
+    with sync.connect(cluster.uri) as client:
+        client.namespace().truncate(stream_name(stream).stream, before=1)
+    commit(cluster, stream, "q", 0, [b"c", b"d"])
+    with pytest.raises(ReplayDiffers, match="now has 3"):
+        commit(cluster, stream, "q", 0, [b"a", b"b", b"c"])
+
+
+def test_two_drivers_with_one_checkpoint_are_no_replay_of_other_rows(
+    cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    """Tasks of both wrote; the second's commit comes to a published batch."""
+    create(cluster, stream)
+    planned_now(tmp_path, 0)
+    own = {"checkpointlocation": str(tmp_path)}
+    runs = [micro_batch(cluster, stream, "q", 0, [b"%d" % n], [b"x"], **own) for n in range(2)]
+    with task(1, query="q", number=0):
+        runs[1][1][1] = streaming(cluster, stream, **own).write(iter([]))
+    for writer, messages in runs:
+        writer.commit(messages, 0)
+    assert values(cluster, stream) == [b"0", b"x"]
+
+
+def test_when_a_batch_was_planned(tmp_path: Path) -> None:
+    before = time.time()
+    planned_now(tmp_path, 7)
+    found = planned_at(str(tmp_path), 7)
+    assert found is not None
+    assert before - 0.01 <= found / 1e6 <= time.time()
+    assert planned_at(str(tmp_path), 8) is None
+    assert planned_at("", 7) is None
+    for text in ("", "v1", "v1\nno json", "v1\n[]", 'v1\n{"batchTimestampMs": "x"}', 'v1\n{"batchTimestampMs": 0}'):
+        (tmp_path / "offsets" / "9").write_text(text)
+        assert planned_at(str(tmp_path), 9) is None, text
+    for same in ("/a/b", "file:/a/b", "file:///a/b/", " /a/b "):
+        assert local_path(same) == "/a/b"
+    for elsewhere in ("", "hdfs:/a/b", "s3a://a/b"):
+        assert local_path(elsewhere) == ""
+
+
+def test_a_tally_does_not_mix_up_neighbours() -> None:
+    rows = [("a", "b"), ("ab", ""), ("", "ab"), ("ab", None), ("b", "a")]
+    arrays = [[pa.array([part], pa.string()) for part in row] for row in rows]
+    sums = {tally(pa.RecordBatch.from_arrays(columns, names=["value", "key"])) for columns in arrays}
+    assert len(sums) == len(rows)
