@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -221,3 +222,61 @@ async def test_wrong_password_and_unknown_ledger() -> None:
             await client.repair(ledger_id, password="wrong")
         with pytest.raises(NoSuchLedger):
             await client.repair(77)
+
+
+class Paused:
+    """Something happens between the copies of a repair and its change of metadata."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self.inner = inner
+        self.meanwhile: Callable[[LedgerMetadata], None] = lambda metadata: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def write_ledger(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+        self.meanwhile(metadata)
+        return await self.inner.write_ledger(ledger_id, metadata, version)
+
+
+@pytest.mark.parametrize("shape", ["3/3/2", "3/2/2"])
+async def test_a_copy_that_was_collected_before_metadata_named_it_is_made_again(shape: str) -> None:
+    """The repair was paused for longer than collection waits; it used to report the ledger as healthy."""
+    stores: list[Paused] = []
+
+    def wrap(store: MetadataStore) -> Any:
+        stores.append(Paused(store))
+        return stores[0]
+
+    async with readable(4, config=FAST, wrap=wrap) as (cluster, client):
+        ledger_id, ensemble = await ledger(client, 50, ensemble=shape)
+        spare = next(b for b in cluster.bookies if b not in ensemble)
+        await cluster[ensemble[0]].kill()
+        stores[0].meanwhile = lambda metadata: cluster[spare].entries[ledger_id].clear()
+        report = await client.repair(ledger_id)
+        assert report.healthy
+        assert report.replaced == (Replacement(0, ensemble[0], spare),)
+        assert report.replicas_checked == 50 * int(shape[2])
+        await whole(cluster, client, ledger_id, 50)
+
+
+async def test_a_copy_that_is_gone_and_cannot_be_made_again_is_a_problem() -> None:
+    stores: list[Paused] = []
+
+    def wrap(store: MetadataStore) -> Any:
+        stores.append(Paused(store))
+        return stores[0]
+
+    async with readable(4, config=FAST, wrap=wrap) as (cluster, client):
+        ledger_id, ensemble = await ledger(client, 5, ensemble="3/3/2")
+        spare = cluster[next(b for b in cluster.bookies if b not in ensemble)]
+        await cluster[ensemble[0]].kill()
+
+        def dropped(metadata: LedgerMetadata) -> None:
+            spare.entries[ledger_id].clear()
+            spare.add_code = lambda entry: Code.IO_ERROR
+
+        stores[0].meanwhile = dropped
+        report = await client.repair(ledger_id)
+        assert not report.healthy
+        assert "repair the ledger again" in report.problems[-1]

@@ -45,15 +45,22 @@ class MetadataCell:
         """Apply `change` until it has nothing left to do or its write succeeded; returns the record then.
 
         While the store is away it is read again (never guessed) for `patience_s`, then MetadataUnavailable: the
-        change may or may not have happened. Also raises what `change` raises, and NoSuchLedger.
+        change may or may not have happened. After a conflict it is read after a sync, and from the second one on after
+        a pause: a server that lies behind shows the refused version again and again. Also raises what `change` raises,
+        and NoSuchLedger.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
-        delay, stale = _RETRY_MIN_S, False
+        delay, stale, conflicts = _RETRY_MIN_S, False, 0
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
+                    if conflicts > 1:
+                        await asyncio.sleep(delay)
+                        delay = min(delay * 2, _RETRY_MAX_S)
                     if stale:
+                        if conflicts:
+                            await self._store.sync()
                         self._install(await self._store.read_ledger(self._ledger_id))
                         stale = False
                     base = self._current
@@ -64,13 +71,15 @@ class MetadataCell:
                 if self._current.version > base.version:
                     return self._current.metadata
             except VersionConflict:
-                stale = True
+                stale, conflicts = True, conflicts + 1
             except (MetadataUnavailable, TimeoutError) as error:
                 stale = True
                 if loop.time() + delay >= deadline:
+                    why = f"the metadata store gave no answer for {patience_s} s"
+                    if conflicts > 1:
+                        why = f"for {patience_s} s the record was another one each time ({conflicts} conflicts)"
                     raise MetadataUnavailable(
-                        f"ledger {self._ledger_id}: the metadata store gave no answer for {patience_s} s; "
-                        "the change may or may not have happened"
+                        f"ledger {self._ledger_id}: {why}; the change may or may not have happened"
                     ) from error
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_MAX_S)

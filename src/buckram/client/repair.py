@@ -1,7 +1,9 @@
 """Repair of one ledger: every replica is read directly, from files; what is missing or bad is copied from a good one.
 
 Only fragments that can no longer grow are touched (8.1 row 14). A member that is not registered any more is replaced:
-first all its entries are durable on another bookie, then the metadata changes (M7). Which bookies die and when to
+first all its entries are durable on another bookie, then the metadata changes, then the copy is looked at again (M7):
+a bookie collects what metadata does not place there, so a repair that was paused for long may name one that has dropped
+the copy meanwhile. From then on it does not, and what is missing is copied once more. Which bookies die and when to
 repair is not decided here.
 """
 
@@ -18,10 +20,11 @@ from buckram.client.metadata_cell import MetadataCell
 from buckram.client.open import check_ledger_id, check_password, digest_of
 from buckram.client.replicas import LedgerReads, ask, play, reply_is
 from buckram.client.services import Services
+from buckram.core import availability
 from buckram.core.answers import Answer, Negative, Positive, Unknown, bookie_error
 from buckram.core.conviction import Deed
 from buckram.core.entry import Digest, master_key
-from buckram.core.messages import Add, Read
+from buckram.core.messages import Add, ListEntries, ListEntriesReply, Read
 from buckram.core.metadata import fragment_end, fragment_index, member_replaced
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
@@ -166,8 +169,8 @@ class _Repair:
                     f"bookie {old} (entries {fragment.first_entry} to {last}) is gone and no other bookie is free: "
                     "start one more"
                 )
-            elif await self._member(fragment, last, position, old, new):
-                await self._replace(fragment, old, new)
+            elif await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
+                await self._look_again(fragment, last, position, old, new)
 
     async def _member(
         self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId
@@ -303,7 +306,36 @@ class _Repair:
             return reply
         return None if reply.code is Code.OK else bookie_error(target, reply.code)
 
-    async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> None:
+    async def _look_again(
+        self, fragment: Fragment, last: EntryId, position: int, old: BookieId, new: BookieId
+    ) -> None:
+        """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
+        if await self._lists_all(new, list(self._quorum.held_ranges(position, fragment.first_entry, last))):
+            return
+        checked, progress = self._checked, self._progress
+        self._progress = None  # these replicas were counted before
+        try:
+            if not await self._member(fragment, last, position, old, new):
+                self._problems.append(
+                    f"bookie {new} took the place of {old} (entries {fragment.first_entry} to {last}) and does not "
+                    "hold them any more: repair the ledger again"
+                )
+        finally:
+            self._checked, self._progress = checked, progress
+
+    async def _lists_all(self, bookie: BookieId, ranges: Sequence[tuple[EntryId, EntryId]]) -> bool:
+        """Whether its list of entries has all of them. False also where it has no such list: then they are read."""
+        reply = await ask(self._services.pool, bookie, ListEntries(self._ledger_id, birth=self._digest.birth))
+        if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
+            return not ranges
+        try:
+            runs = list(availability.EntryList.decode(reply.availability).runs())
+        except availability.BadAvailability:
+            return False
+        return all(any(first <= low and high < first + count for first, count in runs) for low, high in ranges)
+
+    async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> bool:
+        """True when metadata names `new` now because of this."""
         def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
             index = fragment_index(metadata, fragment.first_entry)
             present = metadata.fragments[index]
@@ -314,8 +346,10 @@ class _Repair:
         before = self._cell.current.version
         metadata = await self._cell.update(change, patience_s=_PATIENCE_S)
         ensemble = metadata.fragments[fragment_index(metadata, fragment.first_entry)].ensemble
-        if self._cell.current.version != before and new in ensemble:
-            self._replaced.append(Replacement(fragment.first_entry, old, new))
+        if self._cell.current.version == before or new not in ensemble:
+            return False
+        self._replaced.append(Replacement(fragment.first_entry, old, new))
+        return True
 
 
 def _held(answer: Answer[T]) -> T | None:

@@ -122,7 +122,8 @@ def watch_stores(world: World) -> Iterator[None]:
         bookie = world.watched_bookie(self)
         if bookie is not None:
             record = self.ledger(ledger_id)
-            world.judge.buried(bookie, ledger_id, b"" if record is None else record.birth)
+            if record is not None:
+                world.judge.buried(bookie, ledger_id, record.birth, bytes(record.master_key))
         bury(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose

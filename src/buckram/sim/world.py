@@ -110,7 +110,7 @@ class World:
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
         self.judge = Judge(self.report, Senses(
             self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady,
-            self.pace, self._disk_state),
+            self.pace, self._disk_state, self._unproven_key),
             self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.fabric.observers.append(Introductions(self.report))
@@ -372,6 +372,13 @@ class World:
             return None
         record = store.ledger(ledger_id)
         return record is not None and (record.fenced or record.tombstone)
+
+    def _unproven_key(self, bookie: BookieId, ledger_id: LedgerId) -> bytes | None:
+        machine = self.machines.get(bookie)
+        if machine is None or machine.bookie is None or machine.bookie.store is None:
+            return None
+        record = machine.bookie.store.ledger(ledger_id)
+        return None if record is None or record.proven else record.master_key
 
     def _disk_state(self, bookie: BookieId) -> bytes:
         """Changes with each superblock: with the files that what is durable stands in."""

@@ -9,11 +9,22 @@ MUTANTS = (
         "cell-conflict-own", "a refused write ends the doubt",
         edited((
             "buckram.client.metadata_cell:MetadataCell.update",
-            "except VersionConflict:\n            stale = True",
-            ("except VersionConflict:\n            stale = True\n"
-             "            self._doubt = None"),
+            "except VersionConflict:\n            stale,",
+            ("except VersionConflict:\n            self._doubt = None\n"
+             "            stale,"),
         )),
         ("tests/unit/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
+    ),
+    TestMutant(
+        "cell-no-sync", "after a conflict the record is read where it may be the old one",
+        edited(("buckram.client.metadata_cell:MetadataCell.update", "await self._store.sync()", "pass")),
+        ("tests/unit/test_metadata_cell.py::test_after_a_conflict_the_record_is_read_after_a_sync",),
+    ),
+    TestMutant(
+        "cell-no-pause", "conflicts that repeat are answered without a pause",
+        edited(("buckram.client.metadata_cell:MetadataCell.update", "if conflicts > 1:\n                    await",
+                "if False:\n                    await")),
+        ("tests/unit/test_metadata_cell.py::test_conflicts_that_repeat_are_paused_and_end",),
     ),
     TestMutant(
         "cell-doubt-late", "doubt begins when the write has failed",

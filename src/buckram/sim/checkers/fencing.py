@@ -14,16 +14,19 @@ from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSta
 FencedOnDisk = Callable[[BookieId, LedgerId], bool | None]
 """Whether the bookie would come back with the ledger fenced or buried after losing power now; None: cannot be asked."""
 
+UnprovenKey = Callable[[BookieId, LedgerId], bytes | None]
+"""The key that the bookie has for the ledger, where it could not ask metadata whether that is the right one."""
+
 
 class BookieSide(Checker):
     """F2 to F6, F14: what a bookie owes."""
 
     def __init__(
         self, facts: Facts, report: Report, fenced_on_disk: FencedOnDisk, now: Callable[[], float],
-        disk_state: Callable[[BookieId], bytes],
+        disk_state: Callable[[BookieId], bytes], unproven: UnprovenKey,
     ) -> None:
         super().__init__(facts, report)
-        self._now, self._disk_state = now, disk_state
+        self._now, self._disk_state, self._unproven = now, disk_state, unproven
         self._fenced_on_disk = fenced_on_disk
         self._asked: dict[tuple[BookieId, LedgerId], tuple[int, bytes]] = {}
         self._steps = 0
@@ -40,8 +43,13 @@ class BookieSide(Checker):
         if ledger is None:
             return
         if ledger.key is not None and request.key is not None and request.key != ledger.key:
-            refused = (Code.UNAUTHORIZED, Code.FENCED, Code.NO_LEDGER, Code.READ_ONLY, Code.IO_ERROR)
-            self.report.check("F14", answer.code in refused, "{} answered {} to a {} of ledger {} with a wrong key",
+            refused = (
+                Code.UNAUTHORIZED, Code.FENCED, Code.NO_LEDGER, Code.READ_ONLY, Code.IO_ERROR, Code.TOO_MANY_REQUESTS,
+            )  # fmt: skip
+            # Where metadata is away no bookie knows whose key is right. The right one wins as soon as it is not.
+            unproven = self._unproven(request.bookie, request.ledger) == request.key
+            self.report.check("F14", answer.code in refused or unproven,
+                              "{} answered {} to a {} of ledger {} with a wrong key",
                               request.bookie, answer.code.name, request.kind, request.ledger)
             return
         if request.fence and (answer.code is Code.OK or answer.negative):

@@ -17,7 +17,7 @@ from buckram.sim.checkers.absence import Absence
 from buckram.sim.checkers.base import Checker, Insert, ReadResult
 from buckram.sim.checkers.disks import OnDisks
 from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts
-from buckram.sim.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, WriterSide
+from buckram.sim.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, UnprovenKey, WriterSide
 from buckram.sim.checkers.liveness import Progress
 from buckram.sim.checkers.lying import UnderALiar
 from buckram.sim.checkers.modes import EntriesOnDisk, Modes
@@ -50,6 +50,7 @@ class Senses:
     steady: Callable[[str, float], bool]
     pace: Pace = field(default_factory=Pace)
     disk_state: Callable[[BookieId], bytes] = lambda bookie: b""
+    unproven: UnprovenKey = lambda bookie, ledger: None
 
 
 class Judge:
@@ -63,7 +64,7 @@ class Judge:
         self.checkers: list[Checker] = [
             Durability(facts, report), OnDisks(facts, report, senses), Content(facts, report), self.order,
             Metadata(facts, report), RecovererSide(facts, report),
-            BookieSide(facts, report, senses.fenced_on_disk, senses.now, senses.disk_state),
+            BookieSide(facts, report, senses.fenced_on_disk, senses.now, senses.disk_state, senses.unproven),
             WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report, senses.now, senses.pace),
             Completions(facts, report), Modes(facts, report, senses.entries_on_disk),
             UnderALiar(facts, report, senses.now, senses.steady),
@@ -235,8 +236,12 @@ class Judge:
                 checker.inserted(ledger, insert)
             at += size
 
-    def buried(self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"") -> None:
+    def buried(self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"", key: bytes | None = None) -> None:
         ledger = self.facts.ledgers.get(ledger_id)
+        if ledger is not None and ledger.key is not None and key not in (None, ledger.key):
+            self.report.check("F14", True)
+            self.report.situation("a wrong key gave way")
+            return
         living = b"" if ledger is None or ledger.metadata is None else birth_of(ledger.metadata)
         if living and birth not in (b"", NO_BIRTH, living):
             self.report.check("I7", True)

@@ -26,7 +26,8 @@ SITUATIONS = (
     "entries read from the files of a bookie", "metadata read that lags behind", "compaction output written",
     "ledger table loaded at a start", "footer mended", "log with a torn end", "log behind its witness",
     "admission verdict FENCED", "a reborn bookie seen by a writer", "a doubt settled", "damaged superblock refused",
-    "connection reached a stranger", "introduction refused",
+    "connection reached a stranger", "introduction refused", "a copy was collected before metadata named it",
+    "a wrong key gave way",
 )
 
 

@@ -7,7 +7,7 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from buckram.bookie import cookie, dispatch, gc, reads
+from buckram.bookie import adds, cookie, dispatch, gc, reads
 from buckram.bookie.adds import AddPath
 from buckram.bookie.admission import Admission, Finding, Verdict
 from buckram.bookie.ledger_table import Losses
@@ -103,6 +103,10 @@ async def _create_or_not(metadata: Any, bookie_id: str, data: bytes) -> None:
         await _create_remote(metadata, bookie_id, data)
 
 
+def _no_proof(record: Any, key: bytes) -> bool:
+    return False
+
+
 def _damaged(plan: Plan) -> bool:
     return "flip" in plan.faults and plan.entries >= 2
 
@@ -134,6 +138,8 @@ MUTANTS = [
            plant((Admission, "_decide", _closed_is_stale)), ("late-look",)),
     Mutant("key-ignored", "F14", "adds under a wrong key are stored",
            plant((AddPath, "add", _any_key)), (), lambda plan: plan.attacker and plan.entries > 0, 200),
+    Mutant("first-key-is-right", "F14", "the first key that comes is the ledger's, nobody asks metadata",
+           plant((adds, "needs_proof", _no_proof), (reads, "needs_proof", _no_proof)), ("wrong-key",)),
     Mutant("collects-unclosed", "13, F17", "collection takes ledgers in recovery",
            plant((gc, "is_foreign", _foreign_if_not_named)), (),
            lambda plan: plan.collecting and plan.entries > 0, 100),

@@ -127,6 +127,10 @@ async def _trust(self: _Repair, fragment: Any, last: int, position: int, old: st
     return True
 
 
+async def _not_again(self: _Repair, *args: Any) -> None:
+    pass
+
+
 def _also_growing(self: _Repair, record: Any) -> Any:
     found = _ranges(self, record)
     if not record.closed:
@@ -186,4 +190,6 @@ MUTANTS = [
     Mutant("repair-of-growing-fragment", "14, M7", "repair works on a fragment that can still grow",
            plant((_Repair, "_ranges", _also_growing), (metadata, "check", nothing)), ("open-repair",),
            lambda plan: plan.repairing, 200),
+    Mutant("not-looked-at-again", "M7", "repair does not look at a copy again that metadata names now",
+           plant((_Repair, "_look_again", _not_again)), ("slow-repair",)),
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from buckram.client.client import Client
 from buckram.client.reader import Reader
@@ -296,3 +297,55 @@ async def limbo(s: Script) -> None:
     code = await s.world.join(s.process("f1"), ask(10), "ask")
     s.world.report.check("L13", code is Code.NO_ENTRY, "b1 answers {} to an entry beyond the end after the repair",
                          code.name)
+
+
+async def slow_repair(s: Script) -> None:
+    """M7 (3/3/2): a repair is paused between its copies and the change of metadata, for longer than collection waits:
+    a naive one names a bookie that has dropped the copies, and says that the ledger is healthy."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(4)
+    await s.until(lambda: w.acked == 4 and s.claimed(w.ledger, 3, "b3"), "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    s.kill("b3")
+    await asyncio.sleep(5.0)
+    c = await s.recoverer()
+    assert c.client is not None
+    repair = asyncio.create_task(c.repair(c.client, w.ledger))
+    await s.until(lambda: s.claimed(w.ledger, 3, "b4"), "the copies are made")
+    s.world.pause("c1")
+    for _ in range(400):  # rounds of collection are 15 minutes apart
+        await asyncio.sleep(10.0)
+        if not s.claimed(w.ledger, 3, "b4"):
+            break
+    s.expect(not s.claimed(w.ledger, 3, "b4"), "b4 did not collect the copies")
+    s.world.resume("c1")
+    healthy = await repair
+    fragment = (await s.setup.read_ledger(w.ledger)).metadata.last_fragment
+    lacking = [e for e in range(4) for b in fragment.ensemble if not s.claimed(w.ledger, e, b)]
+    s.world.report.check("M7", not (healthy and lacking), "healthy, but {} are not where metadata says", lacking)
+
+
+async def wrong_key(s: Script) -> None:
+    """F14 (3/3/2): a fence with a wrong password reaches bookies that have never seen the ledger while metadata is
+    away: a naive bookie takes that key for the right one, and the owner is locked out for good."""
+    await s.bookies(3)
+    w = await s.writer()
+    attacker = await s.recoverer("a1")
+    assert attacker.client is not None
+    pool = attacker.client.services.pool
+    s.world.metadata.down = True
+    s.world.disturb(HOST, 1)
+    for bookie in ("b1", "b2", "b3"):
+        with suppress(BuckramError):
+            fence = pool.call(bookie, Read(w.ledger, -1, True, b"w" * 20), timeout_s=10.0)
+            await s.world.join(s.process("a1"), fence, "attack")
+    s.world.metadata.down = False
+    s.world.disturb(HOST, -1)
+    w.append(2)
+    await s.ends(w)
+    s.world.report.check("F14", w.acked == 2, "{} of 2 entries of the owner were acknowledged", w.acked)
+    await s.recovered(w.ledger)
+    gave_way = s.world.report.reached["a wrong key gave way"]
+    s.expect(gave_way == 3, f"{gave_way} of 3 bookies had kept the wrong key")

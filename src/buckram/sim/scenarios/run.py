@@ -68,6 +68,8 @@ SCENARIOS: dict[str, Scenario] = {
     "rotten": Scenario(absence.rotten, (2, 2, 2)),
     "slow-copies": Scenario(absence.slow_copies, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
+    "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
+    "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buckram.client.client import Client
-from buckram.core.messages import Add, Read, WriteLac
+from buckram.core.messages import Add, Read, Request, WriteLac
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.sim.checkers.judge import describe
 from buckram.sim.workload.reading import read_and_judge
@@ -97,14 +97,16 @@ class RecovererActor(Actor):
         entry = len(facts.pushed)
         body = facts.digest.seal(ledger_id, entry, entry - 1, 1, b"x")
         packet = facts.digest.seal_lac(ledger_id, entry)
-        # A bookie that does not know the ledger yet would take the first key it sees for the right one.
+        # One that does not know the ledger yet asks metadata. Where that is away it keeps what came, until the right
+        # key comes: a fence does no harm until then, but a copy or a LAC under the right digest could be read.
         knowing = [b for b in metadata.last_fragment.ensemble
                    if any(claims.get(b) for claims in facts.claims.values()) and not self.judge.facts.bookie(b).wiped]
-        for bookie in knowing:
-            for request in (
-                Add(ledger_id, entry, wrong, body), Read(ledger_id, 0, True, wrong),
-                Add(ledger_id, entry, wrong, body, recovery=True), WriteLac(ledger_id, entry, wrong, packet),
-            ):  # fmt: skip
+        for bookie in metadata.last_fragment.ensemble:
+            requests: list[Request] = [Add(ledger_id, entry, wrong, body), Read(ledger_id, 0, True, wrong)]
+            if bookie in knowing:
+                requests.append(Add(ledger_id, entry, wrong, body, recovery=True))
+                requests.append(WriteLac(ledger_id, entry, wrong, packet))
+            for request in requests:
                 try:
                     await client.services.pool.call(bookie, request)
                 except BuckramError as error:
