@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit.bookie_kit import Kit, add, memory_metadata, running, seen, until
+from tests.unit.test_bookie_births import A, B, forget, make, named
 
 from buckram.bookie import brake, witness
 from buckram.core.history import encode_history, encode_word, parse_memory, parse_statement
@@ -164,6 +165,36 @@ async def test_a_ledger_that_only_the_lost_history_knew_is_not_fenced(tmp_path: 
         tree.put_back(newest)
         await trusted(kit)
         assert await write(kit, 2, 0) is Code.OK
+
+
+async def test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_was(tmp_path: Path) -> None:
+    tree = MemoryTree()
+    async with bookie(tmp_path, tree, admission="known", admission_timeout_s=0.2) as kit:
+        me = kit.bookie.witness
+        assert me is not None
+        await make(kit, A)
+        assert await write(kit, 5, 0) is Code.OK
+        await told(kit)
+        await forget(kit, accepted=False)
+        await make(kit, B)
+        stranger = await named(kit, B)
+        assert (await stranger.call(add(5, 0))).code in (Code.TOO_MANY_REQUESTS, Code.READ_ONLY)
+        await suspect(kit, "ledger 5 is another one")
+        looks = me._looks
+        await until(lambda: me._looks > looks + 5)
+        assert me.suspect, "looking again does not make it right"
+    async with bookie(tmp_path, tree, admission="known") as kit:
+        await suspect(kit, "ledger 5 is another one")
+        await forget(kit, accepted=False)
+        await make(kit, A)
+        await trusted(kit)
+        await seen(kit.metadata, writable=["b1"])
+        assert await write(kit, 5, 1) is Code.OK
+        await told(kit)
+    async with bookie(tmp_path, tree) as kit:
+        await trusted(kit)
+        assert kit.bookie.witness is not None
+        assert kit.bookie.witness.memory.contradiction is None, "what is over is forgotten on disk, too"
 
 
 async def test_a_bookie_that_starts_at_a_store_that_went_back_serves_reads(tmp_path: Path) -> None:

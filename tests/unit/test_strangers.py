@@ -15,7 +15,8 @@ from tests.unit.scripted_bookie import eventually
 from buckram.client.client import Client, connect
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.identity import IDENTITY_PROPERTY
-from buckram.errors import BuckramError, NotEnoughBookies, ReadFailed, RecoveryFailed
+from buckram.core.messages import GetBookieInfo
+from buckram.errors import BuckramError, NotEnoughBookies, ReadFailed, RecoveryFailed, StoreWentBack
 from buckram.metadata.memory import MemoryTree
 from buckram.metadata.store import TreeStore
 from buckram.types import BookieInfo, LedgerState
@@ -220,6 +221,21 @@ async def test_a_reborn_bookie_is_refused_before_the_list_arrives(ours: Ours) ->
         with pytest.raises(RecoveryFailed):
             await client.recover(ledger)
         assert kit.store.highest_ledger == -1
+
+
+async def test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed(ours: Ours) -> None:
+    """Some other client told them; this one looks at an older copy."""
+    client = ours.client
+    ledger = await ten_entries(client, "1/1/1")
+    (member,) = (await client.metadata(ledger)).last_fragment.ensemble
+    name = next(name for name in ours.kits if name != member)
+    witness = ours.kits[name].bookie.witness
+    assert witness is not None
+    witness.heard(5)
+    await client.services.pool.call(name, GetBookieInfo())  # the first word on a new connection
+    for attempt in (client.metadata(ledger), client.create(ensemble="1/1/1"), client.recover(ledger)):
+        with pytest.raises(StoreWentBack, match="epoch is 1, and 5 was seen by bookies"):
+            await attempt
 
 
 async def test_bookies_that_do_not_say_who_they_are_serve_until_the_cluster_requires_it(ours: Ours) -> None:

@@ -260,4 +260,16 @@ MUTANTS = (
                 "Code.UNAUTHORIZED")),
         ("tests/unit/test_bookie_wrong_keys.py::test_while_nobody_can_tell_the_right_key_is_told_to_come_later",),
     ),
+    TestMutant(
+        "admission-unsynced", "absence is believed without a sync",
+        edited(("buckram.bookie.admission:Admission._look", "await self._metadata.sync()", "pass")),
+        ("tests/unit/test_bookie_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[0]",
+         "tests/unit/test_bookie_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]"),
+    ),
+    TestMutant(
+        "admission-one-look", "absence is looked at only once",
+        edited(("buckram.bookie.admission:Admission._look", "absent += found is None",
+                "absent += LOOKS * (found is None)")),
+        ("tests/unit/test_bookie_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",),
+    ),
 )

@@ -8,6 +8,9 @@ _ADMISSION = "buckram.bookie.admission:Admission._require_trust"
 _WITNESS = "tests/unit/test_bookie_witness.py::"
 _CORE = "tests/core/test_history.py::test_a_store_that_went_back"
 _FILE = "tests/unit/test_sqlite_replaced.py::"
+_CLIENT = "tests/contracts/test_backup.py::"
+_IDS = "tests/contracts/test_metadata_store.py::"
+_KNOWN_AGAIN = "test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_was"
 
 MUTANTS = (
     TestMutant(
@@ -99,5 +102,46 @@ MUTANTS = (
          _FILE + "test_an_older_copy_in_the_place_of_the_file_is_noticed_before_anything_is_written",
          _FILE + "test_an_idle_store_notices_within_seconds_and_its_session_is_lost"),
         slow=True,
+    ),
+    TestMutant(
+        "history-epoch-of-bookies-ignored", "a client goes on with a store that is behind what its bookies have seen",
+        edited(("buckram.client.past:Past._judge", "if now.epoch < self.epoch:", "if False:")),
+        (_CLIENT + "test_a_client_refuses_a_store_behind_what_bookies_saw[memory]",),
+    ),
+    TestMutant(
+        "history-epoch-of-bookies-unheard", "a client does not hear which epoch its bookies have seen",
+        edited(("buckram.client.identities:Identities.met", "self.past.heard(identity.epoch)", "pass")),
+        ("tests/unit/test_strangers.py::test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed",),
+    ),
+    TestMutant(
+        "history-contradiction-for-good", "what contradicted the store counts also when the right one is back",
+        edited(("buckram.bookie.witness:Witness._check_contradiction", "contradiction=None", "contradiction=told")),
+        (_WITNESS + _KNOWN_AGAIN,),
+        slow=True,
+    ),
+    TestMutant(
+        "history-contradiction-forgotten", "the next look takes a contradiction back, whatever the store says",
+        edited(("buckram.bookie.witness:Witness._check_contradiction",
+                "told is None or await self._birth_in_store(told.ledger_id) != told.birth", "told is None")),
+        (_WITNESS + _KNOWN_AGAIN,),
+    ),
+    TestMutant(
+        "used-ids-forgotten", "an id that was chosen is not written down as used",
+        edited(("buckram.metadata.used_ids:with_used", "place = ledger_id % BUCKET",
+                'return b""\n    place = ledger_id % BUCKET')),
+        (_IDS + "test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted[memory]",
+         _IDS + "test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted[sqlite]",
+         _IDS + "test_ids_chosen_by_hand_are_never_given[memory]"),
+    ),
+    TestMutant(
+        "used-ids-given", "the counter gives ids that somebody chose",
+        edited(("buckram.metadata.ledger_tree:FolderTree._unused",
+                "left += [one for one in mine if not is_used(used, one)] if used else mine", "left += mine")),
+        (_IDS + "test_ids_chosen_by_hand_are_never_given[memory]",),
+    ),
+    TestMutant(
+        "used-ids-taken-again", "an id that was used can be chosen again",
+        edited(("buckram.metadata.ledger_tree:FolderTree._marking", "if is_used(intervals, ledger_id):", "if False:")),
+        (_IDS + "test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted[memory]",),
     ),
 )

@@ -11,6 +11,7 @@ AGAIN = f"{IDENTITY}::test_what_waits_for_a_bookie_does_not_go_to_one_that_was_b
 MET = f"{IDENTITY}::test_what_waits_is_for_who_answered_last_where_no_registration_names_one"
 WAITING = "tests/unit/test_net_pool_waiting.py"
 MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
+GONE = f"{IDENTITY}::test_an_open_connection_of_who_is_no_longer_there_acknowledges_nothing"
 
 MUTANTS = (
     TestMutant("pool-other-forgotten", "the end of a connection that was left drops the one that took its place",
@@ -35,4 +36,7 @@ MUTANTS = (
                edited((f"{POOL}.call", "connection.check_incarnation(meant)", "pass")), (AGAIN,)),
     TestMutant("pool-met-forgotten", "who answered last is forgotten with the connection",
                edited((f"{SLOT}.meant", " or self._met", "")), (MET,)),
+    TestMutant("pool-unregistered-stays", "a connection is kept when its id no longer resolves",
+               edited((f"{SLOT}._examined", "if address is None:", "if address is None:\n        return connection\n"
+                                                                  "    if False:")), (GONE,)),
 )

@@ -93,4 +93,20 @@ MUTANTS = (
         )),
         ("tests/unit/test_writer_modes.py::test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer",),
     ),
+    TestMutant(
+        "change-doubt-is-done", "an ensemble change in doubt is taken for done",
+        edited((
+            "buckram.client.metadata_cell:MetadataCell.update",
+            "            stale = True\n            if loop.time() + delay >= deadline:",
+            ("            if wanted is not None:\n"
+             "                self._current = Versioned(wanted, base.version)\n"
+             "                return wanted\n"
+             "            if loop.time() + delay >= deadline:"),
+        ), (
+            "buckram.client.metadata_cell:MetadataCell.update",
+            "delay, stale = _RETRY_MIN_S, False",
+            "delay, stale, wanted = _RETRY_MIN_S, False, None",
+        )),
+        ("tests/unit/test_writer_changes.py::test_lost_answers_neither_repeat_nor_lose_a_change",),
+    ),
 )
