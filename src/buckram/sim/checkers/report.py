@@ -9,7 +9,7 @@ INVARIANTS = tuple(
     [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in (*range(1, 20), 21)]
     + ["I1", "I2", "I3", "I7", "I8", "I9", "I27"]
     + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10)] + [f"L{n}" for n in range(1, 15)]
-    + ["I16", "I18"]
+    + ["I14", "I16", "I18"]
 )
 """All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""
 
@@ -27,7 +27,7 @@ SITUATIONS = (
     "ledger table loaded at a start", "footer mended", "log with a torn end", "log behind its witness",
     "admission verdict FENCED", "a reborn bookie seen by a writer", "a doubt settled", "damaged superblock refused",
     "connection reached a stranger", "introduction refused", "a copy was collected before metadata named it",
-    "a wrong key gave way",
+    "a wrong key gave way", "a directory that went back was noticed",
 )
 
 

@@ -1,7 +1,10 @@
-"""The metadata store is an older one for a while, then the newest again: nothing may be lost by what is done then.
+"""What was copied earlier takes the place of what is: of the metadata store, or of one bookie's directory.
 
-Clients do not reach the older one. It is older than what every running bookie has said in its witness key, so each of
-them must leave it alone: no fence, no collection, no registration for what it does not know.
+The metadata store is an older one for a while, then the newest again: nothing may be lost by what is done then. Clients
+do not reach the older one. It is older than what every running bookie has said in its witness key, so each of them must
+leave it alone: no fence, no collection, no registration for what it does not know.
+
+A directory goes back for good, behind what the witness key says of it: its bookie must not deny what it has lost.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from buckram.sim.faults.registry import LEDGERS, register
+from buckram.core.history import parse_statement
+from buckram.sim.faults.registry import LEDGERS, crashes_only, register
 from buckram.sim.metadata import HOST
 
 if TYPE_CHECKING:
@@ -79,4 +83,53 @@ def _keep_away(f: Faults, kept_away: dict[str, None]) -> None:
             f.world.fabric.block(HOST, host)
 
 
+async def older_directory(f: Faults) -> None:
+    world, machine = f.world, f.machine()
+    if not machine.running or not machine.ready:
+        return
+    image = machine.device.snapshot()
+    told = [_position(f, machine)]
+    # The first change may be of a block that was already written, and is in the copy; the second is of a later one.
+    for _ in range(_STEPS):
+        await asyncio.sleep(_STEP_S)
+        if f.stage.over or not machine.running:
+            return
+        now = _position(f, machine)
+        if now is not None and now != told[-1]:
+            told.append(now)
+        if len(told) == 3:
+            break
+    first, last = told[0], told[-1]
+    if len(told) < 3 or first is None or last is None or first[:2] != last[:2] or last[2:] <= first[2:]:
+        return
+    world.judge.facts.bookie(machine.name).damaged = True
+    machine.away = True
+    world.crash(machine, power=False)
+    machine.device.restore(image)
+    machine.away = False
+    await f.restart(machine)
+    for _ in range(_STEPS):  # somebody else may be starting it
+        if _serves(machine):
+            break
+        await asyncio.sleep(_STEP_S)
+    store = machine.bookie.store if machine.bookie is not None and _serves(machine) else None
+    if store is not None:
+        world.report.check("I14", store.limbo, "{} serves an older directory as if it were whole", machine.name)
+        world.report.situation("a directory that went back was noticed")
+
+
+def _serves(machine: Machine) -> bool:
+    return machine.ready
+
+
+def _position(f: Faults, machine: Machine) -> tuple[str, int, int, int] | None:
+    """What the metadata store says of a bookie's directory: incarnation, starts, end of the log."""
+    for key, kept in f.world.metadata.snapshot().keys.items():
+        if key.endswith(f"/witness/{machine.name}"):
+            said = parse_statement(key, kept.value)
+            return said.incarnation, said.starts, said.seq, said.offset
+    return None
+
+
+register("older directory", 8, older_directory, damages=True, fits=crashes_only, lives=(LEDGERS,))
 register("metadata went back", 6, went_back, lives=(LEDGERS,))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from buckram.errors import MetadataError
 from buckram.sim import damage
-from buckram.sim.faults.registry import LEDGERS, register
+from buckram.sim.faults.registry import LEDGERS, crashes_only, register
 from buckram.sim.faults.stores import use_small_files
 from buckram.sim.metadata import HOST
 from buckram.sim.world import Died
@@ -130,12 +130,8 @@ def _can_do_without_one(plan: Plan) -> bool:
     return plan.bookies > plan.shape[0] and not plan.racks
 
 
-def _crashes_only(plan: Plan) -> bool:
-    return not plan.liar and not plan.racks and not plan.deferred
-
-
-register("flip table", 6, flip_table, damages=True, suit=_for_table, fits=_crashes_only, lives=(LEDGERS,))
+register("flip table", 6, flip_table, damages=True, suit=_for_table, fits=crashes_only, lives=(LEDGERS,))
 register("flip superblock", 2, flip_superblock, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
-register("look late", 12, look_late, fits=_crashes_only, lives=(LEDGERS,))
+register("look late", 12, look_late, fits=crashes_only, lives=(LEDGERS,))
 register("new disk", 14, new_disk, damages=True, fits=_can_do_without_one, lives=(LEDGERS,))
-register("doubt", 10, doubt, suit=_for_doubt, fits=_crashes_only, lives=(LEDGERS,))
+register("doubt", 10, doubt, suit=_for_doubt, fits=crashes_only, lives=(LEDGERS,))

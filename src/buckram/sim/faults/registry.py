@@ -24,6 +24,11 @@ def _as_it_is(plan: Plan) -> None:
     """The plan stays."""
 
 
+def crashes_only(plan: Plan) -> bool:
+    """Nobody lies, and no rule of racks or late syncs says that one bookie's loss may cost an entry."""
+    return not plan.liar and not plan.racks and not plan.deferred
+
+
 @dataclass(frozen=True, slots=True)
 class Story:
     """`fits` says whether a plan may get it, `suit` changes a plan that got it. `lives`: of ledgers, of streams."""
