@@ -25,7 +25,7 @@ MUTANTS = (
     TestMutant("connection-left-cuts", "a connection that is left ends although answers are due",
                edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")), (MOVED,)),
     TestMutant("pool-waiting-reversed", "what waited for a connection leaves in another order",
-               edited((f"{SLOT}.connected", "for send in waiting:", "for send in reversed(waiting):")),
+               edited((f"{SLOT}.connected", "for send, meant in waiting:", "for send, meant in reversed(waiting):")),
                (f"{WAITING}::test_what_waited_for_a_connection_leaves_in_its_order",)),
     TestMutant("pool-moved-is-no-loss", "a bookie that moved counts as the same process until its answers are all here",
                edited((f"{SLOT}._examined", "self.losses += 1", "pass")),

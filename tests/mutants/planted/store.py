@@ -139,8 +139,8 @@ MUTANTS = (
     TestMutant(
         "reborn-keeps-data", "another ledger under the id finds the entries of the one before",
         edited((
-            "buckram.bookie.store_ledgers:LedgerStates.reborn",
-            "self.bury(ledger_id)\n    slot = self._change(record)\n    record.epoch += 1",
+            "buckram.bookie.store_ledgers:LedgerStates._anew",
+            "self.bury(record.ledger_id)\n    slot = self._change(record)\n    record.epoch += 1",
             "slot = self._change(record)",
         )),
         ("tests/unit/test_store_births.py::test_what_an_older_ledger_left_in_sealed_files_is_dead",),

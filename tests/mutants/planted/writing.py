@@ -104,8 +104,8 @@ MUTANTS = (
              "            if loop.time() + delay >= deadline:"),
         ), (
             "buckram.client.metadata_cell:MetadataCell.update",
-            "delay, stale = _RETRY_MIN_S, False",
-            "delay, stale, wanted = _RETRY_MIN_S, False, None",
+            "delay, stale, conflicts = _RETRY_MIN_S, False, 0",
+            "delay, stale, conflicts, wanted = _RETRY_MIN_S, False, 0, None",
         )),
         ("tests/unit/test_writer_changes.py::test_lost_answers_neither_repeat_nor_lose_a_change",),
     ),
