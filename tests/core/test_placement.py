@@ -2,7 +2,8 @@ import random
 
 import pytest
 
-from buckram.core.placement import Candidate, RackRule, adheres, choose_ensemble, replace_members
+from buckram.core.placement import Candidate, RackRule, adheres, choose_ensemble, choose_with_absent, replace_members
+from buckram.core.quorum import Quorum
 from buckram.errors import InvalidArgument, NotEnoughBookies
 
 
@@ -91,3 +92,50 @@ def test_same_seed_same_choice_whatever_the_order() -> None:
     first = choose_ensemble(candidates, 5, 3, 2, random.Random(11))
     assert first == choose_ensemble(candidates[::-1], 5, 3, 2, random.Random(11))
     assert adheres(first, {c.bookie_id: c.rack or "" for c in candidates}, 3, RackRule(2))
+
+
+def test_absent_members_fill_up_an_ensemble() -> None:
+    for seed in range(20):
+        chosen = choose_with_absent(flat(2), [Candidate("away")], Quorum(3, 3, 2), random.Random(seed))
+        assert set(chosen.members) == {"b0", "b1", "away"}
+        assert [chosen.members[p] for p in chosen.absent] == ["away"]
+
+
+def test_the_first_of_those_away_is_preferred() -> None:
+    away = [Candidate("seen"), Candidate("long gone"), Candidate("b0")]
+    for seed in range(20):
+        chosen = choose_with_absent(flat(3), away, Quorum(4, 3, 2), random.Random(seed))
+        assert set(chosen.members) == {"b0", "b1", "b2", "seen"}
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (5, 3, 2), (4, 2, 1), (5, 5, 3), (4, 4, 2)])
+def test_never_more_than_the_spare_members_are_absent(shape: tuple[int, int, int]) -> None:
+    quorum = Quorum(*shape)
+    away = [Candidate(f"away{i}") for i in range(5)]
+    for missing in range(1, quorum.ensemble_size + 1):
+        live = flat(quorum.ensemble_size - missing)
+        if missing > quorum.write_quorum - quorum.ack_quorum:
+            with pytest.raises(NotEnoughBookies):
+                choose_with_absent(live, away, quorum, random.Random(1))
+            continue
+        chosen = choose_with_absent(live, away, quorum, random.Random(1))
+        assert len(chosen.absent) == missing
+        assert quorum.writable(chosen.absent)
+
+
+def test_with_an_enforced_rule_the_live_members_span_the_racks() -> None:
+    rule, quorum = RackRule(2, enforce=True), Quorum(3, 3, 2)
+    here, away = [Candidate("a", "/one"), Candidate("b", "/one")], [Candidate("c", "/two")]
+    with pytest.raises(NotEnoughBookies):
+        choose_with_absent(here, away, quorum, random.Random(1), rule=rule)
+    here[1] = Candidate("b", "/two")
+    assert choose_with_absent(here, away, quorum, random.Random(1), rule=rule).members
+    with pytest.raises(NotEnoughBookies):  # nobody knows where it is
+        choose_with_absent(here, [Candidate("c")], quorum, random.Random(1), rule=rule)
+
+
+def test_where_it_can_be_an_absent_member_is_in_another_rack() -> None:
+    here = [Candidate("a", "/one"), Candidate("b", "/one")]
+    away = [Candidate("c", "/one"), Candidate("d", "/two")]
+    for seed in range(10):
+        assert "d" in choose_with_absent(here, away, Quorum(3, 3, 2), random.Random(seed)).members

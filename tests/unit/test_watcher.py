@@ -13,6 +13,7 @@ from tests.unit.scripted_bookie import eventually
 
 from buckram.client.bookies import BookieChange, BookieWatcher
 from buckram.config import ClientConfig
+from buckram.core.quorum import Quorum
 from buckram.errors import MetadataUnavailable, NotEnoughBookies
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
@@ -148,7 +149,7 @@ async def test_choices_and_replacements() -> None:
         assert w.watcher.replace(("a", "c"), {1: "x"}) == {}
         assert w.watcher.replace(("a", "c"), {1: "c"}, exclude=["b", "d"]) == {}
         with pytest.raises(NotEnoughBookies) as error:
-            await w.watcher.choose_fresh(5, 3, 2)
+            await w.watcher.choose_fresh(Quorum(5, 3, 2))
         assert (error.value.needed, error.value.available) == (5, 4)
         await w.register("r", readonly=True)
         with pytest.raises(NotEnoughBookies):

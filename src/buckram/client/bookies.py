@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from buckram.config import ClientConfig
 from buckram.core.identity import says_who_it_is
-from buckram.core.placement import Candidate, RackRule, choose_ensemble, replace_members
+from buckram.core.placement import Candidate, Chosen, RackRule, choose_ensemble, choose_with_absent, replace_members
+from buckram.core.quorum import Quorum
 from buckram.errors import MetadataError, NotEnoughBookies
 from buckram.metadata.accused import convicted_bookies
 from buckram.net.tasks import TaskScope
@@ -215,15 +216,30 @@ class BookieWatcher:
             self._candidates(), ensemble_size, write_quorum, ack_quorum, self._rng, rule=self._rule, exclude=exclude
         )
 
-    async def choose_fresh(
-        self, ensemble_size: int, write_quorum: int, ack_quorum: int, exclude: Collection[BookieId] = ()
-    ) -> tuple[BookieId, ...]:
-        """As `choose`, but looks at the store once more before it says that there are not enough."""
+    async def choose_fresh(self, quorum: Quorum, *, degraded: bool = False) -> Chosen:
+        """As `choose`, but looks at the store once more before it says that there are not enough.
+
+        `degraded`: then up to Qw - Qa bookies may be members that are known (they have a cookie) and away (M11).
+        """
+        shape = quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum
         try:
-            return self.choose(ensemble_size, write_quorum, ack_quorum, exclude)
+            return Chosen(self.choose(*shape))
         except NotEnoughBookies:
             await self.refresh()
-            return self.choose(ensemble_size, write_quorum, ack_quorum, exclude)
+        try:
+            return Chosen(self.choose(*shape))
+        except NotEnoughBookies:
+            if not degraded or quorum.write_quorum == quorum.ack_quorum:
+                raise
+            known = await self._store.known_bookies()
+            return choose_with_absent(self._candidates(), self._away(known), quorum, self._rng, rule=self._rule)
+
+    def _away(self, known: Collection[BookieId]) -> list[Candidate]:
+        """Bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the others."""
+        there = self._bookies
+        away = sorted(b for b in known if b not in there.writable and b not in self._convicted)
+        away.sort(key=lambda b: 0 if b in there.readonly else 1 if b in self._known else 2)
+        return [Candidate(b, self.racks.get(b)) for b in away]
 
     def replace(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.create import choose_members, register
 from buckram.client.delete import delete_ledger
 from buckram.client.identities import Identities
 from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
@@ -29,16 +30,13 @@ from buckram.errors import (
     ForkedClient,
     HandleClosed,
     InvalidArgument,
-    LedgerExists,
-    MetadataUnavailable,
-    NotEnoughBookies,
 )
 from buckram.metadata.uri import default_uri, open_store
 from buckram.net.introductions import Introductions
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
 from buckram.seams import MetadataStore, Runtime
-from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, LedgerMetadata
 
 if TYPE_CHECKING:
     from buckram.streams.namespace import Namespace
@@ -142,12 +140,15 @@ class Client:
         ledger_id: LedgerId | None = None,
         explicit_ids: bool = False,
         deferred_sync: bool = False,
+        degraded: bool = True,
     ) -> Opening[Writer]:
         """A new ledger and its writer: `await client.create()` or `async with client.create() as writer`.
 
-        `ensemble`: E, "E/Qw/Qa" or (E, Qw, Qa); write_quorum and ack_quorum override. Never silently fewer bookies:
-        NotEnoughBookies. `digest`: crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists
-        for one that is taken. `deferred_sync`: acknowledged before the sync, durable after `writer.force()`.
+        `ensemble`: E, "E/Qw/Qa" or (E, Qw, Qa); write_quorum and ack_quorum override. NotEnoughBookies. With `degraded`
+        up to Qw - Qa known bookies that are away may be members, as long as every write set has Qa live ones: entries
+        get fewer copies until they return, `writer.degraded` says so. False: never; nor with deferred sync. `digest`:
+        crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists for one that is taken.
+        `deferred_sync`: acknowledged before the sync, durable after `writer.force()`.
         """
         quorum = Quorum.parse(ensemble)
         if write_quorum is not None or ack_quorum is not None:
@@ -164,41 +165,25 @@ class Client:
         async def start() -> Writer:
             self._guard()
             services = self.services
-            try:
-                members = await services.bookies.choose_fresh(
-                    quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum
-                )
-            except NotEnoughBookies as error:
-                await services.identities.past.explain(error)
-                raise
+            # Under deferred sync no change brings a member back, and a force waits for all of them.
+            found = await choose_members(services, quorum, degraded=degraded and not deferred_sync)
             record = created(
-                quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum, members,
+                quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum, found.members,
                 digest_type=kind, password=secret, custom_metadata=custom,
                 creation_time_ms=services.runtime.clock.wall_us() // 1000,
                 creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
                 birth=services.runtime.rng.getrandbits(8 * BIRTH_SIZE).to_bytes(BIRTH_SIZE, "big"),
             )  # fmt: skip
-            chosen, current = await self._register(ledger_id, record)
+            chosen, current = await register(services, ledger_id, record)
             self._guard()
             writer = Writer(
                 services, chosen, current, password=secret, explicit_ids=explicit_ids, deferred_sync=deferred_sync,
-                on_closed=self._forget,
+                absent=found.absent, on_closed=self._forget,
             )  # fmt: skip
             self._handles[id(writer)] = writer.abandon
             return writer
 
         return Opening(start)
-
-    async def _register(self, wanted: LedgerId | None, record: LedgerMetadata) -> tuple[LedgerId, Versioned]:
-        """Create the record under the wanted or a generated id. The creator token tells our own lost write apart."""
-        store = self.services.store
-        while True:
-            ledger_id = wanted if wanted is not None else await _patiently(store.allocate_ledger_id)
-            try:
-                return ledger_id, await _patiently(lambda: store.create_ledger(ledger_id, record))  # noqa: B023
-            except LedgerExists:
-                if wanted is not None:
-                    raise
 
     # -- reading, ending, mending -------------------------------------------------------------------------
 
@@ -365,17 +350,3 @@ def _custom(custom: Mapping[str, bytes | str] | None) -> dict[str, bytes]:
             raise InvalidArgument(f"custom metadata {key!r}: {value!r}: keys are str, values bytes or str")
         result[key] = value.encode() if isinstance(value, str) else value
     return result
-
-
-async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an idempotent request while the metadata store is away, for a while."""
-    loop = asyncio.get_running_loop()
-    deadline, delay = loop.time() + _PATIENCE_S, _RETRY_MIN_S
-    while True:
-        try:
-            return await attempt()
-        except MetadataUnavailable:
-            if loop.time() + delay >= deadline:
-                raise
-        await asyncio.sleep(delay)
-        delay = min(delay * 2, _RETRY_MAX_S)

@@ -77,7 +77,12 @@ class EnsembleChange:
         self.degraded = ""
         """Why fewer bookies than Qw get the entries; empty when all is well."""
         self.changes = 0
+        # They hold nothing of this ledger, so it is no matter whether they come back with what they had.
+        self._awaited = dict.fromkeys(window.absent.values())
         self._remember_incarnations()
+        if window.absent:
+            self._last_error = "it was away when the ledger was made"
+            self._after_resume("")
 
     def position_failed(self, slot: int, error: BuckramError) -> bool:
         """An add or an answer failed there; True unless it is stale. Merged into a change that is running."""
@@ -275,6 +280,7 @@ class EnsembleChange:
         if positions and not cell.in_doubt:
             for position in positions:
                 self._watcher.report_ok(window.absent[position])
+                self._awaited.pop(window.absent[position], None)
             sends = window.readmit(positions)
             self._after_resume("")
             self._send(sends)
@@ -298,4 +304,6 @@ class EnsembleChange:
     def _remember_incarnations(self) -> None:
         """What each member was when it joined; one that told nothing then is held to the first thing it tells."""
         known = self._incarnations
-        self._incarnations = {b: known.get(b) or self._watcher.incarnation(b) for b in self._window.ensemble}
+        self._incarnations = {
+            b: known.get(b) or self._watcher.incarnation(b) for b in self._window.ensemble if b not in self._awaited
+        }

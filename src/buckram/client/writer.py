@@ -7,7 +7,7 @@ LAC of that moment (outbox). Per entry there is no task, lock or timer, and a fu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -60,6 +60,7 @@ class Writer:
         password: bytes,
         explicit_ids: bool = False,
         deferred_sync: bool = False,
+        absent: Collection[int] = (),
         on_closed: Callable[[Writer], None] | None = None,
     ) -> None:
         metadata, config, pool = current.metadata, services.config, services.pool
@@ -76,6 +77,7 @@ class Writer:
         self._window = window = AppendWindow(
             ledger_id, quorum, metadata.last_fragment.ensemble, deferred_sync=deferred_sync, explicit_ids=explicit_ids,
             domains=services.bookies.racks, min_domains=services.bookies.enforced_racks,
+            absent=absent,
         )  # fmt: skip
         self._scope = TaskScope(f"writer {ledger_id}", self._broken)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)

@@ -12,7 +12,7 @@ sent under, so one that belongs to an earlier assignment (A-B-A included) is rec
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from buckram.core.quorum import Quorum, domains_needed, spans_domains
 from buckram.core.runs import Run, Send
@@ -27,7 +27,7 @@ class AppendWindow:
 
     `ensemble` must always be the ensemble that durable metadata records for the next entry (S4).
     `domains` maps bookies to fault domains; with `min_domains` > 0 an entry counts as acknowledged only when its
-    present members that acknowledged it span that many (M5).
+    present members that acknowledged it span that many (M5). `absent`: positions whose bookie is away from the start.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class AppendWindow:
         explicit_ids: bool = False,
         domains: Mapping[BookieId, str] | None = None,
         min_domains: int = 0,
+        absent: Collection[int] = (),
     ) -> None:
         size = quorum.ensemble_size
         self.ledger_id, self.quorum = ledger_id, quorum
@@ -56,7 +57,8 @@ class AppendWindow:
         self.pending_entries = 0
         self.changing = False
         self.closed = False
-        self.absent: dict[int, BookieId] = {}
+        check(quorum.writable(absent), "M11", f"{len(absent)} of {quorum} members are away, some write set lacks Qa")
+        self.absent: dict[int, BookieId] = {position: self.ensemble[position] for position in absent}
         """Positions whose bookie failed and is not written to, with that bookie."""
         self.slots = list(range(size))
         self._size, self._qa, self._mirrored = size, quorum.ack_quorum, quorum.mirrored

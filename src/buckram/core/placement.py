@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Protocol
 
+from buckram.core.quorum import Quorum, domains_needed, spans_domains
 from buckram.errors import InvalidArgument, NotEnoughBookies
 from buckram.types import BookieId
 
 DEFAULT_RACK = "/default-rack"
 _SEARCH_STEPS = 20_000
+_TRIES = 200
+"""So many choices of absent members are looked at."""
 
 
 class Chooser(Protocol):
@@ -87,6 +90,48 @@ def choose_ensemble(
         f"{len(usable)} bookies are usable but cannot span {wanted} racks in every {write_quorum} neighbours: "
         "start bookies in another rack or do not enforce the rule",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A new ensemble, and the positions of those members that are away."""
+
+    members: tuple[BookieId, ...]
+    absent: tuple[int, ...] = ()
+
+
+def choose_with_absent(
+    candidates: Sequence[Candidate],
+    away: Sequence[Candidate],
+    quorum: Quorum,
+    rng: Chooser,
+    *,
+    rule: RackRule = RackRule(),
+) -> Chosen:
+    """A new ensemble where there are too few live bookies: all of those, and of `away` as many as are missing (M11).
+
+    Never more than Qw - Qa, so that every write set has Qa live members; with an enforced rule these span its racks,
+    too, or nothing could be acknowledged. Earlier ones in `away` are preferred. NotEnoughBookies.
+    """
+    size = quorum.ensemble_size
+    live = [c for c in _shuffled(candidates, rng) if _located(c, rule)]
+    known = [c for c in away if _located(c, rule) and all(c.bookie_id != other.bookie_id for other in live)]
+    missing = size - len(live)
+    if not 0 < missing <= min(quorum.write_quorum - quorum.ack_quorum, len(known)):
+        raise NotEnoughBookies(size, len(live))
+    racks = {c.bookie_id: c.rack for c in live if c.rack is not None}
+    needed = domains_needed(quorum.write_quorum, rule.min_racks) if rule.enforce else 0
+    for level in _levels(rule.racks_needed(quorum.write_quorum), rule):
+        for absentees in islice(combinations(known, missing), _TRIES):
+            found = _Search([*live, *absentees], [None] * size, quorum.write_quorum, level).fill(list(range(size)))
+            if found is None:
+                continue
+            members = tuple(found[seat] for seat in range(size))
+            absent = tuple(seat for seat, member in enumerate(members) if any(member == a.bookie_id for a in absentees))
+            writers = [[members[p] for p in window if p not in absent] for window in quorum.windows()]
+            if quorum.writable(absent) and all(spans_domains(there, racks, needed) for there in writers):
+                return Chosen(members, absent)
+    raise NotEnoughBookies(size, len(live))
 
 
 def replace_members(

@@ -12,11 +12,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from buckram.client.create import fitting
 from buckram.client.delete import delete_ledger
 from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import StreamName, owner_mark
 from buckram.core.stream_policy import Policy
-from buckram.errors import BuckramError, MalformedRecord, MetadataUnavailable, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.errors import (
+    BuckramError,
+    MalformedRecord,
+    MetadataUnavailable,
+    NoSuchKey,
+    NoSuchLedger,
+    NotEnoughBookies,
+    VersionConflict,
+)
 from buckram.seams import Create, Delete
 from buckram.streams.metadata import Patience, StreamStore, patiently
 from buckram.types import LedgerId
@@ -72,9 +81,11 @@ async def make_ledger(
             ensemble=policy.ensemble, digest=policy.digest, ledger_id=ledger,
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )  # fmt: skip
-    except BuckramError:
+    except BuckramError as error:
         with suppress(BuckramError):  # else it is the janitor's work; the reason of the failure is worth more
             await discard(client, streams, uid, intent)
+        if isinstance(error, NotEnoughBookies) and 0 < error.available < error.needed:
+            raise NotEnoughBookies(error.needed, error.available, _smaller(name, policy, error)) from error
         raise
     try:
         seen = await patiently(lambda: read_intent(streams, uid, ledger))
@@ -88,6 +99,11 @@ async def make_ledger(
         await writer.abandon()
         raise
     return writer, intent
+
+
+def _smaller(name: StreamName, policy: Policy, error: NotEnoughBookies) -> str:
+    fits = fitting(error.available, policy.quorum)
+    return f"{error}: `buckram namespace set {name.namespace} --set ensemble={fits}` for the streams of this namespace"
 
 
 def listing(streams: StreamStore, uid: str, intent: Intent) -> Delete:

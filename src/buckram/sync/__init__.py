@@ -79,6 +79,7 @@ class Client:
         ledger_id: LedgerId | None = None,
         explicit_ids: bool = False,
         deferred_sync: bool = False,
+        degraded: bool = True,
     ) -> Writer:
         """A new ledger and its writer; arguments as in buckram.Client.create."""
 
@@ -86,7 +87,7 @@ class Client:
             writer = await self._client.create(
                 ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest, password=password,
                 custom_metadata=custom_metadata, ledger_id=ledger_id, explicit_ids=explicit_ids,
-                deferred_sync=deferred_sync,
+                deferred_sync=deferred_sync, degraded=degraded,
             )  # fmt: skip
             return writer, TaskScope(f"sync writer {writer.ledger_id}")
 
