@@ -251,9 +251,12 @@ async def test_a_roll_goes_on_with_one_of_three_bookies_away(three_bookies: Clus
         await w.append(b"2")
         assert w.roll_trouble == ""
         await three_bookies.restart(0)
-        async with asyncio.timeout(20):
-            while w.degraded:
-                await asyncio.sleep(0.01)
+
+
+        async def whole() -> bool:
+            return not w.degraded
+
+        await eventually(whole, 20.0)
     assert len(await values(ns)) == 2
 
 

@@ -36,6 +36,24 @@ MUTANTS = (
         ("tests/unit/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
     ),
     TestMutant(
+        "change-awaited", "a member that was away from the start is held to what it was before",
+        edited((
+            "buckram.client.ensemble_change:EnsembleChange._remember_incarnations",
+            " if b not in self._awaited",
+            "",
+        )),
+        ("tests/unit/test_create_with_absent.py::test_an_absent_member_may_come_back_empty",),
+    ),
+    TestMutant(
+        "create-prefers-absent", "a bookie that is gone for longer comes before one that was seen lately",
+        edited((
+            "buckram.client.bookies:BookieWatcher._away",
+            "1 if b in self._known else 2",
+            "2 if b in self._known else 1",
+        )),
+        ("tests/unit/test_create_with_absent.py::test_the_bookie_that_was_seen_lately_is_preferred",),
+    ),
+    TestMutant(
         "change-state", "a record in recovery does not end the writer",
         edited((
             "buckram.client.ensemble_change:EnsembleChange._check_open",

@@ -16,6 +16,7 @@ from buckram.core.append import AppendWindow
 from buckram.core.placement import RackRule
 from buckram.errors import LedgerFenced, MetadataUnavailable, VersionConflict
 from buckram.sim.mutants.base import Mutant, nothing, plant
+from buckram.sim.mutants.edits import edited
 from buckram.sim.plan import Plan
 from buckram.types import LedgerState, Versioned
 
@@ -205,6 +206,16 @@ MUTANTS = [
     Mutant("ack-quorum-minus-one", "S4, M4", "one acknowledgement fewer than Qa is enough",
            plant((AppendWindow, "__init__", lambda self, *a, **k: _fewer(self, *a, **k))),
            ("D1",), lambda plan: plan.shape[2] > 1),
+    Mutant("absent-member-counts", "M11, S4", "a member that was away from the start counts as if it had all",
+           edited(("buckram.core.append:AppendWindow.__init__", "self._marks = [NO_ENTRY] * size",
+                   "self._marks = [2**62 if p in absent else NO_ENTRY for p in range(size)]")),
+           ("away-at-birth",), lambda plan: "away at birth" in plan.faults),
+    Mutant("too-many-away", "M11", "a ledger is made with more members away than its quorums can do without",
+           edited(("buckram.core.placement:choose_with_absent",
+                   "min(quorum.write_quorum - quorum.ack_quorum, len(known))", "len(known)"),
+                  ("buckram.core.placement:choose_with_absent", "quorum.writable(absent) and ", ""),
+                  ("buckram.core.append:AppendWindow.__init__", 'check(quorum.writable(absent), "M11", ', 'str(')),
+           ("two-away-at-birth",), lambda plan: "away at birth" in plan.faults),
     Mutant("lost-completion", "S20, L3", "appends that fail are never told",
            plant((Completions, "fail", nothing)), ("D9",), _failing),
     Mutant("close-at-pushed", "S5, S9", "close seals everything sent, acknowledged or not",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from buckram.sim.checkers.report import Violation
 from buckram.sim.cluster import report_broken_invariants
 from buckram.sim.loop import Stuck
-from buckram.sim.scenarios import absence, directed, identity, more, strangers
+from buckram.sim.scenarios import absence, absent, directed, identity, more, strangers
 from buckram.sim.scenarios.script import ScenarioFailed, Script, quiet_plan
 from buckram.sim.spies import watch_stores
 from buckram.sim.world import Died, World
@@ -67,6 +67,8 @@ SCENARIOS: dict[str, Scenario] = {
     "unrepaired": Scenario(absence.unrepaired, (3, 3, 2)),
     "rotten": Scenario(absence.rotten, (2, 2, 2)),
     "slow-copies": Scenario(absence.slow_copies, (3, 3, 2)),
+    "away-at-birth": Scenario(absent.away_at_birth, (3, 3, 2)),
+    "two-away-at-birth": Scenario(absent.two_away_at_birth, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
     "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
     "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),

@@ -130,16 +130,17 @@ class Script:
         wanted = tuple(f"b{n}" for n in range(1, self.plan.shape[0] + 1))
 
         async def create() -> Writer:
-            for _ in range(5000):
+            for _ in range(5000 if order else 0):
                 chosen = client.services.bookies.choose(*self.plan.shape)
-                if chosen == wanted or not order:
+                if chosen == wanted:
+                    client.services.bookies.choose = lambda *args, **kwargs: wanted  # type: ignore[method-assign]
                     break
-            client.services.bookies.choose = lambda *args, **kwargs: chosen  # type: ignore[method-assign]
             return await client.create(
                 ensemble=self.plan.shape, digest=self.plan.digest, password=self.plan.password,
                 custom_metadata={"op": host}, **options)  # type: ignore[arg-type]  # explicit_ids, deferred_sync
 
         writer = await self.world.join(actor.process, create(), "create")
+        actor._look_at_members(writer)
         handle = self.judge.opened_writer(host, writer.ledger_id, explicit=bool(options.get("explicit_ids")),
                                           deferred=bool(options.get("deferred_sync")))
         self.stage.ledgers.append(writer.ledger_id)

@@ -45,6 +45,7 @@ class WriterActor(Actor):
             self.note(f"create failed: {describe(error)}")
             return
         self.note(f"created ledger {writer.ledger_id} on {writer.metadata.last_fragment.ensemble}")
+        self._look_at_members(writer)
         racks = plan.racks
         handle = self.judge.opened_writer(
             self.host, writer.ledger_id, explicit=plan.explicit, deferred=plan.deferred, racks=racks)
@@ -56,6 +57,22 @@ class WriterActor(Actor):
             self._look(writer, handle)
             await self.nap(min(plan.busy_s, PACE * plan.busy_s / max(1, plan.entries)))
         await self._finish(writer, handle)
+
+    def _look_at_members(self, writer: Writer) -> None:
+        """M11: who is away at the beginning."""
+        metadata, absent = writer.metadata, writer._window.absent
+        if not absent:
+            return
+        self.world.report.situation("a ledger made with a member away")
+        quorum, ensemble = writer._window.quorum, metadata.last_fragment.ensemble
+        there = [[ensemble[p] for p in window if p not in absent] for window in quorum.windows()]
+        racks = [{self.judge.facts.bookie(b).rack for b in members} for members in there]
+        few = len(absent) <= quorum.write_quorum - quorum.ack_quorum
+        known = all(bookie in self.world.machines for bookie in absent.values())
+        spread = not self.plan.racks or all(len(found) >= self.plan.racks for found in racks)
+        self.world.report.check(
+            "M11", few and known and spread and all(len(members) >= quorum.ack_quorum for members in there),
+            "ledger {} begins with {} away, of each write set {} are there", writer.ledger_id, absent, there)
 
     def _ids(self, count: int) -> list[EntryId | None]:
         if not self.plan.explicit:
