@@ -18,9 +18,7 @@ from pathlib import Path
 import pytest
 from tests.unit.sqlite_kit import DEADLINE_S, FILE, opened
 
-from buckram.errors import (
-    NoSuchKey,
-)
+from buckram.errors import MetadataUnavailable, NoSuchKey
 from buckram.metadata.sqlite import SqliteKeys
 
 CHILD = """
@@ -233,3 +231,83 @@ await asyncio.sleep(1000)
                 os.kill(int(grandchild), 0)
             finally:
                 os.kill(int(grandchild), signal.SIGKILL)
+
+
+STOPPED = """
+import os, signal, sqlite3
+db = sqlite3.connect(path, isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+db.execute("UPDATE keys SET value=x'00' WHERE name='a'")
+print("inside", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+db.execute("COMMIT")
+print("done", flush=True)
+"""
+
+
+def stops(process: subprocess.Popen[str]) -> None:
+    """Wait until it has stopped itself."""
+    deadline = time.monotonic() + DEADLINE_S
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who holds a lock")
+async def test_a_process_that_was_stopped_inside_a_change_stops_no_reads_and_is_named(path: Path) -> None:
+    async with opened(path) as keys:
+        await keys.prepare()
+        await keys.create("/a", b"old")
+    keys = SqliteKeys(path, busy_timeout_s=1.0)
+    try:
+        with child(path, "stopped", STOPPED) as process:
+            assert await asyncio.to_thread(line, process) == "inside"
+            await asyncio.to_thread(stops, process)
+            change = asyncio.ensure_future(keys.create("/b", b""))
+            reads = 0
+            while not change.done():
+                began = time.monotonic()
+                assert (await keys.get("/a")).value == b"old"
+                assert time.monotonic() - began < 0.9, "a read waited for the change"
+                reads += 1
+            assert reads >= 3
+            with pytest.raises(MetadataUnavailable, match=f"kill -CONT {process.pid}.*kill -9 {process.pid}"):
+                await change
+            with pytest.raises(NoSuchKey):
+                await keys.get("/b")
+            # Let go in time: who waits gets through.
+            change = asyncio.ensure_future(keys.create("/b", b""))
+            process.send_signal(signal.SIGCONT)
+            assert await asyncio.to_thread(line, process) == "done"
+            assert await change == 0
+            assert (await keys.get("/a")).value == b"\0"
+    finally:
+        await keys.close()
+
+
+async def test_a_process_that_is_killed_inside_a_change_is_in_nobodys_way(path: Path) -> None:
+    async with opened(path) as keys:
+        await keys.prepare()
+        await keys.create("/a", b"old")
+        with child(path, "stopped", STOPPED) as process:
+            assert await asyncio.to_thread(line, process) == "inside"
+            await asyncio.to_thread(stops, process)
+            change = asyncio.ensure_future(keys.create("/b", b""))
+            process.kill()
+            assert await change == 0
+            assert (await keys.get("/a")).value == b"old"
+
+
+async def test_closing_does_not_wait_for_a_process_that_was_stopped(path: Path) -> None:
+    async with opened(path) as keys:
+        await keys.prepare()
+    keys = SqliteKeys(path, busy_timeout_s=30.0)
+    with child(path, "stopped", STOPPED) as process:
+        assert await asyncio.to_thread(line, process) == "inside"
+        await asyncio.to_thread(stops, process)
+        change = asyncio.ensure_future(keys.create("/b", b""))
+        assert await keys.children("/") == []
+        async with asyncio.timeout(DEADLINE_S):
+            await keys.close()
+        with pytest.raises(MetadataUnavailable, match="closed"):
+            await change

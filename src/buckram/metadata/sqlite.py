@@ -1,6 +1,8 @@
 """`SqliteKeys`: the embedded key store of one machine, used by several processes at once.
 
-All SQL runs in one worker thread per store; writes that wait together share one commit. Watches are noticed by
+All SQL runs in one worker thread per store; writes that wait together share one commit. A write that has to wait for
+another process is tried again and again, and reads go on in between: a process that was stopped in the middle of a
+change stands in the way of changes, not of reads. Watches are noticed by
 looking at the file every 50 ms while there are any, never by writing. The tree itself is sqlite_tree.
 """
 
@@ -19,7 +21,8 @@ from typing import TypeVar, cast
 
 from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
-from buckram.metadata.sqlite_tree import Place, SqliteTree, Token
+from buckram.metadata.sqlite_holder import advice
+from buckram.metadata.sqlite_tree import Busy, Place, SqliteTree, Token
 from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
 
 _POLL_S = 0.05
@@ -40,13 +43,15 @@ class _Job:
     run: Callable[[], object] | None = None
     ops: Sequence[KeyOp] | None = None
     result: object = None
+    due: float = 0.0
+    """When a write that waits for another process is given up."""
 
 
 class SqliteKeys:
     """A KeyStore: one session, begun with its first ephemeral key. Close it on the loop it was made on.
 
-    An operation that waits longer than `busy_timeout_s` for other processes raises MetadataUnavailable. After a fork
-    the child's copy refuses to work.
+    A change that waits longer than `busy_timeout_s` for other processes raises MetadataUnavailable, which names the one
+    that is in the way. After a fork the child's copy refuses to work.
     """
 
     def __init__(self, path: str | Path, *, busy_timeout_s: float = 5.0) -> None:
@@ -58,7 +63,8 @@ class SqliteKeys:
         self._lost: list[Notify] = []
         self._waiting = 0
         self._closing: asyncio.Future[object] | None = None
-        self._worker = _Worker(SqliteTree(self._path, busy_timeout_s), self._post, self._settle, self._notify)
+        tree = SqliteTree(self._path, busy_timeout_s)
+        self._worker = _Worker(tree, busy_timeout_s, self._post, self._settle, self._notify)
         self._thread = threading.Thread(target=self._worker.run, name=f"metadata {self._path.name}", daemon=True)
         self._thread.start()
 
@@ -166,11 +172,15 @@ class _Worker:
     def __init__(
         self,
         tree: SqliteTree,
+        patience_s: float,
         post: Callable[..., None],
         settle: Callable[[Sequence[_Job]], None],
         notify: Callable[[Notify | None], None],
     ) -> None:
         self.tree = tree
+        self._patience_s = patience_s
+        self._blocked: list[_Job] = []
+        """Writes that wait for another process, in their order."""
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._post = post
         self._settle = settle
@@ -187,36 +197,48 @@ class _Worker:
             while last is None:
                 batch = self._take()
                 last = next((job for job in batch if job.run is None and job.ops is None), None)
-                self._do(batch)
+                done = self._do(batch)
                 self._fire_touched()
-                if batch and last is None:
-                    self._post(self._settle, batch)
+                if done and last is None:
+                    self._post(self._settle, done)
                 self._poll()
             with contextlib.suppress(MetadataError):
                 self.tree.close()
         finally:
-            self._finish(batch)
+            last_ones = set(batch)
+            waiting = [job for job in self._blocked if job not in last_ones]
+            for job in self._blocked:
+                job.result = MetadataUnavailable("this metadata store was closed before it could be changed")
+            self._finish([*waiting, *batch])
 
     def _take(self) -> list[_Job]:
         """Everything that waits; nothing when it is time to poll."""
         batch: list[_Job] = []
         pause = self._pause()
         wait = None if pause is None else max(self._last_poll + pause - time.monotonic(), 0.0)
+        if self._blocked:
+            wait = 0.0
         with contextlib.suppress(queue.Empty):
             batch.append(self.jobs.get(timeout=wait))
             while len(batch) < _MAX_BATCH:
                 batch.append(self.jobs.get_nowait())
         return batch
 
-    def _do(self, batch: list[_Job]) -> None:
-        """Jobs in their order; neighbouring writes with one commit."""
+    def _do(self, batch: list[_Job]) -> list[_Job]:
+        """Jobs in their order; neighbouring writes with one commit. Returns those that are done: writes that wait for
+        another process are not, and are tried again with whatever comes next."""
+        waited = self._blocked
+        self._try_blocked()
         start = 0
         while start < len(batch):
             end = start
             while end < len(batch) and batch[end].ops is not None:
                 end += 1
             if end > start:
-                self._do_writes(batch[start:end])
+                if self._blocked:
+                    self._block(batch[start:end])
+                else:
+                    self._do_writes(batch[start:end])
                 start = end
                 continue
             job = batch[start]
@@ -225,10 +247,32 @@ class _Worker:
             except Exception as error:  # whatever it is, the caller hears of it
                 job.result = error
             start += 1
+        still = set(self._blocked)
+        return [job for job in [*waited, *batch] if job not in still]
+
+    def _block(self, writes: list[_Job]) -> None:
+        due = time.monotonic() + self._patience_s
+        for job in writes:
+            job.due = job.due or due
+        self._blocked = [*self._blocked, *writes]
+
+    def _try_blocked(self) -> None:
+        waiting, self._blocked = self._blocked, []
+        if waiting:
+            self._do_writes(waiting)
+        late = [job for job in self._blocked if job.due <= time.monotonic()]
+        if late:
+            why = advice(self.tree.path, self._patience_s)
+            for job in late:
+                job.result = MetadataUnavailable(why)
+            self._blocked = [job for job in self._blocked if job.result is None]
 
     def _do_writes(self, writes: list[_Job]) -> None:
         try:
             results: Sequence[object] = self.tree.write([job.ops or () for job in writes])
+        except Busy:
+            self._block(writes)
+            return
         except Exception as error:
             results = [error] * len(writes)
         for job, result in zip(writes, results, strict=True):

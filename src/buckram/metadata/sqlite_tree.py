@@ -28,6 +28,14 @@ from buckram.metadata.keys import split
 from buckram.metadata.session_lock import SessionLock
 from buckram.seams import CheckVersion, Create, KeyOp, KeyValue, SetValue
 
+TRY_S = 0.1
+"""How long one attempt to begin a change waits for other processes. In between there may be reads to do."""
+
+
+class Busy(MetadataUnavailable):
+    """Another process is changing the file: nothing was done, and can be tried again."""
+
+
 Place = tuple[str, str]
 """("value", key) or ("children", parent): what a watch can be set on."""
 Token = tuple[int, int] | None
@@ -50,6 +58,10 @@ class SqliteTree:
         self._data_version = -1
         self.touched: dict[Place, None] = {}
         self.session_lost = False
+
+    @property
+    def path(self) -> Path:
+        return self._path
 
     def prepare(self) -> None:
         """Create the file and its tables where they are missing."""
@@ -110,7 +122,7 @@ class SqliteTree:
             session = self._lock.session
             # Not being able to write now is no reason to keep the session: without its lock it is dead anyhow.
             with contextlib.suppress(MetadataError):
-                self._write_all(lambda: self._bury(session))
+                self._write_all(lambda: self._bury(session), self._busy_timeout_s)
             self._drop_session()
         self._disconnect()
 
@@ -220,17 +232,30 @@ class SqliteTree:
     # Writing
 
     def write(self, jobs: Sequence[Sequence[KeyOp]]) -> list[list[int] | BuckramError]:
-        """Each job is all or nothing by itself; one commit covers all. A failed commit raises: fate unknown."""
+        """Each job is all or nothing by itself; one commit covers all. A failed commit raises: fate unknown. Busy: not
+        begun."""
         results: list[list[int] | BuckramError] = []
         self._write_all(lambda: results.extend(self._run_job(ops) for ops in jobs))
         return results
 
-    def _write_all(self, body: Callable[[], None]) -> None:
+    def _begin(self, db: sqlite3.Connection, wait_s: float) -> None:
+        """What is left to do from here on is short, and waits for nobody."""
+        db.execute(f"PRAGMA busy_timeout={int(wait_s * 1000)}")
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                raise Busy(f"{self._path}: {error}") from error
+            raise
+        finally:
+            db.execute(f"PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}")
+
+    def _write_all(self, body: Callable[[], None], wait_s: float = TRY_S) -> None:
         with self._translated():
             self.check_file()
             db = self._open()
             dead: list[int] = []
-            db.execute("BEGIN IMMEDIATE")
+            self._begin(db, wait_s)
             try:
                 self._notice_lost_session()
                 dead = [session for session in self._foreign_sessions() if not self._is_live(session)]

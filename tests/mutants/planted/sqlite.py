@@ -8,6 +8,9 @@ WORKER, TREE = "buckram.metadata.sqlite:_Worker", "buckram.metadata.sqlite_tree:
 INTERLEAVED = (
     "tests/unit/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
+STOPPED = (
+    "tests/unit/test_sqlite_processes.py::test_a_process_that_was_stopped_inside_a_change_stops_no_reads_and_is_named",
+)
 
 MUTANTS = (
     TestMutant("sqlite-second-watch", "who watched before takes over the state that a later reader saw",
@@ -36,4 +39,10 @@ MUTANTS = (
     TestMutant("sqlite-first-hears", "of a commit that failed the first writer hears, the others take it for done",
                edited((f"{WORKER}._do_writes", "[error] * len(writes)", "[error] + [[0]] * (len(writes) - 1)")),
                INTERLEAVED),
+    TestMutant("sqlite-reads-behind-writes", "reads wait behind a change that waits for another process",
+               edited((f"{TREE}._begin", "PRAGMA busy_timeout={int(wait_s * 1000)}",
+                       "PRAGMA busy_timeout={int(self._busy_timeout_s * 1000)}")), STOPPED),
+    TestMutant("sqlite-nobody-named", "who waits in vain does not hear who is in the way",
+               edited(("buckram.metadata.sqlite_holder:held_by", "if found and found[0] > 0 else None",
+                       "if found and found[0] < 0 else None")), STOPPED),
 )
