@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from buckram import sync
 from buckram.cli import job as cli
+from buckram.core.conviction import Accused
 from buckram.core.entry import Digest, master_key
 from buckram.core.messages import Add
 from buckram.core.stream_batch import Record
@@ -24,6 +26,8 @@ from buckram.core.stream_names import StreamName
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs import compact, orphans, scrub
 from buckram.jobs.scrub import ScrubSettings
+from buckram.metadata.accused import read_accused
+from buckram.metadata.uri import open_store
 from buckram.streams.janitor import Janitor, JanitorSettings
 from buckram.streams.metadata import StreamStore
 from buckram.streams.orphans import find_orphans
@@ -53,12 +57,25 @@ def directory_of(running: ThreadedCluster, number: int) -> Path:
 
 
 def written(
-    client: sync.Client, entries: int, size: int, ensemble: str = "3/3/2", password: str = ""
+    client: sync.Client, entries: int, size: int, ensemble: str = "3/3/2", password: str = "", digest: str = "crc32c"
 ) -> int:  # fmt: skip
     rng = Random(entries)
-    with client.create(ensemble=ensemble, password=password) as writer:
+    with client.create(ensemble=ensemble, password=password, digest=digest) as writer:
         writer.append_many([rng.randbytes(size - len(MARK)) + MARK for _ in range(entries)])
         return writer.ledger_id
+
+
+def accused(own: ThreadedCluster) -> list[tuple[str, str, list[tuple[int, int]]]]:
+    """Who is accused of what: verdict, ledgers and entries."""
+
+    async def look() -> list[Accused]:
+        store = await open_store(own.uri)
+        try:
+            return await read_accused(store)
+        finally:
+            await store.close()
+
+    return [(one.bookie, one.verdict, [(e.ledger, e.entry) for e in one.evidence]) for one in asyncio.run(look())]
 
 
 def flip(directory: Path) -> None:
@@ -78,7 +95,7 @@ def flip(directory: Path) -> None:
 def test_a_flipped_byte_and_a_truncated_replica(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path
 ) -> None:
-    bad = written(client, 6500, 4000)
+    bad = written(client, 6500, 4000, digest="mac")
     written(client, 400, 1000, "3/2/2")
     flip(directory_of(own, 1))
     cut = written(client, 300, 4000, password="secret")
@@ -98,6 +115,7 @@ def test_a_flipped_byte_and_a_truncated_replica(
     assert flipped.repair == f"buckram ledger repair {bad}"
     assert truncated.repair == f'buckram ledger repair {cut} --password "$LEDGER_PASSWORD"'
     assert found.unknown == []
+    assert accused(own) == [(own.bookies[1], "suspect", [(bad, 0)])]
     rows = spark.read.parquet(str(tmp_path / "audits")).where(f"run = '{found.run}' and state != 'good'").collect()
     assert {(row["ledger"], row["bookie"]) for row in rows} == {(bad, own.bookies[1]), (cut, own.bookies[2])}
     for one in found.bad:

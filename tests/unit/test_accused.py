@@ -102,13 +102,27 @@ async def test_who_came_back_without_its_data_meanwhile_is_no_liar() -> None:
         assert await accused(cluster) == []
 
 
-async def test_damage_makes_nobody_a_liar() -> None:
-    async with readable(4, config=FAST) as (cluster, client):
+async def test_damage_under_a_mac_makes_a_suspect_and_no_liar() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
         ledger_id = await ledger(client)
-        victim = (await client.metadata(ledger_id)).last_fragment.ensemble[0]
-        cluster[victim].bad = set(range(6))
+        cluster["b1"].bad = {2, 3}
         await client.repair(ledger_id)
-        assert not any(one.convicted for one in await accused(cluster))
+        (one,) = await accused(cluster)
+        assert (one.bookie, one.verdict) == ("b1", "suspect")
+        assert [(e.deed, e.ledger, e.entry) for e in one.evidence] == [(Deed.DAMAGED, ledger_id, 2)]
+        await (await client.create(ensemble="3/3/2")).close()  # a suspect goes on
+        assert isinstance(cluster.store, TreeStore)
+        found = [problem.found for problem in (await examine(cluster.store)).problems]
+        assert any(one.startswith("bookie b1 is suspect: damaged: entry 2 ") for one in found)
+
+
+async def test_damage_that_any_bookie_could_have_made_is_not_held_against_it() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
+        async with client.create(ensemble="3/3/2", digest="crc32c") as writer:
+            await writer.append_many([b"payload"] * 6)
+        cluster["b1"].bad = {2, 3}
+        await client.repair(writer.ledger_id)
+        assert await accused(cluster) == []
 
 
 async def test_the_convicted_get_no_new_ensembles_until_they_are_pardoned() -> None:
@@ -148,6 +162,7 @@ async def test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicte
         assert {bookie: report.state for bookie, report in reports.items()} == {
             "b0": "good", "b1": "lied", "b2": "damaged"}
         assert f"of ledger {ledger_id}" in reports["b1"].lie
+        assert [reports[name].unfit for name in ("b0", "b2")] == [-1, 3]
         await client.repair(ledger_id)
         assert isinstance(cluster.store, TreeStore)
         found = [problem.found for problem in (await examine(cluster.store)).problems]

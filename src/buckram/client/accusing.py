@@ -10,7 +10,7 @@ import logging
 from contextlib import suppress
 
 from buckram.client.services import Services
-from buckram.core.conviction import Deed, Evidence, shown_for_another
+from buckram.core.conviction import UNFIT, Deed, Evidence, shown_for_another
 from buckram.core.entry import Digest
 from buckram.errors import MetadataError
 from buckram.metadata.accused import accuse
@@ -21,10 +21,12 @@ _PATIENCE_S = 1.0
 
 
 class Accuser:
-    """Of one ledger. `told` is what was seen so far, each deed of a bookie once."""
+    """Of one ledger. `told` is what was seen so far, each deed of a bookie once. `sealed`: by core/metadata.names_mac,
+    and then what does not fit its digest makes a suspect."""
 
-    def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest) -> None:
+    def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, *, sealed: bool) -> None:
         self._services, self._ledger_id, self._digest = services, ledger_id, digest
+        self._sealed = sealed
         self._told: dict[tuple[BookieId, Deed], Evidence] = {}
 
     def looked_at(self, bookie: BookieId, entry: EntryId | None, stored: bytes) -> None:
@@ -32,6 +34,8 @@ class Accuser:
         what = shown_for_another(self._digest, self._ledger_id, entry, stored)
         if what:
             self.saw(Deed.MIXED, bookie, -1 if entry is None else entry, what)
+        elif self._sealed:
+            self.saw(Deed.DAMAGED, bookie, -1 if entry is None else entry, UNFIT)
 
     def saw(self, deed: Deed, bookie: BookieId, entry: EntryId, detail: str) -> None:
         known = self._services.bookies.incarnation(bookie) or ""

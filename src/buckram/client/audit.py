@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from buckram.client.replicas import as_single, ask, one_from_files
 from buckram.config import NetConfig
-from buckram.core.answers import Answer, Negative, Positive, classify
+from buckram.core.answers import Answer, Negative, Positive, Unknown, classify
 from buckram.core.audit import NAMED, BlockSums, Piece, PieceReport
 from buckram.core.conviction import shown_for_another
 from buckram.core.entry import Digest
@@ -208,6 +208,8 @@ class _PieceCheck:
             if isinstance(reply, ReadReply) and reply.body is not None and not self._report.lie:
                 self._report.lie = shown_for_another(self._digest, piece.ledger, entry, reply.body)
                 self._report.lie_entry = entry
+            if isinstance(answer, Unknown) and answer.damaged and self._report.unfit < 0:
+                self._report.unfit = entry
             self._bad(entry, answer)
         await self._pace.take(sum(len(r.body) for r in replies if isinstance(r, ReadReply) and r.body is not None))
         return good

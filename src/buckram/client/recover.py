@@ -22,7 +22,7 @@ from buckram.client.services import Services
 from buckram.core.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add
 from buckram.core.answers import Answer, Positive, Unknown
 from buckram.core.entry import Digest, master_key
-from buckram.core.metadata import birth_of, in_recovery, recovered
+from buckram.core.metadata import birth_of, in_recovery, names_mac, recovered
 from buckram.core.promises import Promises
 from buckram.core.reading import Race, Strategy, span_of
 from buckram.core.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
@@ -130,7 +130,7 @@ class _Attempt:
         self._digest = digest
         self._key = key
         self._scope = TaskScope(f"recovery {ledger_id}")
-        self._accuser = Accuser(services, ledger_id, digest)
+        self._accuser = Accuser(services, ledger_id, digest, sealed=names_mac(metadata))
         self._reads = LedgerReads(services, ledger_id, digest, self._scope, refused=self._accuser.looked_at)
         self._progress = asyncio.Event()
         self._error: BaseException | None = None

@@ -25,7 +25,7 @@ from buckram.core.answers import Answer, Negative, Positive, Unknown, bookie_err
 from buckram.core.conviction import Deed
 from buckram.core.entry import Digest, master_key
 from buckram.core.messages import Add, ListEntries, ListEntriesReply, Read
-from buckram.core.metadata import fragment_end, fragment_index, member_replaced
+from buckram.core.metadata import fragment_end, fragment_index, member_replaced, names_mac
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
 from buckram.errors import (
@@ -115,7 +115,7 @@ class _Repair:
     ) -> None:
         self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
         self._scope, self._progress = scope, progress
-        self.accuser = Accuser(services, ledger_id, digest)
+        self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
         self._reads = LedgerReads(services, ledger_id, digest, scope, refused=self.accuser.looked_at)
         self._quorum = quorum_of(cell.metadata)
         self._checked = self._total = self._copied = self._copied_bytes = 0

@@ -78,6 +78,8 @@ class PieceReport:
     lie: str = ""
     """What the bookie gave that no accident makes (core/conviction), and `lie_entry` for which entry."""
     lie_entry: EntryId = -1
+    unfit: EntryId = -1
+    """The first entry that was read whose bytes do not fit its digest; -1: none."""
 
     @property
     def state(self) -> str:

@@ -16,6 +16,7 @@ from buckram.core.entry import Digest
 from buckram.errors import DigestMismatch, MalformedRecord
 from buckram.types import BookieId, DigestType, EntryId, LedgerId
 
+UNFIT = "its bytes do not fit the digest that only the writer can make: damage, or a lie"
 _KEPT = 10
 """So much evidence is kept; more of it says nothing more."""
 
@@ -112,4 +113,4 @@ def shown_for_another(digest: Digest, ledger: LedgerId, entry: EntryId | None, s
     return f"it was answered with the sealed entry {found.entry_id} of ledger {really}"
 
 
-__all__ = ["Accused", "Deed", "Evidence", "parse_accused", "shown_for_another"]
+__all__ = ["UNFIT", "Accused", "Deed", "Evidence", "parse_accused", "shown_for_another"]

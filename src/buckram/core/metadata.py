@@ -51,6 +51,12 @@ def birth_of(md: LedgerMetadata) -> bytes:
     return (_CTIME + (md.creation_time_ms & _MAX_ID).to_bytes(8, "big")).ljust(BIRTH_SIZE, b"\0")
 
 
+def names_mac(metadata: LedgerMetadata) -> bool:
+    """Whether the record says with which key entries are sealed, and no bookie knows it: what does not fit is not the
+    reader's mistake."""
+    return metadata.digest_type is DigestType.MAC and metadata.password is not None
+
+
 def is_certain(birth: bytes) -> bool:
     """Whether it was drawn at a creation. A time in its place may be that of two ledgers, and clocks are set."""
     return len(birth) == BIRTH_SIZE and birth != NO_BIRTH and not birth.startswith(_CTIME)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from buckram.client.audit import ReplicaAuditor, differing
 from buckram.core.audit import Piece, PieceReport, plan_pieces
-from buckram.core.conviction import Deed, Evidence
+from buckram.core.conviction import UNFIT, Deed, Evidence
 from buckram.core.identity import Peer
+from buckram.core.metadata import names_mac
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs.reports import RUN, Report, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread
@@ -237,9 +238,13 @@ def _row(run: str, found: PieceReport) -> Row:
         RUN: run, "ledger": piece.ledger, "bookie": piece.bookie, "first": piece.first, "last": piece.last,
         "position": piece.position, "entries": piece.entries, "good": found.good, "missing": found.missing,
         "damaged": found.damaged, "bytes": found.bytes, "state": found.state, "bad": found.bad,
-        "error": f"entry {found.lie_entry}: {found.lie}" if found.lie else found.error,
+        "error": f"entry {found.lie_entry}: {found.lie}" if found.lie else found.error or _unfit(found),
         "at": time.time(), "sums": sums,
     }  # fmt: skip
+
+
+def _unfit(found: PieceReport) -> str:
+    return "" if found.unfit < 0 else f"entry {found.unfit}: {UNFIT}"
 
 
 # -- what was found ---------------------------------------------------------------------------------------
@@ -273,7 +278,7 @@ def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
         found.bytes += sum(piece["bytes"] for piece in pieces)
         wrong = [piece for piece in pieces if piece["state"] != "good"]
         if wrong:
-            home.run(partial(_convict, rows=[piece for piece in wrong if piece["state"] == "lied"]))
+            home.run(partial(_accuse, rows=[piece for piece in wrong if piece["state"] in ("lied", "damaged")]))
             bad, unknown = _replicas(wrong, home.run(partial(_repair, ledger=wrong[0]["ledger"])))
             found.bad += bad
             found.unknown += unknown
@@ -304,13 +309,18 @@ async def _repair(client: Client, ledger: LedgerId) -> str:
     return f"buckram ledger repair {ledger}" + (' --password "$LEDGER_PASSWORD"' if secret else "")
 
 
-async def _convict(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write down who lied (F21)."""
+async def _accuse(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write down who lied, and who may have: what does not fit a MAC (F21)."""
     bookies, now = client.services.bookies, client.services.runtime.clock.wall_us()
+    wrong = [row for row in rows if row["error"]]
+    try:
+        sealed = bool(wrong) and names_mac(await client.metadata(wrong[0]["ledger"]))
+    except NoSuchLedger:
+        return  # deleted meanwhile
     found = [
-        Evidence(Deed.MIXED, row["bookie"], bookies.incarnation(row["bookie"]) or "", row["ledger"],
-                 (row["bad"] or [-1])[0], row["error"], now)
-        for row in rows
+        Evidence(Deed.MIXED if row["state"] == "lied" else Deed.DAMAGED, row["bookie"],
+                 bookies.incarnation(row["bookie"]) or "", row["ledger"], (row["bad"] or [-1])[0], row["error"], now)
+        for row in wrong if row["state"] == "lied" or sealed
     ]  # fmt: skip
     if found:
         await accuse(client.services.store, found)

@@ -41,4 +41,13 @@ MUTANTS = (
                edited((f"{REPAIR}._is_still_there", "self._services.bookies.incarnation(bookie) == incarnation",
                        "True")),
                (f"{ACCUSED}::test_who_came_back_without_its_data_meanwhile_is_no_liar",)),
+    TestMutant("damage-goes-unsaid", "who gives bytes that do not fit a MAC is no suspect",
+               edited(("buckram.client.accusing:Accuser.looked_at", "elif self._sealed:", "elif False:")),
+               (f"{ACCUSED}::test_damage_under_a_mac_makes_a_suspect_and_no_liar",)),
+    TestMutant("damage-is-always-suspect", "damage that any bookie could have made is held against it",
+               edited(("buckram.client.accusing:Accuser.looked_at", "elif self._sealed:", "else:")),
+               (f"{ACCUSED}::test_damage_that_any_bookie_could_have_made_is_not_held_against_it",)),
+    TestMutant("audit-damage-goes-unsaid", "an audit does not say which bytes did not fit their digest",
+               edited(("buckram.client.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
+               (f"{ACCUSED}::test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted",)),
 )
