@@ -90,6 +90,31 @@ def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, s
         spark.sql("DROP TABLE sunk")
 
 
+def test_a_table_that_could_never_be_used_is_refused_when_it_is_made(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str
+) -> None:
+    """Spark keeps a table's options to itself: it was made, and each use failed."""
+    with sync.connect(cluster.uri) as client, client.namespace().writer(stream_name(stream).stream) as writer:
+        writer.append(b"x")
+    options = f"metadata '{cluster.uri}', subscribe '{stream}'"
+    for made in (f"OPTIONS ({options})", f"TBLPROPERTIES ({options})", ""):
+        with pytest.raises(PySparkException, match="does not tell a Python data source the options of a table"):
+            spark.sql(f"CREATE TABLE never USING buckram {made}")
+    assert not spark.catalog.tableExists("never")
+    # Of one with columns nobody is asked when it is made; each use has to say where it is.
+    spark.sql(f"CREATE TABLE told (value BINARY) USING buckram OPTIONS ({options})")
+    try:
+        with pytest.raises(PySparkException, match=r"those that follow its name: FROM orders WITH \(metadata"):
+            spark.sql("SELECT * FROM told").collect()
+        told = spark.sql(f"SELECT * FROM told WITH (metadata '{cluster.uri}', subscribe '{stream}')").collect()
+        assert [bytes(row.value) for row in told] == [b"x"]
+    finally:
+        spark.sql("DROP TABLE told")
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING buckram OPTIONS ({options})")
+    assert spark.sql("SELECT * FROM seen").count() == 1
+    spark.catalog.dropTempView("seen")
+
+
 def test_for_each_batch(spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
     lines = Lines(tmp_path, files=2, rows=20)
 

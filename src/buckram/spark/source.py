@@ -39,6 +39,7 @@ class BuckramDataSource(DataSource):
     def schema(self) -> str:
         settle()
         with plainly():
+            self._check_no_table()
             # Spark asks before it says whether this will be a batch or a streaming read.
             found = values(self.options, "read", "stream")
             if reads_ledgers(self.options):
@@ -77,6 +78,18 @@ class BuckramDataSource(DataSource):
 
         settle()
         return stream_writer(self.options, schema, overwrite)
+
+    def _check_no_table(self) -> None:
+        """CREATE TABLE without columns asks for them here, with the properties of the table. What its options say Spark
+        keeps to itself whenever the table is used, so such a table could never be read."""
+        if any(name.lower() == "provider" for name in self.options):
+            raise InvalidArgument(
+                "CREATE TABLE ... USING buckram: Spark does not tell a Python data source the options of a table when "
+                "it is read or written. Make a view: CREATE TEMPORARY VIEW name USING buckram OPTIONS (metadata "
+                "'...', subscribe '...'). A table whose columns are named, CREATE TABLE name (value STRING) USING "
+                "buckram, can be made; each use says where it is: INSERT INTO name WITH (metadata = '...', stream = "
+                "'...') ..., SELECT * FROM name WITH (metadata = '...', subscribe = '...')"
+            )
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         values(self.options, "stream")
