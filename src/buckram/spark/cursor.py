@@ -19,7 +19,7 @@ from buckram.core.stream_errors import CursorMoved, NoSuchStream
 from buckram.core.stream_names import stream_name
 from buckram.errors import BuckramError
 from buckram.spark.clients import connection
-from buckram.spark.stream_plan import in_order
+from buckram.spark.gathering import in_order
 from buckram.streams.cursors import Cursor
 
 if TYPE_CHECKING:

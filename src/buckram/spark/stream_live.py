@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,6 +20,7 @@ from buckram.errors import BuckramError
 from buckram.spark.clients import connection, plainly
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import Follower
+from buckram.spark.gathering import in_order
 from buckram.spark.planning import Backlog, RecordsLost, StreamOptions, share
 from buckram.spark.stream_batch import first_offset
 from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
@@ -51,10 +53,10 @@ class Live:
     async def initial(self) -> Offset:
         """Where a query without a checkpoint begins. NoSuchStream, OffsetOutOfRange, RecordsLost."""
         looks = await self._looks(None)
-        return self._offset(
-            {name: await first_offset(self._planner, self._options, name, look) for name, look in looks.items()},
-            _uids(looks),
-        )
+        firsts = await in_order([
+            partial(first_offset, self._planner, self._options, name, look) for name, look in looks.items()
+        ])  # fmt: skip
+        return self._offset(dict(zip(looks, firsts, strict=True)), _uids(looks))
 
     async def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """The end of the next batch: what is readable, as far as limits allow; `start` again when there is nothing.
@@ -132,7 +134,7 @@ class Live:
                 self._lost(RecordsLost(name, before[name], None, "the stream was deleted and made anew"))
         missing = [name for name in before if uids and name not in now]
         if missing:
-            names = await self._planner.names(self._options)
+            names = set(await self._planner.names(self._options))
             for name in missing:
                 if name in names or self._options.pattern is not None:
                     self._lost(RecordsLost(name, before[name], None, "the stream was deleted"))
@@ -146,8 +148,9 @@ class Live:
         by_pattern = self._options.pattern is not None
         names = await self._planner.names(self._options)
         looks = await self._planner.looks(names, may_miss=known is not None or by_pattern)
+        wanted = set(names)
         for name, position in (known or {}).items():
-            if name not in looks and (name in names or by_pattern):
+            if name not in looks and (name in wanted or by_pattern):
                 self._lost(RecordsLost(name, position, None, "the stream was deleted"))
         return looks
 

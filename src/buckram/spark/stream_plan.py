@@ -28,6 +28,7 @@ from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
 from buckram.errors import NoSuchKey, NoSuchLedger, ReadFailed
 from buckram.spark.finder import Finder
+from buckram.spark.gathering import in_order
 from buckram.spark.planning import Extent, NotReadable, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
 from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
@@ -37,7 +38,8 @@ from buckram.types import BookieId, BookieInfo, EntryId, History, LedgerId, Ledg
 
 T = TypeVar("T")
 log = logging.getLogger("buckram.spark")
-_AT_ONCE = 32
+_REMEMBERED = 50_000
+"""Ends and places in open ledgers: those of all streams of a query, else each batch looks for all of them again."""
 _OPEN_COST_BYTES = 256 * 1024
 """What opening one more ledger costs, as bytes read."""
 _TRIES, _AGAIN_S = 3, 0.2
@@ -235,7 +237,7 @@ class Planner:
         if known is None or known[0] != last:
             entry = await reader.get(last)
             header = entry_header(name, entry)
-            while len(self._ends) >= 1000:
+            while len(self._ends) >= _REMEMBERED:
                 del self._ends[next(iter(self._ends))]
             known = self._ends[segment.ledger] = last, segment.base + header.first + header.records, entry.length
         return known[1:]
@@ -258,8 +260,9 @@ class Planner:
 
     async def _partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
         rows: list[tuple[Wanted, Segment, Extent]] = []
-        for want in wanted:
-            rows += [(want, row, extent) for row, extent in await self._extents(want, options)]
+        extents = await in_order([_later(self._extents, want, options) for want in wanted])
+        for want, found in zip(wanted, extents, strict=True):
+            rows += [(want, row, extent) for row, extent in found]
         total = sum(extent.bytes for _, _, extent in rows)
         size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
         size = enough([extent for _, _, extent in rows], size, options.min_partitions)
@@ -268,9 +271,9 @@ class Planner:
         parts = await in_order([_later(self._slices, want, row, extent, size, snap) for want, row, extent in rows])
         ledgers: dict[LedgerId, LedgerMetadata] = {}
         slices: list[Slice] = []
-        for found, metadata in parts:
-            slices += found
-            ledgers.update({piece.ledger: metadata for piece in found})
+        for pieces, metadata in parts:
+            slices += pieces
+            ledgers.update({piece.ledger: metadata for piece in pieces})
         groups = pack([(s.stream, s.bytes + _OPEN_COST_BYTES) for s in slices], size, options.min_partitions)
         return [self._partition([slices[at] for at in group], ledgers) for group in groups]
 
@@ -333,7 +336,7 @@ class Planner:
         begin = await finder.entry_of(extent.first, known)
         final = await finder.entry_of(extent.stop - 1, -1 if known < 0 else begin)
         self._places[ledger, extent.stop] = final
-        while len(self._places) > 1000:
+        while len(self._places) > _REMEMBERED:
             del self._places[next(iter(self._places))]
         snap = snap and final - begin + 1 >= 4 * (len(edges) - 1)
         pieces: list[Slice] = []
@@ -394,15 +397,3 @@ def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:
 
 def _later(function: Callable[..., Awaitable[T]], *arguments: object) -> Callable[[], Awaitable[T]]:
     return lambda: function(*arguments)
-
-
-async def in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Some at a time; results in order, or the first error."""
-    found: list[T] = []
-    for begin in range(0, len(jobs), _AT_ONCE):
-        answers = await asyncio.gather(*(job() for job in jobs[begin : begin + _AT_ONCE]), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            found.append(answer)
-    return found
