@@ -14,7 +14,7 @@ from buckram.core.stream_errors import OffsetTruncated
 from buckram.net.runtime import production_runtime
 from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
 from buckram.streams.namespace import Namespace
-from buckram.testing import Cluster
+from buckram.testing import Cluster, cluster
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -36,6 +36,12 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+async def three_bookies(clock: Clock) -> AsyncIterator[Cluster]:
+    async with cluster(bookies=3, clock=clock) as running:
+        yield running
 
 
 @pytest.fixture

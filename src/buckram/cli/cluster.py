@@ -123,9 +123,32 @@ async def _check(uri: str) -> Checkup:
 
     store = await _open(uri)
     try:
-        return await examine(store)
+        found = await examine(store)
+        await _examine_clocks(store, found)
+        return found
     finally:
         await store.close()
+
+
+async def _examine_clocks(store: TreeStore, found: Checkup) -> None:
+    """The clock of this machine and those that bookies tell of."""
+    from buckram.client.client import connect
+    from buckram.core.wall_time import between
+    from buckram.errors import BuckramError
+    from buckram.metadata.checkup import Problem
+
+    try:
+        async with connect(store) as client:
+            doubt, wrong = await client.services.clocks.doubt(), client.services.clocks.wrong()
+    except BuckramError:
+        return  # what is wrong with it is among the problems
+    advice = "set it right: until then nothing is deleted by age, and writers stamp records with the median"
+    found.problems += [
+        Problem(f"clock of bookie {bookie}", f"{between(by)} the median of all clocks", advice)
+        for bookie, by in wrong.items()
+    ]
+    if doubt:
+        found.problems.append(Problem("clocks", doubt, advice))
 
 
 def _as_json(found: Checkup) -> dict[str, object]:

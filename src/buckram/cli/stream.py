@@ -256,8 +256,7 @@ def truncate(
 
     async def main() -> int:
         async with connected(uri) as client:
-            now = client.services.runtime.clock.wall_us()
-            time = None if before_time is None else values.moment("--before-time", before_time, now)
+            time = None if before_time is None else await _moment(client, before_time)
             return await client.namespace(full.namespace).truncate(
                 full.stream, before=before, before_time=time, keep_bytes=kept, before_cursors=before_cursors
             )
@@ -294,6 +293,13 @@ def delete(name: str, force: bool, yes: bool, uri: str | None, as_json: bool) ->
         emit({"stream": str(full), "deleted": True})
     else:
         print(f"stream {full} deleted")
+
+
+async def _moment(client: Client, text: str) -> int:
+    """What is so long ago goes by our clock, so that has to be right."""
+    if values.is_ago(text) and (doubt := await client.services.clocks.doubt()):
+        raise InvalidArgument(f"--before-time {text}: {doubt}, or name the time itself, such as 2026-11-21T08:00")
+    return values.moment("--before-time", text, client.services.runtime.clock.wall_us())
 
 
 def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: bool) -> None:

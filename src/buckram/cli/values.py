@@ -57,7 +57,7 @@ def moment(what: str, text: str, now_us: int) -> int:
             return int(float(given[1:]) * US)
         except (ValueError, OverflowError):
             raise _no_moment(what, text) from None
-    if _NUMBER.fullmatch(given):
+    if is_ago(given):
         return now_us - int(duration(what, given) * US)
     try:
         time = datetime.fromisoformat(given)
@@ -65,6 +65,11 @@ def moment(what: str, text: str, now_us: int) -> int:
         raise _no_moment(what, text) from None
     time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def is_ago(text: str) -> bool:
+    """A moment that is told by how long ago it was."""
+    return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def _no_moment(what: str, text: str) -> InvalidArgument:

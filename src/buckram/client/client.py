@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.clocks import Clocks
 from buckram.client.create import choose_members, register
 from buckram.client.delete import delete_ledger
 from buckram.client.identities import Identities
@@ -113,11 +114,14 @@ class Client:
         bookies = BookieWatcher(runtime, store, config)
         past = Past(store)
         identities = Identities(store, bookies, past)
+        clocks = Clocks(runtime, bookies, identities.expected)
+        identities.on_met = clocks.met
         meet = Introductions(identities.expected, identities.met, identities.stranger)
         pool = BookiePool(runtime, net, bookies.resolve, wire_protocol=config.wire_protocol, introductions=meet)
+        clocks.pool = pool
         bookies.on_change(lambda change: pool.review())
         self.services = Services(
-            runtime, config, net, guarded(store, past), bookies, identities, pool, self._guard
+            runtime, config, net, guarded(store, past), bookies, identities, pool, self._guard, clocks
         )
         self._owned = owned
         self.uri = uri

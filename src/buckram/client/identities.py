@@ -7,11 +7,13 @@ answer is not waited for in vain, unless the cluster requires it. Asking is net/
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from buckram.client.bookies import BookieWatcher
 from buckram.client.past import Past
 from buckram.core.identity import Expected, Identity, expected_of
 from buckram.errors import MetadataError
+from buckram.net.introductions import unheard
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, BookieInfo
@@ -25,6 +27,8 @@ class Identities:
     def __init__(self, store: MetadataStore, bookies: BookieWatcher, past: Past) -> None:
         self._store, self._bookies, self.past = store, bookies, past
         self.cluster = ""
+        self.on_met: Callable[[BookieId, Identity], None] = unheard
+        """Who else wants to hear what bookies say of themselves."""
         self._stale = asyncio.Event()
         self._scope = TaskScope("identities")
 
@@ -49,6 +53,7 @@ class Identities:
     def met(self, bookie_id: BookieId, identity: Identity) -> None:
         """It is who it should be."""
         self.past.heard(identity.epoch)
+        self.on_met(bookie_id, identity)
 
     def stranger(self, bookie_id: BookieId) -> None:
         """Somebody else is in its place: avoid it where there is a choice, and look whether it is registered anew."""

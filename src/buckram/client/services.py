@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from buckram.client.bookies import BookieWatcher
+from buckram.client.clocks import Clocks
 from buckram.client.copies import Copies
 from buckram.client.identities import Identities
 from buckram.client.turn import TurnEnd
@@ -27,6 +28,7 @@ class Services:
     identities: Identities
     pool: BookiePool
     guard: Callable[[], None]
+    clocks: Clocks
     turn: TurnEnd = field(default_factory=TurnEnd)
     handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """How to stop what is open: done when the client is closed."""

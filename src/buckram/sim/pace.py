@@ -82,6 +82,10 @@ class SimClock:
             at += rng.random() * 8.0
             self._set.append((at, rng.randrange(-pace.clocks_us, pace.clocks_us)))
 
+    def put(self, skew_us: int) -> None:
+        """It is set now, and stays as it is."""
+        self._set = [(0.0, skew_us)]
+
     def wall_us(self) -> int:
         now = self._loop.time()
         while len(self._set) > 1 and self._set[1][0] <= now:

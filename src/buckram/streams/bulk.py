@@ -193,8 +193,7 @@ class Bulk:
             self._client, self._streams, self._name, self.uid, self.policy, epoch=self._head.epoch,
             purpose=self.purpose, query=self._step.query, marks=marks,
         )  # fmt: skip
-        clock = services.runtime.clock.wall_us
-        return BulkLedger(self.stream, ledger, self.policy, clock, services.net.max_frame_bytes)
+        return BulkLedger(self.stream, ledger, self.policy, services.clocks.now, services.net.max_frame_bytes)
 
     async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
         """Make the ledgers segments, in this order, and record the transaction, in one compare-and-set.
@@ -226,7 +225,8 @@ class Bulk:
     async def _publish(self, checked: list[tuple[LedgerId, Summary, Intent]], *, seal_live: bool) -> Transaction:
         segments = [(ledger, summary) for ledger, summary, _ in checked]
         ops: list[KeyOp] = [listing(self._streams, self.uid, intent) for *_, intent in checked]
-        clock = self._client.services.runtime.clock
+        clocks = self._client.services.clocks
+        await clocks.ensure()
         while True:
             head = (await self._streams.read(self._name)).head
             live: tuple[LedgerId, Summary] | None = None
@@ -237,7 +237,7 @@ class Bulk:
             def step(head: Head, live: tuple[LedgerId, Summary] | None = live) -> Step | None:
                 _, _, query, place, new_epoch = self._step
                 return published(
-                    self.stream, head, segments, self.application, self.version, clock.wall_us(),
+                    self.stream, head, segments, self.application, self.version, clocks.now(),
                     seal_live=seal_live, live=live, query=query, place=place, new_epoch=new_epoch,
                 )  # fmt: skip
 

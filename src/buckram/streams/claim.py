@@ -21,4 +21,5 @@ class Claim:
     nonce: str
 
     def now(self) -> int:
-        return self.client.services.runtime.clock.wall_us()
+        """What records are stamped with (T1)."""
+        return self.client.services.clocks.now()

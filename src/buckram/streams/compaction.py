@@ -164,12 +164,12 @@ async def replace_run(client: Client, streams: StreamStore, work: Compactable, c
 
 async def _replace(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> None:
     run, row, name = copied.run, copied.row, str(work.name)
-    clock, patience = client.services.runtime.clock, Patience()
+    clocks, patience = client.services.clocks, Patience()
     while True:
         head = (await streams.read(work.name)).head
         paged = run.rows[0].number < head.paged
         ops: list[KeyOp] = [listing(streams, work.uid, copied.intent)]
-        ops += [retiring(streams, work.uid, old.ledger, head.epoch, clock.wall_us()) for old in run.rows]
+        ops += [retiring(streams, work.uid, old.ledger, head.epoch, clocks.now()) for old in run.rows]
         try:
             if paged:
                 write = await _page_write(streams, work, copied)

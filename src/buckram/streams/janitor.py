@@ -1,7 +1,8 @@
 """The janitor: carries out retention, frees space, and removes what crashes left. It may die at every step.
 
 It deletes what a policy names and what can never be listed again, nothing else; several may run at once. A writer that
-only lost its session for a moment is not robbed: what belongs to nobody now is looked at again after a while.
+only lost its session for a moment is not robbed: what belongs to nobody now is looked at again after a while. While it
+is in doubt what time it is, nothing goes by age (T2).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy, merged
 from buckram.core.stream_transactions import decided
+from buckram.core.wall_time import APART_US, Steadiness
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, VersionConflict
 from buckram.streams.delete import delete_stream, drop_leftovers
 from buckram.streams.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, intents
@@ -33,6 +35,7 @@ from buckram.types import EntryId, LedgerId
 _US = 1_000_000
 _INTENTS = 1000
 _GARBAGE_AT_ONCE = 64
+BY_AGE = "what goes by age"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,9 @@ class Janitor:
         self._spaces = Namespaces(self._streams)
         self._settings = settings or JanitorSettings()
         self._policies: dict[str, Mapping[str, Any]] = {}
+        self._rounds = Steadiness()
+        self._ahead: int | None = None
+        """Wall time minus loop time as it was found right at the start of this pass; None: it is in doubt."""
         self._quiet: dict[str, _Quiet] = {}
         """By uid: streams with an open segment and a free lease."""
 
@@ -114,6 +120,7 @@ class Janitor:
         self._client.services.guard()
         report, suspects = JanitorReport(), []
         self._policies.clear()
+        await self._look_at_clocks(report)
         # Before the heads: data that belongs to no head afterwards belongs to a stream that is gone.
         data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
         uids: dict[str, None] = {}
@@ -277,8 +284,18 @@ class Janitor:
         except BuckramError as error:
             _put_off(report, "orphans", error)
 
-    def _now(self) -> int:
-        return self._client.services.runtime.clock.wall_us()
+    async def _look_at_clocks(self, report: JanitorReport) -> None:
+        clocks, self._ahead = self._client.services.clocks, None
+        doubt = await clocks.doubt(self._rounds)
+        if doubt:
+            report.problems.append(f"{BY_AGE}: {doubt}")
+        else:
+            self._ahead = self._client.services.runtime.clock.wall_us() - _loop_us()
+
+    def _now(self) -> int | None:
+        """None: in doubt, also because the clock was set during this pass."""
+        own = self._client.services.runtime.clock.wall_us()
+        return None if self._ahead is None or abs(own - _loop_us() - self._ahead) > APART_US else own
 
 
 def _alive(made: list[Intent], head: Head) -> dict[str, int]:
@@ -294,7 +311,9 @@ def _application(intent: Intent) -> str:
     return intent.step[0] if intent.step is not None else intent.purpose
 
 
-def _dead(intent: Intent, head: Head, alive: Mapping[str, int], now: int, settings: JanitorSettings) -> bool:
+def _dead(
+    intent: Intent, head: Head, alive: Mapping[str, int], now: int | None, settings: JanitorSettings
+) -> bool:
     """It can be discarded at once: whoever made it can never list it, or has not been heard of for long.
 
     A ledger's own age says nothing: a large batch takes its time, and its first tasks end long before it is published.
@@ -302,11 +321,15 @@ def _dead(intent: Intent, head: Head, alive: Mapping[str, int], now: int, settin
     if intent.purpose == SEGMENT:
         return intent.epoch < head.epoch
     if intent.purpose == RETIRED:
-        return now - intent.time > settings.retired_s * _US
+        return now is not None and now - intent.time > settings.retired_s * _US
     step = intent.step
     if step is not None and decided(head.transactions, step[0], intent.query, step[1]):
         return True
-    return now - alive[_application(intent)] > settings.bulk_age_s * _US
+    return now is not None and now - alive[_application(intent)] > settings.bulk_age_s * _US
+
+
+def _loop_us() -> int:
+    return int(asyncio.get_running_loop().time() * _US)
 
 
 def _swept(head: Head, *, ledgers: tuple[LedgerId, ...]) -> Step | None:
@@ -319,4 +342,4 @@ def _put_off(report: JanitorReport, what: str, error: BuckramError) -> None:
     report.problems.append(f"{what}: {error}")
 
 
-__all__ = ["Janitor", "JanitorReport", "JanitorSettings"]
+__all__ = ["BY_AGE", "Janitor", "JanitorReport", "JanitorSettings"]

@@ -72,9 +72,10 @@ async def make_ledger(
 ) -> tuple[Writer, Intent]:  # fmt: skip
     """A new ledger of the stream, in no list. `marks`: further custom metadata. Errors: NotEnoughBookies,
     MetadataUnavailable; nothing is left behind that a janitor does not find."""
-    store, now = client.services.store, client.services.runtime.clock.wall_us()
+    store, clocks = client.services.store, client.services.clocks
+    await clocks.ensure()
     ledger = await store.allocate_ledger_id()
-    intent = Intent(ledger, epoch, purpose, now, False, 0, query)
+    intent = Intent(ledger, epoch, purpose, clocks.now(), False, 0, query)
     await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
     try:
         writer = await client.create(

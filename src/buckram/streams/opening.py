@@ -78,6 +78,7 @@ async def open_writer(
         await opened.abandon()
         raise WriterLost(str(name), f"{lost[0]} while this writer opened")
     opened.run(_sweep(claim, head), "sweep")
+    opened.run(client.services.clocks.follow(), "clocks")
     if client.uri:
         leftover.opened(nonce, opened, partial(_seal_left, client.uri, name, head.uid, nonce, policy_of))
     return opened

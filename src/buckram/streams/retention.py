@@ -26,13 +26,16 @@ def names_anything(policy: Policy) -> bool:
 
 
 async def wanted_earliest(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int
+    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> int:
-    """The offset below which the policy wants nothing kept (`now`: microseconds UTC); at least the present earliest."""
+    """The offset below which the policy wants nothing kept; at least the present earliest.
+
+    `now`: microseconds UTC; None: the time is in doubt, and nothing goes by age (T2).
+    """
     wanted = head.earliest
     if not names_anything(policy):
         return wanted
-    if policy.retention_s is not None:
+    if policy.retention_s is not None and now is not None:
         cutoff = now - int(policy.retention_s * _US)
         if await _may_hold_older(streams, head, cutoff):
             wanted = max(wanted, await offset_at_time(client, streams, name, head, cutoff))
@@ -48,7 +51,7 @@ async def wanted_earliest(
 
 
 async def apply_retention(
-    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int
+    client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> Head:
     """Truncate to what the policy names; the head then."""
     wanted = await wanted_earliest(client, streams, name, head, policy, now)

@@ -24,7 +24,7 @@ from buckram.disk.local import LocalDisk
 from buckram.errors import InvalidArgument
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.net.runtime import production_runtime
-from buckram.seams import Disk, Listener, MetadataStore, Network, Runtime
+from buckram.seams import Clock, Disk, Listener, MetadataStore, Network, Runtime
 
 _numbers = itertools.count()
 MIB = 1024 * 1024
@@ -110,6 +110,8 @@ class _Node:
 
     def __init__(self, directory: Path, config: BookieConfig, uri: str) -> None:
         self.directory, self.config, self.uri = directory, config, uri
+        self.clock: Clock | None = None
+        """Its wall time; None: the machine's."""
         self.network: _GatedNetwork | None = None
         self.bookie: Bookie | None = None
         self._disk: Disk | None = None
@@ -118,7 +120,7 @@ class _Node:
     async def start(self) -> None:
         runtime = production_runtime()
         self.network = _GatedNetwork(runtime.network)
-        runtime = Runtime(self.network, runtime.clock, runtime.rng, runtime.stats)
+        runtime = Runtime(self.network, self.clock or runtime.clock, runtime.rng, runtime.stats)
         self._disk = LocalDisk(str(self.directory))
         self._store = await open_store(self.uri, runtime)
         bookie = Bookie(runtime, self._disk, self._store, self.config, STORE, NetConfig())
@@ -205,6 +207,7 @@ class Cluster:
         first = self._nodes[0]
         number = len(self._nodes)
         node = _node(first.directory.parent, number, self.uri)
+        node.clock = first.clock
         await node.start()
         self._nodes.append(node)
         return number
@@ -229,12 +232,13 @@ def _node(root: Path, number: int, uri: str) -> _Node:
 
 @asynccontextmanager
 async def cluster(
-    bookies: int = 3, *, metadata: Literal["memory", "sqlite"] | str = "memory"
+    bookies: int = 3, *, metadata: Literal["memory", "sqlite"] | str = "memory", clock: Clock | None = None
 ) -> AsyncIterator[Cluster]:
     """`async with cluster(bookies=3) as c`: a cluster of its own, gone without a trace at the end.
 
     With `metadata="memory"` its URI is good on this loop only, with "sqlite" also for other threads and processes.
-    A URI: that store, which must be running and stays as it is at the end.
+    A URI: that store, which must be running and stays as it is at the end. `clock`: the bookies' wall time, for tests
+    of what goes by age, which need the same one in their client's runtime.
     """
     if bookies < 1:
         raise InvalidArgument(f"bookies = {bookies}: at least one is needed")
@@ -248,6 +252,7 @@ async def cluster(
         try:
             await init_cluster(store)
             for node in running._nodes:
+                node.clock = clock
                 await node.start()
             yield running
         finally:

@@ -18,6 +18,7 @@ INVARIANTS: dict[str, str] = {
     "sealed-row": "a sealed row says what its closed ledger holds",
     "idempotent": "a producer's record is stored once, however often it was sent; a retry is told the same offset",
     "atomic": "an atomic batch is there as a whole or not at all",
+    "clocks": "records are stamped with the bookies' time, and nothing goes by age where clocks are apart (T1, T2)",
     "append-time": "append times never go back over offsets, and are the same for every reader",
     "txid": "txids never decrease over offsets; expect_offset is kept",
     "truncation": "earliest moves only where somebody asked, exactly to the record",
@@ -45,5 +46,6 @@ SITUATIONS = (
     "bulk step sealed a live segment", "bulk step retried", "stream deleted under a writer", "reply lost on a head",
     "conflict on a head", "broken segment replaced by its writer", "page written", "stream ended", "cursor went on",
     "janitor discarded a ledger", "janitor sealed a segment", "segments compacted", "compacted segment deleted",
-    "compaction put off", "crash while compacting", "clock of a janitor behind",
+    "compaction put off", "crash while compacting", "clocks of a writer and of bookies apart",
+    "nothing went by age: clocks apart",
 )

@@ -17,6 +17,7 @@ from buckram.sim.streams.facts import Reading
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor
 from buckram.sim.streams.tending import JanitorActor
+from buckram.sim.streams.wrong_clocks import WRONG_CLOCKS
 
 
 async def reading_live(b: Bench) -> None:
@@ -340,6 +341,7 @@ SCENARIOS: dict[str, Scenario] = {
     "expectations": Scenario(expectations), "retries": Scenario(retries),
     "table-outlives": Scenario(table_outlives),
     "overtaking": Scenario(overtaking, _small_buffer), "shared-cursor": Scenario(shared_cursor), **BREAKS,
+    **WRONG_CLOCKS,
 }  # fmt: skip
 
 

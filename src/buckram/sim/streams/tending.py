@@ -15,7 +15,7 @@ from buckram.sim.streams.facts import Line
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.sim.world import Died
 from buckram.streams.compaction import Compactable, Copied, compactable, copy_run, replace_run
-from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
+from buckram.streams.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
 from buckram.streams.metadata import StreamStore
 
 WORK_S = 90.0
@@ -110,6 +110,8 @@ class JanitorActor(_Tender):
             self.report.situation("janitor sealed a segment")
         if report.discarded_ledgers:
             self.report.situation("janitor discarded a ledger")
+        if any(problem.startswith(BY_AGE) for problem in report.problems):
+            self.report.situation("nothing went by age: clocks apart")
         self.note(f"cleaned: {report}")
         return report
 

@@ -250,6 +250,9 @@ class WriterActor(Actor):
             self.report.situation("waited for the lease")
         self.note(f"{stream}: writer {session.number} by {how}, epoch {writer.epoch}, next {writer.next_offset}")
         self.rules.opened(session, writer._claim.uid, writer.epoch, writer.next_offset)
+        reading = writer._claim.client.services.clocks.reading()
+        if reading is not None and reading.best != reading.own:
+            self.report.situation("clocks of a writer and of bookies apart")
         return Pen(self, stream, writer, session)
 
     def _step(self, pen: Pen) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from buckram.client.clocks import Clocks
 from buckram.core import stream_changes
+from buckram.core.wall_time import Steadiness, WallClocks
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.streams import bulk, delete, janitor, ledgers, orphans, retention, truncate
 from buckram.streams.ledgers import drop_ledger
@@ -84,6 +86,18 @@ async def _not_checked(self: Any, ledger: Any) -> Any:
 
 _check = bulk.Bulk._check
 
+
+def _own_time(self: Any, own: int, mono: int) -> int:
+    return own
+
+
+async def _no_doubt(self: Any, rounds: Any = None) -> str:
+    return ""
+
+
+def _goes_on(self: Any, own: int, mono: int) -> int:
+    return 0
+
 MUTANTS = (
     Mutant("truncates-segments", "5", "truncation goes to the border of a segment",
            plant((truncate, "truncated", _by_segment)), drills=("truncate",)),
@@ -112,6 +126,12 @@ MUTANTS = (
     Mutant("older-than-asked", "19", "retention takes records five seconds too young",
            plant((retention, "wanted_earliest", _older_than_asked)),
            lives=lambda plan: "retention_s" in plan.policy and plan.janitor, seeds=40),
+    Mutant("stamps-own-time", "72", "a writer stamps with its own clock, however wrong it is",
+           plant((WallClocks, "best", _own_time)), scenarios=("wrong-writer",)),
+    Mutant("age-by-own-time", "72", "a janitor goes by its own clock, however wrong it is",
+           plant((Clocks, "doubt", _no_doubt)), scenarios=("wrong-janitor",)),
+    Mutant("set-clock-unseen", "72", "a janitor does not notice that the clocks were set since its last round",
+           plant((Steadiness, "moved", _goes_on)), scenarios=("wrong-janitor",)),
     Mutant("cursors-forgotten", "19, 23", "retention does not respect cursors",
            plant((retention, "lowest_cursor", _cursors_forgotten)),
            lives=lambda plan: bool(plan.policy.get("retention_cursors")) and plan.janitor, seeds=60),

@@ -1,0 +1,89 @@
+"""Directed schedules of wrong clocks (T1, T2). Each docstring says what a naive build would do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.sim.streams.bench import Bench, Scenario, bench_plan
+from buckram.sim.streams.plan import StreamPlan
+from buckram.sim.streams.tending import JanitorActor
+
+_DAY_US = 86_400_000_000
+_NEAR_US = 60_000_000
+
+
+def _true_us(b: Bench) -> int:
+    """What a bookie's clock says; in these schedules all are right, give or take seconds."""
+    return b.world.clock("b1").wall_us()
+
+
+def _check_stamps(b: Bench) -> None:
+    stamps = [seen.time for seen in b.line.truth.values() if seen.time is not None]
+    b.expect(bool(stamps), "no stamp was read")
+    for stamp in stamps:
+        b.report.check("clocks", abs(stamp - _true_us(b)) < _NEAR_US, "a record is stamped {} s off",
+                       (stamp - _true_us(b)) // 1_000_000)
+
+
+async def _read(b: Bench) -> None:
+    actor = await b.up("r1")
+    reading = b.tail(actor, start="earliest")
+    await b.until(lambda: reading.expected is not None and reading.expected >= b.line.top, "reading")
+
+
+async def wrong_writer(b: Bench) -> None:
+    """The first writer is eight days ahead, the second's clock is set back while it writes: stamps are the bookies'."""
+    b.world.clock("w1").put(8 * _DAY_US)
+    first = await b.writer("w1")
+    await b.append(first, 3)
+    await b.roll(first)
+    await b.append(first, 2)
+    second = await b.writer("w2", takeover=True)
+    await b.append(second, 2)
+    b.world.clock("w2").put(-8 * _DAY_US)
+    await b.append(second, 2)
+    await _read(b)
+    _check_stamps(b)
+    b.world.clock("w1").put(0)
+    b.world.clock("w2").put(0)
+
+
+async def wrong_janitor(b: Bench) -> None:
+    """A janitor that is eight days ahead from the start, and one whose clock is set between two rounds, with all those
+    of the bookies: nothing of a stream that keeps a day may go."""
+    pen = await b.writer("w1")
+    await b.append(pen, 4)
+    await b.roll(pen)
+    await b.append(pen, 2)
+    wrong, set_later = JanitorActor(b.stage, "j1"), JanitorActor(b.stage, "j2")
+    for janitor in (wrong, set_later):
+        assert await janitor.up(20)
+    b.world.clock("j1").put(8 * _DAY_US)
+    for _ in range(2):
+        await _nothing_goes(b, wrong, doubt=True)
+    await _nothing_goes(b, set_later, doubt=False)
+    for host in ("j2", "b1", "b2", "b3"):
+        b.world.clock(host).put(8 * _DAY_US)
+    await _nothing_goes(b, set_later, doubt=True)
+    for host in ("j1", "j2", "b1", "b2", "b3"):
+        b.world.clock(host).put(0)
+    await asyncio.sleep(0.1)
+
+
+async def _nothing_goes(b: Bench, janitor: JanitorActor, *, doubt: bool) -> None:
+    report = await janitor.inside(janitor.clean(), "clean")
+    gone = report.truncated_records
+    b.report.check("clocks", gone == 0, "{} records went by a wrong clock", gone)
+    b.report.check("clocks", bool(report.problems) == doubt, "the clocks are {}: {}", "wrong" if doubt else "right",
+                   report.problems)
+
+
+def _keeps_a_day() -> StreamPlan:
+    return bench_plan(retention_s=86_400.0)
+
+
+WRONG_CLOCKS: dict[str, Scenario] = {
+    "wrong-writer": Scenario(wrong_writer), "wrong-janitor": Scenario(wrong_janitor, _keeps_a_day),
+}
+
+__all__ = ["WRONG_CLOCKS"]
