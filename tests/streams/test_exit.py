@@ -32,6 +32,27 @@ async def main():
 asyncio.run(main())
 """
 
+BLOCKING_LEDGER = """
+import sys
+from buckram import sync
+client = sync.connect(sys.argv[1])
+writer = client.create(ensemble="3/3/2", password="secret")
+for n in range(50):
+    writer.append(b"%d" % n)
+print(writer.ledger_id)
+"""
+ASYNC_LEDGER = """
+import asyncio, sys
+from buckram import connect
+async def main():
+    client = await connect(sys.argv[1])
+    writer = await client.create(ensemble="3/3/2", password="secret")
+    for n in range(50):
+        await writer.append(b"%d" % n)
+    print(writer.ledger_id)
+asyncio.run(main())
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ThreadedCluster]:
@@ -62,3 +83,32 @@ def test_a_script_that_closes_its_writer_is_not_warned(cluster: ThreadedCluster)
         text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("program", [BLOCKING_LEDGER, ASYNC_LEDGER], ids=["blocking", "async"])
+def test_a_script_that_ends_without_closing_a_ledger_s_writer(cluster: ThreadedCluster, program: str) -> None:
+    """Its last entry was acknowledged, and readable only after somebody had recovered the ledger."""
+    done = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", program, cluster.uri], capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ledger = int(done.stdout)
+    assert f"the writer of ledger {ledger} was not closed" in done.stderr
+    assert f"buckram ledger recover {ledger}" in done.stderr
+    with sync.connect(cluster.uri) as client:
+        assert client.metadata(ledger).last_entry == 49
+        with client.open(ledger, password="secret") as reader:
+            assert [entry.payload for entry in reader.read(0, 49)] == [b"%d" % n for n in range(50)]
+
+
+@pytest.mark.parametrize("ending", ["writer.close()", "client.close()"])
+def test_a_ledger_s_writer_that_was_closed_or_given_up_is_left_alone(cluster: ThreadedCluster, ending: str) -> None:
+    """Who closes the client gives its writers up: their ledgers stay open, as ever."""
+    done = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", BLOCKING_LEDGER + ending, cluster.uri],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    with sync.connect(cluster.uri) as client:
+        assert client.metadata(int(done.stdout)).closed is (ending == "writer.close()")

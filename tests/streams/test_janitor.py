@@ -395,3 +395,22 @@ async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Na
         await asyncio.sleep(0.1)
         await writer.append(b"y")
     await writer.close()
+
+
+async def test_one_run_waits_and_looks_again_at_what_may_have_been_left(
+    three_bookies: Cluster, client: Client, ns: Namespace
+) -> None:
+    """As cron runs it: a janitor that ends after one look would never seal anything."""
+    await ns.create("s")
+    async with three_bookies.client(ClientConfig(idle_lac_ms=0)) as other:
+        writer = await other.namespace("shop").writer("s")
+        await writer.append(b"0")
+        told: list[int] = []
+        assert (await Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1)).finish(told.append)).sealed_segments == 0
+        assert told == [], "nobody waits for a stream whose writer lives"
+        await writer.abandon()
+    janitor = Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1))
+    assert (await janitor.finish(told.append)).sealed_segments == 1
+    assert told == [1]
+    assert janitor.undecided == 0
+    assert [record.offset async for record in ns.read("s")] == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -117,14 +118,19 @@ def delete_cursor(name: str, cursor_name: str, yes: bool, uri: str | None, as_js
 @click.command("janitor")
 @click.option("--every", metavar="TIME", help="Clean again and again, such as every 30s, until Ctrl-C; default once.")
 @click.option("--grace", default="3s", show_default=True, help="Between two looks at what seems to be nobody's.")
+@click.option("--wait", default="60s", show_default=True, metavar="TIME",
+              help="A stream without a writer is looked at again after so long, and then sealed; 0: never.")
 @click.option("--orphans/--no-orphans", "with_orphans", default=True, show_default=True, help="Look at every ledger.")
 @metadata_option
 @json_option
-def janitor(every: str | None, grace: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
+def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: str | None, as_json: bool) -> None:
     """Carry out retention, free space, and remove what crashes left, in all streams of the cluster.
 
     Deletes what a policy names and what no stream can ever list, nothing else. May be killed at any time; several may
     run at once. `buckram up` runs one by itself. Exit code 1 if something was put off.
+
+    The last records of a writer that died are readable when its segment is sealed. One look cannot tell whether it
+    died, so a single run that finds such a stream takes a minute longer (--wait): fit for cron.
 
     \b
     Example:
@@ -133,14 +139,17 @@ def janitor(every: str | None, grace: str, with_orphans: bool, uri: str | None, 
     from buckram.cli.exits import Exit
     from buckram.streams.janitor import Janitor, JanitorSettings
 
-    settings = JanitorSettings(grace_s=values.duration("--grace", grace), orphans=with_orphans)
+    seal_s = values.duration("--wait", wait)
+    settings = JanitorSettings(
+        grace_s=values.duration("--grace", grace), orphans=with_orphans, seal_s=seal_s if seal_s > 0 else math.inf
+    )
     interval = None if every is None else max(values.duration("--every", every), 0.1)
 
     async def main() -> JanitorReport:
         async with connected(uri) as client:
             worker = Janitor(client, settings)
             if interval is None:
-                return await worker.clean()
+                return await worker.finish(_waiting) if seal_s > 0 else await worker.clean()
             last: list[JanitorReport] = []
 
             def told(report: JanitorReport) -> None:
@@ -159,6 +168,10 @@ def janitor(every: str | None, grace: str, with_orphans: bool, uri: str | None, 
     _tell(report, as_json)
     if report.problems:
         raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _waiting(streams: int) -> None:
+    remark(f"{streams} streams may have lost their writer: looking at them again in a while (--wait)")
 
 
 def _tell(report: JanitorReport, as_json: bool) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from buckram.client import leftover
 from buckram.client.bookies import BookieWatcher
 from buckram.client.clocks import Clocks
 from buckram.client.create import choose_members, register
@@ -24,8 +26,9 @@ from buckram.client.repair import Progress, RepairReport, repair_ledger
 from buckram.client.services import Services
 from buckram.client.writer import Writer
 from buckram.config import ClientConfig, NetConfig, load
-from buckram.core.metadata import created
+from buckram.core.metadata import birth_of, created
 from buckram.core.quorum import Quorum
+from buckram.core.stream_names import owner_of
 from buckram.disk.neighbours import Neighbours
 from buckram.errors import (
     ForkedClient,
@@ -180,11 +183,21 @@ class Client:
             )  # fmt: skip
             chosen, current = await register(services, ledger_id, record)
             self._guard()
+            key = object()
+
+            def closed(writer: Writer) -> None:
+                leftover.gone(key)
+                self._forget(writer)
+
             writer = Writer(
                 services, chosen, current, password=secret, explicit_ids=explicit_ids, deferred_sync=deferred_sync,
-                absent=found.absent, on_closed=self._forget,
+                absent=found.absent, on_closed=closed,
             )  # fmt: skip
             self._handles[id(writer)] = writer.abandon
+            if self.uri and owner_of(custom) is None:  # the writer of a stream ends the ledgers of its segments
+                seal = partial(_close_left, self.uri, chosen, birth_of(current.metadata), secret)
+                later = f"who recovers it (`buckram ledger recover {chosen}`)"
+                leftover.opened(key, writer, seal, what=f"ledger {chosen}", later=later)
             return writer
 
         return Opening(start)
@@ -327,6 +340,14 @@ class Client:
             )
         if self._closed:
             raise HandleClosed("the client is closed; connect again")
+
+
+async def _close_left(uri: str, ledger_id: LedgerId, birth: bytes, password: bytes) -> None:
+    """The writer's loop ended before it was closed: end its ledger with what its bookies hold."""
+    async with connect(uri) as client:
+        metadata = await client.metadata(ledger_id)
+        if not metadata.closed and birth_of(metadata) == birth:
+            await (await client.recover(ledger_id, password=password)).close()
 
 
 def digest_type(digest: str | DigestType) -> DigestType:

@@ -92,7 +92,8 @@ class _Quiet:
 
 class Janitor:
     """`clean` is one pass over all streams of a cluster, `run` repeats it. Owns no task; what it keeps is since when a
-    stream seems to have no writer, so only a janitor that passes again seals such ones."""
+    stream seems to have no writer. One pass cannot tell whether such a stream was left: `finish` waits and looks again.
+    """
 
     def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
         self._client = client
@@ -111,6 +112,21 @@ class Janitor:
         while True:
             told(await self.clean())
             await asyncio.sleep(interval_s)
+
+    @property
+    def undecided(self) -> int:
+        """Streams that seem to have no writer since the last pass: sealed if the one after `seal_s` finds them so."""
+        return len(self._quiet)
+
+    async def finish(self, told: Callable[[int], None] = lambda _: None) -> JanitorReport:
+        """Clean, and where streams seem to have no writer wait for `seal_s` and look at them again, for who does not
+        run all the time. `told` hears of how many streams it waits for."""
+        report = await self.clean()
+        if not self.undecided:
+            return report
+        told(self.undecided)
+        await asyncio.sleep(self._settings.seal_s)
+        return both(report, await self.clean(orphans=False))
 
     async def clean(self, *, orphans: bool | None = None) -> JanitorReport:
         """One pass. What fails for one stream is reported and does not keep others from being cleaned.
@@ -167,6 +183,7 @@ class Janitor:
         done = await all_older(client, name, head, policy) or await self._left(head)
         if done and await self._seal(name, head, policy):
             report.sealed_segments += 1
+            self._quiet.pop(head.uid, None)
             head = (await streams.read(name)).head
         if (await dead_rows(streams, head, 1))[0]:
             report.deleted_segments += await trim(client, streams, name)
@@ -296,6 +313,20 @@ class Janitor:
         """None: in doubt, also because the clock was set during this pass."""
         own = self._client.services.runtime.clock.wall_us()
         return None if self._ahead is None or abs(own - _loop_us() - self._ahead) > APART_US else own
+
+
+def both(first: JanitorReport, second: JanitorReport) -> JanitorReport:
+    """What two passes did together; the second one's streams and problems are those of now."""
+    return JanitorReport(
+        second.streams,
+        first.truncated_records + second.truncated_records,
+        first.deleted_segments + second.deleted_segments,
+        first.sealed_segments + second.sealed_segments,
+        first.discarded_ledgers + second.discarded_ledgers,
+        first.deleted_streams + second.deleted_streams,
+        first.orphans + second.orphans,
+        second.problems,
+    )
 
 
 def _alive(made: list[Intent], head: Head) -> dict[str, int]:

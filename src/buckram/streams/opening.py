@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from buckram.client import leftover
 from buckram.client.client import Client, connect
 from buckram.core.stream_changes import claimed, released, sealed
 from buckram.core.stream_errors import StreamEnded, WriterLost
@@ -18,7 +19,6 @@ from buckram.core.stream_head import Head, WriterInfo
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed
-from buckram.streams import leftover
 from buckram.streams.claim import Claim
 from buckram.streams.lease import Holder, Lease
 from buckram.streams.ledgers import SEGMENT, discard, intents
@@ -80,7 +80,8 @@ async def open_writer(
     opened.run(_sweep(claim, head), "sweep")
     opened.run(client.services.clocks.follow(), "clocks")
     if client.uri:
-        leftover.opened(nonce, opened, partial(_seal_left, client.uri, name, head.uid, nonce, policy_of))
+        seal = partial(_seal_left, client.uri, name, head.uid, nonce, policy_of)
+        leftover.opened(nonce, opened, seal, what=f"stream {name}", later="the next writer or a janitor")
     return opened
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from buckram.client import client as _client
+from buckram.client import leftover
 from buckram.client.reader import Reader as _Reader
 from buckram.client.repair import Progress, RepairReport
 from buckram.client.writer import Writer as _Writer
@@ -21,7 +22,6 @@ from buckram.config import ClientConfig, NetConfig
 from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
-from buckram.streams import leftover
 from buckram.sync.bulk import Bulk, BulkLedger
 from buckram.sync.reader import Reader, Tail
 from buckram.sync.records import StreamReader, StreamWriter
@@ -188,8 +188,7 @@ def _given(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 
 
 def _close_all() -> None:
-    """At the end of the interpreter: streams' writers are closed, connections end in order; of a ledger's writer what
-    was not flushed may or may not be written."""
+    """At the end of the interpreter: writers are closed, then connections end in order."""
     leftover.close_all()  # while their clients are there
     for client in list(_clients):
         try:

@@ -142,4 +142,15 @@ MUTANTS = (
         )),
         ("tests/streams/test_pure.py::test_nothing_is_released_before_the_segment_is_listed",),
     ),
+    TestMutant(
+        "janitor-looks-once", "a janitor that runs once does not look again at what may have been left",
+        edited(("buckram.streams.janitor:Janitor.finish", "if not self.undecided:", "if True:")),
+        ("tests/streams/test_janitor.py::test_one_run_waits_and_looks_again_at_what_may_have_been_left",),
+    ),
+    TestMutant(
+        "janitor-waits-always", "a janitor that runs once waits for a stream that it has sealed, or whose writer lives",
+        edited(("buckram.streams.janitor:Janitor._left", "self._quiet.pop(head.uid, None)",
+                "self._quiet[head.uid] = _Quiet(0, 0, 0)")),
+        ("tests/streams/test_janitor.py::test_one_run_waits_and_looks_again_at_what_may_have_been_left",),
+    ),
 )

@@ -1,8 +1,8 @@
 """Writers that a program does not close: they are closed when the interpreter ends, best effort and with a warning.
 
-Else the last acknowledged records would be readable only when the next writer or a janitor seals the segment. A writer
-whose loop runs in a thread (the blocking client) is closed there. The loop of one that ended with asyncio.run is gone:
-then its segment is sealed by a client of its own, as the next writer would do it.
+Else the last acknowledged entries would be readable only when somebody recovers the ledger; of a stream, when the next
+writer or a janitor seals the segment. A writer whose loop runs in a thread (the blocking client) is closed there. The
+loop of one that ended with asyncio.run is gone: then a client of its own does what recovery, or the next writer, does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import TimeoutError as WaitTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,32 +25,33 @@ _EXIT_WAIT_S = 5.0
 
 
 class Closable(Protocol):
-    stream: str
-
     def close(self) -> Coroutine[Any, Any, None]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     process: int
-    stream: str
+    what: str
+    later: str
     loop: asyncio.AbstractEventLoop
     writer: weakref.ref[Closable]
     seal: Callable[[], Awaitable[None]]
 
 
-_open: dict[str, _Open] = {}
-"""By nonce."""
+_open: dict[Hashable, _Open] = {}
 
 
-def opened(nonce: str, writer: Closable, seal: Callable[[], Awaitable[None]]) -> None:
-    """To be closed at the end unless `gone` comes first. `seal` does it without the writer, on another loop."""
-    _open[nonce] = _Open(os.getpid(), writer.stream, asyncio.get_running_loop(), weakref.ref(writer), seal)
+def opened(
+    key: Hashable, writer: Closable, seal: Callable[[], Awaitable[None]], *, what: str, later: str
+) -> None:
+    """To be closed at the end unless `gone` comes first. `seal` does it without the writer, on another loop. `what` it
+    writes, and who will end it `later` where that does not work, is what the warning says."""
+    _open[key] = _Open(os.getpid(), what, later, asyncio.get_running_loop(), weakref.ref(writer), seal)
 
 
-def gone(nonce: str) -> None:
+def gone(key: Hashable) -> None:
     """It was closed, abandoned or lost."""
-    _open.pop(nonce, None)
+    _open.pop(key, None)
 
 
 def close_all() -> None:
@@ -60,8 +61,8 @@ def close_all() -> None:
     _open.clear()
     for left in mine:
         warnings.warn(
-            f"the writer of stream {left.stream} was not closed: use `async with`, `with` or close(). Its segment is "
-            "sealed now if that works, else by the next writer or a janitor; what was not acknowledged may be lost",
+            f"the writer of {left.what} was not closed: use `async with`, `with` or close(). That is done now if it "
+            f"works, else by {left.later}; what was not acknowledged may be lost",
             ResourceWarning, stacklevel=2,
         )  # fmt: skip
         wait_s, writer = deadline - time.monotonic(), left.writer()
@@ -73,7 +74,7 @@ def close_all() -> None:
             else:
                 asyncio.run(_within(left, wait_s))
         except (BuckramError, OSError, RuntimeError, TimeoutError, WaitTimeout):
-            continue  # the next writer or a janitor does it
+            continue
 
 
 async def _within(left: _Open, wait_s: float) -> None:
