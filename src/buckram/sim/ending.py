@@ -15,6 +15,7 @@ from buckram.core.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
 from buckram.sim.checkers.facts import write_set
 from buckram.sim.faults import Faults
+from buckram.sim.ids_again import IdsAgain
 from buckram.sim.metadata import HOST
 from buckram.sim.workload.reading import read_and_judge
 from buckram.sim.workload.recovering import RecovererActor
@@ -64,6 +65,11 @@ class Ending:
             await self._read_all(first, client)
         if self.plan.deleting:
             await self._delete_all(first)
+        elif self.plan.again and self.hung is None:
+            again = IdsAgain(self.stage, self._present())
+            if again.possible():
+                await again.run(first)
+                await self._read_all(first, client)
         self.judge.ended()
 
     async def _heal(self) -> None:

@@ -44,6 +44,8 @@ class Plan:
     liar: bool = False
     attacker: bool = False
     deleting: bool = False
+    again: bool = False
+    """At the end, ids of deleted ledgers are given to others."""
     repairing: bool = False
     collecting: bool = False
     hung_for_good: bool = False
@@ -58,7 +60,7 @@ class Plan:
 
     def __str__(self) -> str:
         modes = [name for name in (
-            "explicit", "deferred", "liar", "attacker", "deleting", "repairing", "collecting", "hung_for_good",
+            "explicit", "deferred", "liar", "attacker", "deleting", "again", "repairing", "collecting", "hung_for_good",
             "final_power_loss", "late_wake", "calm") if getattr(self, name)]  # fmt: skip
         shape = "/".join(map(str, self.shape))
         return (
@@ -121,6 +123,7 @@ def make_cluster(seed: int) -> Plan:
         plan.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
     if plan.racks:
         _enforce_racks(plan)
+    plan.again = not plan.racks and random.Random(f"ids again {seed}").random() < 0.14
     plan.metadata = random.Random(f"metadata kind {seed}").choice(METADATA)
     plan.pace = draw_pace(seed, plan.bookies)
     set_pace(plan)

@@ -14,6 +14,8 @@ from buckram.sim.checkers.wire import Answer
 from buckram.sim.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
 
+PATIENCE_S = 1.0
+"""So long a recovery waits for a member that does not answer."""
 _open_lac = Digest.open_lac
 """As it was at import: a bug planted there must not blind the judge."""
 
@@ -40,6 +42,8 @@ class Absence(Checker):
     ) -> None:
         super().__init__(facts, report)
         self._return_s = pace.patience(0.0, questions=2)
+        self._asks_in_time = pace.patience(0.0, questions=1) < PATIENCE_S
+        """A bookie that does not know the ledger asks metadata for its key before it lets itself be fenced."""
         self._now, self._steady = now, steady
         self._heard: dict[tuple[str, LedgerId], _Heard] = {}
 
@@ -91,7 +95,8 @@ class Absence(Checker):
         copy = next((b for e, b in heard.copies.items() if e == after), None)
         self.report.check("F18", copy is None, "{} closed ledger {} at {} although {} had given it entry {}",
                           who, ledger.ledger, new.last_entry, copy, after)
-        silent = [b for b in members if (after, b) not in heard.answered and self._could_answer(b, heard.began, who)]
+        silent = [b for b in members if (after, b) not in heard.answered and self._could_answer(b, heard.began, who)
+                  and (self._asks_in_time or any(b in claims for claims in ledger.claims.values()))]
         self.report.check("F18", not silent, "{} closed ledger {} at {} before it had heard of {}, with which all is "
                           "well", who, ledger.ledger, new.last_entry, silent)
         self.report.check("F19", heard.lac <= new.last_entry, "{} closed ledger {} at {}, but {} had shown it that "

@@ -65,6 +65,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     cluster = make_cluster(seed)
     cluster.liar = cluster.attacker = cluster.hung_for_good = cluster.explicit = cluster.deferred = False
     cluster.racks, cluster.password, cluster.deleting, cluster.large = 0, b"", False, False
+    cluster.again = False
     cluster.late_wake = rng.random() < 0.2
     cluster.busy_s = rng.choice((1.0, 2.0, 4.0))
     # Later ones only make these lives long: a stream asks metadata all the time.
