@@ -13,6 +13,7 @@ from buckram.client.client import Client
 from buckram.client.writer import Writer
 from buckram.core.metadata import created
 from buckram.core.metadata_codec import serialise
+from buckram.core.quorum import Quorum
 from buckram.errors import BuckramError
 from buckram.sim.workload.recovering import RecovererActor
 from buckram.sim.workload.writing import WriterActor
@@ -116,9 +117,9 @@ class IdsAgain:
         """As Apache's client makes a ledger whose id the application chose: nothing says which ids were used."""
         services, plan = client.services, self.plan
         size, width, acks = plan.shape
-        members = await services.bookies.choose_fresh(size, width, acks)
+        found = await services.bookies.choose_fresh(Quorum(size, width, acks), degraded=False)
         record = created(
-            size, width, acks, members, digest_type=plan.digest, password=plan.password,
+            size, width, acks, found.members, digest_type=plan.digest, password=plan.password,
             creation_time_ms=services.runtime.clock.wall_us() // 1000, creator_token=1 + self._rng.randrange(2**40),
         )  # fmt: skip
         version = await services.store.ledgers.create(ledger_id, serialise(record), chosen=False)  # type: ignore[attr-defined]
