@@ -17,6 +17,7 @@ from buckram.client import writer
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.errors import Code, WrongCookie
 from buckram.net import introductions
+from buckram.net.connection import Connection
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.plan import Plan
 from buckram.types import NO_ENTRY, LedgerState
@@ -133,7 +134,8 @@ MUTANTS = [
                  (ReadPath, "_code", _errors_are_absence)), ("limbo",), _damaged, 300),
     Mutant("no-admission", "8, F3, S1", "a fresh bookie under an old id takes adds of a closed ledger",
            plant((Admission, "_decide", _admit_all), (EnsembleChange, "_is_reborn", lambda self, bookie: False),
-                 (dispatch, "stranger", _nobody), (introductions, "objection", _nobody)), ("D5",)),
+                 (dispatch, "stranger", _nobody), (introductions, "objection", _nobody),
+                 (Connection, "check_incarnation", nothing)), ("D5",)),
     Mutant("closed-is-stale", "L14", "what a ledger was closed with is refused by a bookie that looks at metadata late",
            plant((Admission, "_decide", _closed_is_stale)), ("late-look",)),
     Mutant("key-ignored", "F14", "adds under a wrong key are stored",

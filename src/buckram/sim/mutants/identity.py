@@ -10,7 +10,8 @@ from buckram.bookie.admission import Admission
 from buckram.client import open as opening
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.net import introductions
-from buckram.sim.mutants.base import Mutant, plant
+from buckram.net.connection import Connection
+from buckram.sim.mutants.base import Mutant, nothing, plant
 
 _made = Admission.__init__
 
@@ -35,7 +36,8 @@ def _unknown(metadata: Any) -> bytes:
 MUTANTS = [
     Mutant("absent-is-admitted", "I6, F5", "adds of a ledger that metadata does not know are taken",
            plant((Admission, "__init__", _takes_anybody), (EnsembleChange, "_is_reborn", lambda self, bookie: False),
-                 (dispatch, "stranger", _nobody), (introductions, "objection", _nobody)),
+                 (dispatch, "stranger", _nobody), (introductions, "objection", _nobody),
+                 (Connection, "check_incarnation", nothing)),
            ("D5-delete",)),
     Mutant("birth-not-looked-at-by-reads", "I8", "data of another ledger of the id answers",
            plant((reads, "is_other", _never), (dispatch, "is_other", _never)), ("id-again-empty",)),
