@@ -88,6 +88,22 @@ def test_batches_restart_and_replay(
         until(lambda: [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("lag", 600, 0)], "the cursor")
 
 
+def test_a_query_whose_first_driver_was_killed_at_once(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
+    """Spark's half written file of the first batch: it refused every start from then on."""
+    write(cluster.uri, stream, numbered(5))
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.95698a05-e02a-4d05-88da-a7106f03a131.tmp").write_text("v1\n")
+    source = spark.readStream.format("buckram").options(metadata=cluster.uri, startingOffsets="earliest").load(stream)
+    query = source.select("value").writeStream.format("buckram").trigger(availableNow=True)
+    query = query.options(metadata=cluster.uri, createStream=True, checkpointLocation=str(tmp_path / "checkpoint"))
+    query.start(f"{stream}-copy").awaitTermination()
+    with sync.connect(cluster.uri) as client:
+        assert client.namespace().info(f"{stream}-copy".partition("/")[2]).end == 5
+
+
 def test_a_running_query_picks_up_records_and_streams(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:

@@ -59,9 +59,9 @@ def test_offsets_are_readable_and_say_which_stream_it_was(cluster: ThreadedClust
     run = Run(cluster.uri, subscribe=stream, **EARLIEST)
     with sync.connect(cluster.uri) as client:
         uid = client.namespace().info(stream).uid
-    assert run.start == {stream: 0, "uids": {stream: uid}}
+    assert run.start == {stream: 0, "uids": {stream: uid}, "initial": True}
     assert run.offsets() == [list(range(5))]
-    assert run.start == {stream: 5, "uids": {stream: uid}}
+    assert run.start == {stream: 5, "uids": {stream: uid}, "began": {stream: 0, "uids": {stream: uid}}}
     assert run.reader.reportLatestOffset() == {stream: 5}
 
 
@@ -75,6 +75,29 @@ def test_a_query_begins_at_the_end_unless_told_otherwise(any_cluster: ThreadedCl
     assert middle.offsets() == [[6, 7]]
     late = Run(any_cluster.uri, subscribe=stream, startingTimestamp=2**41)
     assert late.offsets() == []
+
+
+def test_the_first_batch_is_repeated_from_where_it_began(cluster: ThreadedCluster, stream: str) -> None:
+    """Spark writes down where batches end, and asks anew where the query begins: `latest` was further by then, so that
+    records of a first batch that was cut short were never read."""
+    write(cluster.uri, stream, numbered(10))
+    first = Run(cluster.uri, subscribe=stream)
+    assert first.batch() is None
+    write(cluster.uri, stream, numbered(5, 10))
+    # The driver asks twice in one run.
+    assert first.reader.initialOffset() == first.start
+    end = _json(first.reader.latestOffset(first.start, first.limit))
+    write(cluster.uri, stream, numbered(5, 15))
+    for reader in (first.reader, live_reader(cluster.uri, subscribe=stream)):
+        found = rows(reader, reader.partitions(_json(reader.initialOffset()), end))
+        assert [row["offset"] for row in found] == list(range(10, 15))
+    again = Run(cluster.uri, end, subscribe=stream)
+    assert again.offsets() == [list(range(15, 20))]
+    assert "began" not in again.start
+    # An offset that says where it began is an ordinary start.
+    assert rows(again.reader, again.reader.partitions(end, again.start)) == rows(
+        again.reader, again.reader.partitions({k: v for k, v in end.items() if k != "began"}, again.start)
+    )
 
 
 def test_a_restarted_query_goes_on_where_it_was(cluster: ThreadedCluster, stream: str) -> None:

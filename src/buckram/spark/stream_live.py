@@ -3,7 +3,8 @@
 An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and which stream
 it was, so that one that was deleted and made anew is not taken for the old one. With a cursor it also says which, for
 the listener that moves the cursor past the last batch (cursor.py). A stream that is new to the query comes into the
-offset at its earliest record with no rows, so that each batch's start is written down before it is read.
+offset at its earliest record with no rows, so that each batch's start is written down before it is read. Spark writes
+down ends only, and asks anew where a query begins when it repeats the first batch: so the end of that one says it, too.
 """
 
 from __future__ import annotations
@@ -31,13 +32,19 @@ if TYPE_CHECKING:
 
 Offset = dict[str, Any]
 log = logging.getLogger("buckram.spark")
-UIDS, CURSOR, CLUSTER = "uids", "cursor", "cluster"
+UIDS, CURSOR, CLUSTER, INITIAL, BEGAN = "uids", "cursor", "cluster", "initial", "began"
 """Keys of an offset that are no streams: a full stream name has a slash."""
 
 
 def positions(offset: Mapping[str, Any]) -> dict[str, int]:
     """The streams of an offset with their next record."""
     return {name: position for name, position in offset.items() if "/" in name}
+
+
+def began(start: Offset, end: Offset) -> Offset:
+    """Where a batch really began: what its end says, if the start is only where a query would begin now."""
+    found: Offset = end[BEGAN] if start.get(INITIAL) and BEGAN in end else start
+    return found
 
 
 class Live:
@@ -49,9 +56,16 @@ class Live:
         self.target: dict[str, int] | None = None
         """With availableNow: how far this run goes."""
         self._seen: dict[str, Look] = {}
+        self._initial: Offset | None = None
 
     async def initial(self) -> Offset:
-        """Where a query without a checkpoint begins. NoSuchStream, OffsetOutOfRange, RecordsLost."""
+        """Where a query without a checkpoint begins; the same in one run. NoSuchStream, OffsetOutOfRange,
+        RecordsLost."""
+        if self._initial is None:
+            self._initial = {**await self._first(), INITIAL: True}
+        return self._initial
+
+    async def _first(self) -> Offset:
         looks = await self._looks(None)
         firsts = await in_order([
             partial(first_offset, self._planner, self._options, name, look) for name, look in looks.items()
@@ -65,7 +79,8 @@ class Live:
         """
         if start is None:
             looks = await self._looks({})
-            return self._offset({n: look.end for n, look in looks.items()}, _uids(looks))
+            whole = self._offset({n: look.end for n, look in looks.items()}, _uids(looks))
+            return self._after(self._initial or {}, whole)
         before, uids = positions(start), dict(start.get(UIDS, {}))
         looks = self._seen = await self._looks(before)
         ends: dict[str, int] = {}
@@ -87,7 +102,15 @@ class Live:
                 backlogs.append(Backlog(name, max(begin, look.earliest), ends[name]))
         if limited:
             ends.update(await self._limited(looks, backlogs, sum(before.values())))
-        return self._offset(ends, _uids(looks))
+        return self._after(start, self._offset(ends, _uids(looks)))
+
+    def _after(self, start: Offset, end: Offset) -> Offset:
+        """The end as it is written down: `start` itself when there is nothing new, and in the first batch where it
+        began."""
+        plain = {key: value for key, value in start.items() if key not in (INITIAL, BEGAN)}
+        if plain == end:
+            return start
+        return {**end, BEGAN: plain} if start.get(INITIAL) else end
 
     async def newest(self) -> Offset:
         """How far the streams went at the last look, for the query's progress."""
@@ -100,6 +123,7 @@ class Live:
 
     async def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The work between two offsets: the same records whenever and wherever it is asked. RecordsLost."""
+        start, self._initial = began(start, end), None
         before, uids, now = positions(start), dict(start.get(UIDS, {})), dict(end.get(UIDS, {}))
         await self._compared(before, uids, now)
         # One that was made anew has no start in this batch. Where the end is known from limits (PySpark 4.2) it is its
@@ -219,7 +243,7 @@ class LiveReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with plainly():
-            self.begin(start)
+            self.begin(began(start, end))
             return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -96,6 +96,15 @@ MUTANTS = (
         ("tests/spark/test_sink_parts.py::test_what_a_failed_task_wrote_is_dropped_at_once",),
     ),
     TestMutant(
+        "spark-first-start", "a first batch that is repeated begins where a query would begin now",
+        edited((
+            "buckram.spark.stream_live:began",
+            "start.get(INITIAL) and BEGAN in end",
+            "False",
+        )),
+        ("tests/spark/test_streaming_parts.py::test_the_first_batch_is_repeated_from_where_it_began",),
+    ),
+    TestMutant(
         "spark-replay-count", "of a replayed batch only the number of rows is compared",
         edited((
             "buckram.spark.replay:compare",
