@@ -6,11 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import buckram
+from tests.e2e.conftest import Ended, buckram
 
 from buckram.client.client import Client, connect
 from buckram.config import ClientConfig, NetConfig
+from buckram.core.conviction import Deed, Evidence
 from buckram.errors import BuckramError, RecoveryFailed
+from buckram.metadata.accused import accuse
 from buckram.metadata.uri import init_cluster, open_store, sqlite_uri
 from buckram.processes import BookieProcess
 from buckram.types import LedgerState
@@ -121,3 +123,46 @@ async def test_a_replacement_with_an_empty_disk_at_the_old_host_and_port(tmp_pat
     finally:
         for bookie in (*mine.values(), *([new] if new else [])):
             bookie.kill()
+
+
+async def convicted(uri: str, bookie: str) -> None:
+    """As by a repair that was told "no such entry" of what the bookie had just acknowledged."""
+    store = await open_store(uri)
+    try:
+        await accuse(store, [Evidence(Deed.UNSTORED, bookie, "it", 1, 0, "it acknowledged entry 0 and denies it")])
+    finally:
+        await store.close()
+
+
+async def test_a_convicted_bookie_is_left_by_its_writers_and_taken_back_when_it_is_pardoned(tmp_path: Path) -> None:
+    uri = await cluster_at(tmp_path / "ours")
+    bookies = {name: await booted(uri, tmp_path / "ours" / name, name) for name in ("b1", "b2", "b3")}
+
+    async def run(*words: object, stdin: bytes = b"") -> Ended:
+        return await asyncio.to_thread(buckram, *words, uri=uri, stdin=stdin)
+
+    async def needs_all() -> Ended:
+        return await run("ledger", "write", "--ensemble", "3/3/2", "--close", stdin=b"one\n")
+
+    try:
+        async with connect(uri, net=NET) as client, client.create(ensemble="2/2/2") as writer:
+            await writer.append(b"before")
+            liar = writer.metadata.last_fragment.ensemble[0]
+            await convicted(uri, liar)
+            async with asyncio.timeout(20):
+                while liar in writer.metadata.last_fragment.ensemble:
+                    await writer.append(b"and on")
+            assert f"bookie {liar} is convicted: unstored: entry 0 of ledger 1" in (await run("cluster", "check")).out
+            refused = await needs_all()
+            assert refused.code != 0
+            unsaid = await run("cluster", "pardon", liar)
+            assert (unsaid.code, "add --yes" in unsaid.err) == (2, True)
+            assert (await run("cluster", "pardon", liar, "--yes", "--json")).json == {"bookie": liar, "pardoned": True}
+            assert "was not accused of anything" in (await run("cluster", "pardon", liar, "--yes")).out
+            assert "is convicted" not in (await run("cluster", "check")).out
+            taken = await needs_all()
+            assert taken.code == 0, taken.err
+            assert await writer.append(b"after") > 0
+    finally:
+        for bookie in bookies.values():
+            await asyncio.to_thread(bookie.kill)

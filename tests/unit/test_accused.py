@@ -12,9 +12,9 @@ from buckram.client.audit import ReplicaAuditor
 from buckram.client.client import Client
 from buckram.config import ClientConfig
 from buckram.core.audit import plan_pieces
-from buckram.core.conviction import Accused, Deed
+from buckram.core.conviction import Accused, Deed, Evidence
 from buckram.errors import Code, NotEnoughBookies
-from buckram.metadata.accused import pardon, read_accused
+from buckram.metadata.accused import accuse, pardon, read_accused
 from buckram.metadata.checkup import examine
 from buckram.metadata.store import TreeStore
 
@@ -143,10 +143,43 @@ async def test_the_convicted_get_no_new_ensembles_until_they_are_pardoned() -> N
         assert not await pardon(cluster.store, "b1")
 
         def again() -> bool:
-            return "b1" not in bookies._convicted
+            return "b1" not in bookies.convicted
 
         await eventually(again, "the pardon is noticed by its watch")
         await (await client.create(ensemble="3/3/2")).close()
+
+
+async def convict(cluster: ReadableCluster, name: str) -> None:
+    """As somebody else's repair does."""
+    await accuse(cluster.store, [Evidence(Deed.UNSTORED, name, "1", 0, 0, "seen elsewhere")])
+
+
+@pytest.mark.parametrize("shape", ["3/3/2", "2/2/2", "4/2/2"])
+async def test_a_running_writer_leaves_a_member_that_is_convicted(shape: str) -> None:
+    async with readable(5, config=FAST) as (cluster, client):
+        async with client.create(ensemble=shape, digest="mac") as writer:
+            await writer.append_many([b"before"] * 5)
+            liar = writer.metadata.last_fragment.ensemble[0]
+            await convict(cluster, liar)
+            await eventually(lambda: liar not in writer.metadata.last_fragment.ensemble, "left")
+            assert await writer.append_many([b"after"] * 5) == range(5, 10)
+            assert writer.metadata.fragments[-1].first_entry == 5
+            assert not writer.degraded
+        assert writer.ensemble_changes == 1
+
+
+async def test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there() -> None:
+    async with readable(3, config=FAST) as (cluster, client):
+        async with client.create(ensemble="3/3/2", digest="mac") as writer:
+            await writer.append(b"before")
+            await convict(cluster, "b1")
+            await eventually(lambda: "b1" in client.services.bookies.convicted, "heard of it")
+            assert await writer.append(b"with it") == 1
+            assert (writer.ensemble_changes, writer.degraded) == (0, False)
+            await cluster.add("b3")
+            await eventually(lambda: "b1" not in writer.metadata.last_fragment.ensemble, "left")
+            assert await writer.append(b"without it") == 2
+        assert writer.metadata.fragments[-1].ensemble.count("b3") == 1
 
 
 async def test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted() -> None:

@@ -27,15 +27,17 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 @dataclass(frozen=True, slots=True)
 class BookieChange:
-    """What a new bookie list changed. An id in `reborn` came back with another incarnation: its old data is gone."""
+    """What a new bookie list changed. An id in `reborn` came back with another incarnation: its old data is gone.
+    One in `convicted` is known as a liar from now on."""
 
     appeared: tuple[BookieId, ...] = ()
     gone: tuple[BookieId, ...] = ()
     moved: tuple[BookieId, ...] = ()
     reborn: tuple[BookieId, ...] = ()
+    convicted: tuple[BookieId, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.appeared or self.gone or self.moved or self.reborn)
+        return bool(self.appeared or self.gone or self.moved or self.reborn or self.convicted)
 
 
 OnChange = Callable[[BookieChange], None]
@@ -61,8 +63,8 @@ class BookieWatcher:
         self._known: dict[BookieId, BookieInfo] = {}
         self.racks: dict[BookieId, str] = {}
         """Where every bookie is that was ever seen and says so. Grows and changes in place."""
-        self._convicted: frozenset[BookieId] = frozenset()
-        """They lied (F21): no new ensemble gets them, and others are read first."""
+        self.convicted: frozenset[BookieId] = frozenset()
+        """They lied (F21): no new ensemble gets them, writers leave them, and others are read first."""
         self._failed_until: dict[BookieId, float] = {}
         self._slow_until: dict[BookieId, float] = {}
         self._listeners: dict[int, OnChange] = {}
@@ -183,7 +185,7 @@ class BookieWatcher:
 
         None is left out: order is about latency, never about correctness.
         """
-        quiet = not self._failed_until and not self._slow_until and not self._convicted
+        quiet = not self._failed_until and not self._slow_until and not self.convicted
         if quiet and self._registered.issuperset(members):
             return members
         return sorted(members, key=self._read_class)
@@ -191,7 +193,7 @@ class BookieWatcher:
     def _read_class(self, bookie_id: BookieId) -> int:
         if self._bookies.find(bookie_id) is None:
             return 3
-        if bookie_id in self._convicted or self.quarantined(bookie_id):
+        if bookie_id in self.convicted or self.quarantined(bookie_id):
             return 2
         until = self._slow_until.get(bookie_id)
         if until is None:
@@ -237,7 +239,7 @@ class BookieWatcher:
     def _away(self, known: Collection[BookieId]) -> list[Candidate]:
         """Bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the others."""
         there = self._bookies
-        away = sorted(b for b in known if b not in there.writable and b not in self._convicted)
+        away = sorted(b for b in known if b not in there.writable and b not in self.convicted)
         away.sort(key=lambda b: 0 if b in there.readonly else 1 if b in self._known else 2)
         return [Candidate(b, self.racks.get(b)) for b in away]
 
@@ -277,7 +279,7 @@ class BookieWatcher:
             )
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None
-            and bookie_id not in self._convicted
+            and bookie_id not in self.convicted
             and (not self.identity_required or says_who_it_is(info))
         ]
 
@@ -302,11 +304,12 @@ class BookieWatcher:
             self._stale.clear()
             try:
                 fresh = await self._store.bookies(self._stale.set)
-                self._convicted = frozenset(await convicted_bookies(self._store, self._stale.set))
+                convicted = frozenset(await convicted_bookies(self._store, self._stale.set))
             except BaseException:
                 self._stale.set()
                 raise
-            change = self._install(fresh)
+            lately, self.convicted = convicted - self.convicted, convicted
+            change = self._install(fresh, lately)
         if change:
             self._tell(change)
 
@@ -314,7 +317,7 @@ class BookieWatcher:
         for listener in list(self._listeners.values()):
             listener(change)
 
-    def _install(self, fresh: BookieSet) -> BookieChange:
+    def _install(self, fresh: BookieSet, convicted: frozenset[BookieId]) -> BookieChange:
         old = self._bookies
         moved, reborn = [], []
         for group in (fresh.readonly, fresh.writable):
@@ -334,7 +337,7 @@ class BookieWatcher:
             self._failed_until.pop(bookie_id, None)
             self._slow_until.pop(bookie_id, None)
         gone = tuple(b for b in old.writable if b not in fresh.writable)
-        return BookieChange(appeared, gone, tuple(moved), tuple(reborn))
+        return BookieChange(appeared, gone, tuple(moved), tuple(reborn), tuple(sorted(convicted)))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -83,6 +83,8 @@ class EnsembleChange:
         if window.absent:
             self._last_error = "it was away when the ledger was made"
             self._after_resume("")
+        if watcher.convicted:
+            self._loop.call_soon(self.leave_convicted)
 
     def position_failed(self, slot: int, error: BuckramError) -> bool:
         """An add or an answer failed there; True unless it is stale. Merged into a change that is running."""
@@ -112,9 +114,21 @@ class EnsembleChange:
                 slot = window.slots[window.ensemble.index(bookie)]
                 self.position_failed(slot, WriteFailed(window.ledger_id, f"bookie {bookie} came back without its data"))
         self._remember_incarnations()
+        self.leave_convicted()
         if window.absent and not window.closed:
             self._delay = _RETRY_MIN_S
             self._retry_soon()
+
+    def leave_convicted(self) -> None:
+        """Members that lied give way where others can take their places (F21). Where none can they stay: what they
+        acknowledge counts as before."""
+        window, convicted = self._window, self._watcher.convicted
+        if not convicted or window.closed or window.changing or window.deferred_sync or self._scope.closed:
+            return
+        liars = {p: b for p, b in enumerate(window.ensemble) if b in convicted and p not in window.absent}
+        for position in self._choose(window.ensemble, liars, {}, doomed=False) if liars else ():
+            why = f"bookie {liars[position]} is convicted of lying: see `buckram cluster check`"
+            self.position_failed(window.slots[position], WriteFailed(window.ledger_id, why))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -161,6 +175,8 @@ class EnsembleChange:
         self._send(sends)
         if moved:
             self._head_moved()
+        if self._watcher.convicted:  # one of them may have come to be known meanwhile
+            self._loop.call_soon(self.leave_convicted)
 
     async def _record(self, first_entry: EntryId, failed: dict[int, BookieId], tried: dict[BookieId, None]) -> None:
         """The compare-and-set of 2.6 step 3: predicate and choice are made anew on every fresh record."""

@@ -10,6 +10,8 @@ OTHER = f"{ABSENCE}::test_what_was_found_closes_no_other_record"
 REPLACED = f"{CORE}::TestWriteBack::test_a_failed_member_is_replaced_privately_from_the_head_on"
 AUDIT, ACCUSED = "tests/unit/test_audit.py", "tests/unit/test_accused.py"
 
+CHANGE = "buckram.client.ensemble_change:EnsembleChange"
+
 MUTANTS = (
     TestMutant("recovery-other-record", "what was found under one record closes whatever record is there now",
                edited((f"{RECOVER}:_same", "now.last_fragment == before.last_fragment", "True")), (OTHER,)),
@@ -50,4 +52,11 @@ MUTANTS = (
     TestMutant("audit-damage-goes-unsaid", "an audit does not say which bytes did not fit their digest",
                edited(("buckram.client.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
                (f"{ACCUSED}::test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted",)),
+    TestMutant("convicted-stays", "a running writer goes on with a member that was convicted",
+               edited((f"{CHANGE}.leave_convicted", "if not convicted or", "if True or")),
+               (f"{ACCUSED}::test_a_running_writer_leaves_a_member_that_is_convicted",)),
+    TestMutant("convicted-goes-at-once", "a convicted member goes where nobody can take its place",
+               edited((f"{CHANGE}.leave_convicted",
+                       "self._choose(window.ensemble, liars, {}, doomed=False) if liars else ()", "liars")),
+               (f"{ACCUSED}::test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there",)),
 )

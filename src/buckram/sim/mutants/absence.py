@@ -36,11 +36,11 @@ _candidates = BookieWatcher._candidates
 
 
 def _with_the_convicted(self: BookieWatcher) -> Any:
-    kept, self._convicted = self._convicted, frozenset()
+    kept, self.convicted = self.convicted, frozenset()
     try:
         return _candidates(self)
     finally:
-        self._convicted = kept
+        self.convicted = kept
 
 
 def _any_damage(digest: Digest, ledger: int, entry: int | None, stored: bytes) -> str:
