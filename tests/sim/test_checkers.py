@@ -138,7 +138,7 @@ BAD = {
     "L3": [append_never_ends], "L4": [quorum_but_no_ack], "L8": [poll_without_end], "L9": [gives_up_too_soon],
 }  # fmt: skip
 JUDGED_ELSEWHERE = (
-    "I1", "I2", "I3", "I7", "I8", "I9", "I16", "I18", "I27", "M8", "M11",
+    "I1", "I2", "I3", "I7", "I8", "I9", "I14", "I16", "I18", "I27", "M8", "M11",
     "L1", "L2", "L5", "L6", "L7", "L10", "L11", "L12", "L13", "L14",
 )  # fmt: skip
 

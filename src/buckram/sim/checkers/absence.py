@@ -25,6 +25,8 @@ class _Heard:
     """By one client since its recovery of a ledger began."""
 
     began: float
+    knew: frozenset[BookieId]
+    """Who had something of the ledger then."""
     copies: dict[EntryId, BookieId] = field(default_factory=dict)
     answered: dict[tuple[EntryId, BookieId], bool] = field(default_factory=dict)
     lac: EntryId = -1
@@ -49,7 +51,8 @@ class Absence(Checker):
 
     def recovery_begins(self, ledger: LedgerFacts, client: str) -> None:
         if not self.facts.recovering.get((client, ledger.ledger)):
-            self._heard[client, ledger.ledger] = _Heard(self._now())
+            knew = frozenset(bookie for claims in ledger.claims.values() for bookie in claims)
+            self._heard[client, ledger.ledger] = _Heard(self._now(), knew)
 
     def close_begins(self, ledger: LedgerFacts, client: str) -> None:
         heard = self._heard.get((client, ledger.ledger))
@@ -96,7 +99,7 @@ class Absence(Checker):
         self.report.check("F18", copy is None, "{} closed ledger {} at {} although {} had given it entry {}",
                           who, ledger.ledger, new.last_entry, copy, after)
         silent = [b for b in members if (after, b) not in heard.answered and self._could_answer(b, heard.began, who)
-                  and (self._asks_in_time or any(b in claims for claims in ledger.claims.values()))]
+                  and (self._asks_in_time or b in heard.knew)]
         self.report.check("F18", not silent, "{} closed ledger {} at {} before it had heard of {}, with which all is "
                           "well", who, ledger.ledger, new.last_entry, silent)
         self.report.check("F19", heard.lac <= new.last_entry, "{} closed ledger {} at {}, but {} had shown it that "
