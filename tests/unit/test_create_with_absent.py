@@ -28,6 +28,42 @@ async def test_a_ledger_is_made_with_one_of_three_away_and_its_writer_takes_it_i
             assert len(writer.metadata.fragments) == 1
 
 
+async def test_the_writer_fills_in_what_a_member_missed_when_it_is_back() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        await c.kill(2)
+        await client.services.bookies.refresh()
+        async with client.create() as writer:
+            await writer.append_many(BODIES)
+            await c.restart(2)
+            await eventually(lambda: not writer.degraded and not writer._filling.left, "it has everything", 10.0)
+            await writer.append_many(BODIES)
+        await c.kill(0)
+        await c.kill(1)
+        async with client.open(writer.ledger_id) as reader:
+            assert await reader.read_payloads(0, 2 * len(BODIES) - 1) == BODIES * 2
+
+
+async def test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back() -> None:
+    """Closed by their writer, and by a recovery."""
+    async with cluster(bookies=3) as c, c.client() as client:
+        await c.kill(2)
+        await client.services.bookies.refresh()
+        async with client.create() as closed:
+            await closed.append_many(BODIES)
+        left = await client.create()
+        await left.append_many(BODIES)
+        await left.abandon()
+        await (await client.recover(left.ledger_id)).close()
+        assert len(client.services.debts) == 2
+        await c.restart(2)
+        await eventually(lambda: not client.services.debts, "both are whole", 10.0)
+        await c.kill(0)
+        await c.kill(1)
+        for ledger in (closed.ledger_id, left.ledger_id):
+            async with client.open(ledger) as reader:
+                assert await reader.read_payloads(0, len(BODIES) - 1) == BODIES
+
+
 async def test_without_degraded_it_is_refused_and_says_why() -> None:
     async with cluster(bookies=3) as c, c.client() as client:
         await c.kill(2)
@@ -51,6 +87,7 @@ async def test_no_more_than_the_spare_ones_are_away() -> None:
     async with cluster(bookies=5) as c, c.client() as client:
         await c.kill(3)
         await c.kill(4)
+        await client.services.bookies.refresh()
         with pytest.raises(NotEnoughBookies, match="5 bookies are needed, 3 are usable"):
             await client.create(ensemble="5/3/2")
         async with client.create(ensemble="5/5/3") as writer:
@@ -60,6 +97,7 @@ async def test_no_more_than_the_spare_ones_are_away() -> None:
             await writer.append_many(BODIES)
         for number in (0, 1, 3):
             await c.kill(number)
+        await client.services.bookies.refresh()
         with pytest.raises(NotEnoughBookies, match="3 bookies are needed, 1 are usable"):
             await client.create()
 
@@ -67,6 +105,7 @@ async def test_no_more_than_the_spare_ones_are_away() -> None:
 async def test_one_that_lives_is_preferred_to_one_that_is_away() -> None:
     async with cluster(bookies=4) as c, c.client() as client:
         await c.kill(0)
+        await client.services.bookies.refresh()
         for _ in range(5):
             async with client.create() as writer:
                 assert not writer.degraded

@@ -161,8 +161,14 @@ def _as_json(found: Checkup) -> dict[str, object]:
         "readonly": found.readonly,
         "cookies": found.cookies,
         "ledgers": {**{STATES[state]: count for state, count in found.ledgers.items()}, "unreadable": found.unreadable},
+        "under_replicated": found.under_replicated,
+        "away": found.away,
         "problems": [{"node": one.node, "found": one.found, "advice": one.advice} for one in found.problems],
     }
+
+
+def _names(bookies: list[str]) -> str:
+    return f": {', '.join(sorted(bookies)[:10])}" if bookies else ""
 
 
 def _print(found: Checkup) -> None:
@@ -174,6 +180,7 @@ def _print(found: Checkup) -> None:
         ("epoch", found.epoch or "none yet"),
         ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {len(found.cookies)} cookies"),
         ("ledgers", f"{counted}, {found.unreadable} unreadable"),
+        ("under-replicated", f"{found.under_replicated} ledgers name bookies that are away{_names(found.away)}"),
     ])  # fmt: skip
     if not found.problems:
         click.echo("nothing is wrong")

@@ -82,12 +82,25 @@ def show(ledger_id: int, uri: str | None, as_json: bool) -> None:
     Example:
       buckram ledger show 7
     """
-    _print(ledger_id, run_async(_metadata(uri, ledger_id)), as_json)
+    metadata, away = run_async(_looked(uri, ledger_id))
+    if as_json:
+        emit({**ledger_json(ledger_id, metadata), "away": away})
+        return
+    print_ledger(ledger_id, metadata)
+    if away:
+        print(f"  under-replicated: {', '.join(away)} away; start them, or `buckram ledger repair {ledger_id}`")
 
 
-async def _metadata(uri: str | None, ledger_id: int) -> LedgerMetadata:
+async def _looked(uri: str | None, ledger_id: int) -> tuple[LedgerMetadata, list[str]]:
+    """Its record, and which of its members are not registered now."""
     async with connected(uri) as client:
-        return await client.metadata(ledger_id)
+        metadata = await client.metadata(ledger_id)
+        return metadata, _away(client, metadata)
+
+
+def _away(client: Client, metadata: LedgerMetadata) -> list[str]:
+    members = dict.fromkeys(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
+    return [bookie for bookie in members if client.services.bookies.info(bookie) is None]
 
 
 def _print(ledger_id: int, metadata: LedgerMetadata, as_json: bool) -> None:
@@ -125,9 +138,9 @@ async def _list(uri: str | None, ids: bool, as_json: bool) -> None:
             asked = found[start : start + READ_AT_ONCE]
             answers = await asyncio.gather(*(_looked_up(client, ledger_id) for ledger_id in asked))
             rows += [(known, answer) for known, answer in zip(asked, answers, strict=True) if answer is not None]
-    if as_json:
-        emit({"ledgers": [_listed(ledger_id, answer) for ledger_id, answer in rows]})
-        return
+        if as_json:
+            emit({"ledgers": [_listed(client, ledger_id, answer) for ledger_id, answer in rows]})
+            return
     table(
         ("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"), [_row(known, answer) for known, answer in rows]
     )
@@ -146,10 +159,10 @@ async def _looked_up(client: Client, ledger_id: int) -> LedgerMetadata | Metadat
         return error
 
 
-def _listed(ledger_id: int, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
+def _listed(client: Client, ledger_id: int, answer: LedgerMetadata | MetadataError) -> dict[str, Any]:
     if isinstance(answer, MetadataError):
         return {"ledger": ledger_id, "state": "unreadable", "last_entry": None, "error": str(answer)}
-    return ledger_json(ledger_id, answer)
+    return {**ledger_json(ledger_id, answer), "away": _away(client, answer)}
 
 
 def _row(ledger_id: int, answer: LedgerMetadata | MetadataError) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from buckram.cli.up_janitor import JanitorThread
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.processes import BookieProcess, ChildFailed, ReadyLine, stop_all
 from buckram.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, start_zookeeper
+
+if TYPE_CHECKING:
+    from buckram.seams import MetadataStore
 
 MAX_BOOKIES = 100
 ZOOKEEPER_SECONDS = 120.0
@@ -66,10 +70,10 @@ def _run(
         if zookeeper or place.zookeeper:
             server = cleanup.enter_context(_start_zookeeper(place, stop))
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
-        place.bookies = count
+        before, place.bookies = place.bookies, count
         place.write()
         uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
-        run_async(_prepare(uri))
+        run_async(_prepare(uri, before, count))
         children = {
             n: BookieProcess(uri, place.bookie(n), bookie_id=f"bookie-{n}", port=place.free_port(n))
             for n in range(1, count + 1)
@@ -111,14 +115,31 @@ def _start_zookeeper(place: ClusterDirectory, stop: threading.Event) -> ZooKeepe
     return server
 
 
-async def _prepare(uri: str) -> None:
+async def _prepare(uri: str, before: int, count: int) -> None:
     from buckram.metadata.uri import init_cluster, open_store
 
     store = await open_store(uri)
     try:
         await init_cluster(store)
+        await _fit_policy(store, before, count)
     finally:
         await store.close()
+
+
+async def _fit_policy(store: MetadataStore, before: int, count: int) -> None:
+    """Streams of namespace default can be written with as few bookies as there are. What somebody else chose stays."""
+    from buckram.client.create import fitting
+    from buckram.core.stream_policy import DEFAULTS
+    from buckram.streams.metadata import StreamStore
+    from buckram.streams.spaces import Namespaces
+
+    usual = DEFAULTS.quorum
+    spaces = Namespaces(StreamStore(store))
+    present = (await spaces.get("default")).policy.get("ensemble")
+    ours = None if not 0 < before < usual.ensemble_size else str(fitting(before, usual))
+    wanted = str(fitting(count, usual)) if count < usual.ensemble_size else None
+    if present == ours and present != wanted:
+        await spaces.set("default", ensemble=wanted)
 
 
 def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: threading.Event) -> None:

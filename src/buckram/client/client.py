@@ -16,6 +16,7 @@ from buckram.client.bookies import BookieWatcher
 from buckram.client.clocks import Clocks
 from buckram.client.create import choose_members, register
 from buckram.client.delete import delete_ledger
+from buckram.client.ensemble_debts import Debts
 from buckram.client.identities import Identities
 from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
 from buckram.client.opening import Opening
@@ -124,7 +125,8 @@ class Client:
         clocks.pool = pool
         bookies.on_change(lambda change: pool.review())
         self.services = Services(
-            runtime, config, net, guarded(store, past), bookies, identities, pool, self._guard, clocks
+            runtime, config, net, guarded(store, past), bookies, identities, pool, self._guard, clocks,
+            Debts(bookies),
         )
         self._owned = owned
         self.uri = uri
@@ -315,6 +317,7 @@ class Client:
         until = loop.time() + self.services.net.request_timeout_s
         for copies in list(self.services.owed):
             await copies.wait(max(0.0, until - loop.time()))
+        await self.services.debts.close()
         await self.services.identities.close()
         await self.services.bookies.close()
         await self.services.pool.close()

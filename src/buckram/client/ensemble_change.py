@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from buckram.client.bookies import BookieChange, BookieWatcher
+from buckram.client.ensemble_debts import Filling
 from buckram.client.metadata_cell import MetadataCell
 from buckram.core.append import AppendWindow, Send
 from buckram.core.messages import GetBookieInfo
@@ -63,9 +64,11 @@ class EnsembleChange:
         send: Callable[[Sequence[Send]], None],
         head_moved: Callable[[], None],
         fail: Callable[[BuckramError], None],
+        filling: Filling,
     ) -> None:
         self._window, self._cell, self._watcher, self._pool, self._scope = window, cell, watcher, pool, scope
         self._send, self._head_moved, self._fail = send, head_moved, fail
+        self._filling = filling
         self._loop = asyncio.get_running_loop()
         self._incarnations: dict[BookieId, str | None] = {}
         self._failed_at: dict[BookieId, float] = {}
@@ -297,9 +300,12 @@ class EnsembleChange:
             for position in positions:
                 self._watcher.report_ok(window.absent[position])
                 self._awaited.pop(window.absent[position], None)
+            members = [window.absent[position] for position in positions]
             sends = window.readmit(positions)
             self._after_resume("")
             self._send(sends)
+            for bookie in members:
+                self._filling.returned(bookie)
         else:
             self._retry_later()
 

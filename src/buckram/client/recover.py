@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from buckram.client.accusing import Accuser
 from buckram.client.copies import Copies
+from buckram.client.ensemble_fill import mending
 from buckram.client.lac import bookie_lac
 from buckram.client.metadata_cell import MetadataCell
 from buckram.client.open import check_ledger_id, check_password, digest_of
@@ -77,6 +78,8 @@ async def recover_ledger(
         await _close(services, cell, ledger_id, opened, master_key(password))
         # Whoever closed it, its record is the result (F15).
         versioned = cell.current
+        away = [b for b in versioned.metadata.last_fragment.ensemble if services.bookies.info(b) is None]
+        services.debts.owe(ledger_id, away, mending(services, ledger_id, opened, master_key(password)))
     metadata = versioned.metadata
     check(metadata.closed, "S2", f"ledger {ledger_id} is {metadata.state.name} after recovery")
     assert metadata.last_entry is not None

@@ -9,7 +9,7 @@ repair is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -38,7 +38,7 @@ from buckram.errors import (
     UnknownLedgerState,
 )
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata
+from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
 _WINDOW = 256
@@ -102,6 +102,21 @@ async def repair_ledger(
             await work.accuser.accuse()
 
 
+async def fill_in(
+    services: Services, ledger_id: LedgerId, current: Versioned, digest: Digest, key: bytes,
+    members: Collection[BookieId], *, confirmed: EntryId | None = None,
+) -> bool:  # fmt: skip
+    """Copy to these members what they lack; metadata stays as it is. Whether nothing is left.
+
+    Of the open last fragment only what is `confirmed`, which nothing can change any more; None: it is not looked at.
+    """
+    async with TaskScope(f"fill in {ledger_id}") as scope:
+        work = _Repair(
+            services, ledger_id, MetadataCell(services.store, ledger_id, current), digest, key, scope, None
+        )
+        return await work.fill_in(members, confirmed)
+
+
 class _Repair:
     def __init__(
         self,
@@ -145,6 +160,18 @@ class _Repair:
             tuple(self._replaced),
             tuple(self._problems),
         )
+
+    async def fill_in(self, members: Collection[BookieId], confirmed: EntryId | None) -> bool:
+        metadata = self._cell.metadata
+        ranges = self._ranges(metadata)
+        if not metadata.closed and confirmed is not None:
+            ranges.append((metadata.last_fragment, confirmed))
+        done = True
+        for fragment, last in ranges:
+            for position, bookie in enumerate(fragment.ensemble):
+                if bookie in members:
+                    done &= await self._member(fragment, last, position, bookie, bookie)
+        return done
 
     def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
         """Fragments that cannot grow, with their last entry (below the first: an empty one)."""

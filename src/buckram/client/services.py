@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from buckram.client.bookies import BookieWatcher
 from buckram.client.clocks import Clocks
 from buckram.client.copies import Copies
+from buckram.client.ensemble_debts import Debts
 from buckram.client.identities import Identities
 from buckram.client.turn import TurnEnd
 from buckram.config import ClientConfig, NetConfig
@@ -29,6 +30,7 @@ class Services:
     pool: BookiePool
     guard: Callable[[], None]
     clocks: Clocks
+    debts: Debts
     turn: TurnEnd = field(default_factory=TurnEnd)
     handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """How to stop what is open: done when the client is closed."""

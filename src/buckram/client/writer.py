@@ -14,6 +14,7 @@ from typing import Any
 from buckram.client.close import force, seal
 from buckram.client.completions import Completions, Told
 from buckram.client.ensemble_change import EnsembleChange
+from buckram.client.ensemble_fill import filling, mending
 from buckram.client.explicit_lac import ExplicitLac
 from buckram.client.intake import Intake
 from buckram.client.leaving import joined, leave
@@ -88,9 +89,12 @@ class Writer:
         self._intake = Intake(
             window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
         )
+        self._filling = filling(services, window, self._cell, digest, key, self._scope)
+        self._mend = mending(services, ledger_id, digest, key)
         self._change = EnsembleChange(
             window, self._cell, services.bookies, pool, self._scope,
             send=self._outbox.resend, head_moved=self._head_moved, fail=self._fail,
+            filling=self._filling,
         )  # fmt: skip
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
         self._acked_under: dict[BookieId, int] = {}
@@ -305,6 +309,7 @@ class Writer:
                 raise self._unsound  # recovery decides from what the bookies hold
             await seal(self._cell, self.ledger_id, *window.close())
             self._outbox.copies.complete()
+            self._services.debts.owe(self.ledger_id, [*self._filling.left, *window.absent.values()], self._mend)
         except InvariantViolation:
             raise
         except BuckramError as failed:

@@ -15,7 +15,7 @@ from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
 from buckram.metadata.accused import ACCUSED, CONVICTED, read_accused
 from buckram.metadata.checkup_past import examine_past
 from buckram.metadata.store import UNREADABLE, TreeStore
-from buckram.types import BookieId, LedgerId, LedgerState
+from buckram.types import BookieId, LedgerId, LedgerMetadata, LedgerState
 
 _PAGE = 1000
 _AT_ONCE = 64
@@ -45,6 +45,10 @@ class Checkup:
     cookies: list[BookieId] = field(default_factory=list)
     ledgers: dict[LedgerState, int] = field(default_factory=lambda: dict.fromkeys(LedgerState, 0))
     unreadable: int = 0
+    under_replicated: int = 0
+    """Ledgers that name a bookie which is not registered now."""
+    away: list[BookieId] = field(default_factory=list)
+    """Those bookies."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -177,19 +181,27 @@ async def _examine_ledgers(store: TreeStore, checkup: Checkup) -> None:
             for answer in await asyncio.gather(*(_state(store, one) for one in asked), return_exceptions=True):
                 if isinstance(answer, BaseException):
                     raise answer
-                if isinstance(answer, LedgerState):
-                    checkup.ledgers[answer] += 1
+                if isinstance(answer, LedgerMetadata):
+                    checkup.ledgers[answer.state] += 1
+                    _look_at_members(checkup, answer)
                 elif answer is not None:
                     checkup.unreadable += 1
                     checkup.problems.append(answer)
         after = page[-1]
 
 
-async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerState | Problem | None:
+def _look_at_members(checkup: Checkup, metadata: LedgerMetadata) -> None:
+    there = (*checkup.writable, *checkup.readonly)
+    gone = [b for b in dict.fromkeys(b for f in metadata.fragments for b in f.ensemble) if b not in there]
+    checkup.under_replicated += bool(gone)
+    checkup.away += [bookie for bookie in gone if bookie not in checkup.away]
+
+
+async def _state(store: TreeStore, ledger_id: LedgerId) -> LedgerMetadata | Problem | None:
     """None for a ledger that was deleted since it was listed."""
     node = await store.ledgers.key(ledger_id)
     try:
-        return parse((await store.keys.get(node)).value).state
+        return parse((await store.keys.get(node)).value)
     except NoSuchKey:
         return None
     except MalformedRecord as error:

@@ -1,0 +1,86 @@
+"""Clusters of as few bookies as there may be, and of three of which one is away: streams are written all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Up, buckram, gone, wait_until
+from tests.streams.kit import eventually
+
+from buckram import connect
+from buckram.processes import BookieProcess
+
+
+@pytest.mark.parametrize("bookies", [1, 2])
+def test_a_small_cluster_takes_streams_out_of_the_box(tmp_path: Path, bookies: int) -> None:
+    up = Up(tmp_path / "data", "--bookies", bookies)
+    try:
+        done = buckram("stream", "write", "s", uri=up.uri, stdin=b"a\nb\n")
+        assert done.code == 0, done.err
+        assert buckram("stream", "read", "s", uri=up.uri).out == "a\nb\n"
+        assert buckram("namespace", "create", "shop", uri=up.uri).code == 0
+        refused = buckram("stream", "write", "shop/s", uri=up.uri, stdin=b"a\n")
+        assert refused.code != 0
+        fits = f"{bookies}/{bookies}/{bookies}"
+        assert f"`buckram namespace set shop --set ensemble={fits}`" in refused.err
+        assert buckram("namespace", "set", "shop", "--set", f"ensemble={fits}", uri=up.uri).code == 0
+        assert buckram("stream", "write", "shop/s", uri=up.uri, stdin=b"a\n").code == 0
+    finally:
+        assert up.stop() == 0
+
+
+def test_a_cluster_that_grows_has_the_usual_policy_again(tmp_path: Path) -> None:
+    def ensemble(uri: str) -> str:
+        return str(buckram("namespace", "show", "default", "--json", uri=uri).json["policy"]["ensemble"])
+
+    for bookies, fits in ((1, "1/1/1"), (3, "3/3/2")):
+        up = Up(tmp_path / "data", "--bookies", bookies)
+        try:
+            assert ensemble(up.uri) == fits
+        finally:
+            assert up.stop() == 0
+
+
+async def test_one_of_three_restarting_stops_nobody(tmp_path: Path) -> None:
+    """kill -9 of one: new writers, rolls, take-overs and ledgers go on; afterwards each ledger is whole by itself."""
+    up = Up(tmp_path / "data", "--bookies", 3, "--janitor", "never")
+    lost = BookieProcess(up.uri, tmp_path / "data" / "bookie-1", bookie_id="bookie-1")
+    try:
+        async with connect(up.uri) as client:
+            ns = client.namespace()
+            before = await ns.writer("s")
+            await before.append(b"0")
+            os.kill(up.pids[0], signal.SIGKILL)
+            wait_until(lambda: gone(up.pids[0]), "still there")
+            await client.services.bookies.refresh()
+            await before.append(b"1")
+            assert await before.roll()
+            await before.append(b"2")
+            async with ns.writer("s", takeover=True) as taken, ns.writer("new") as fresh:
+                await taken.append(b"3")
+                await fresh.append(b"0")
+                assert await taken.roll()
+                await taken.append(b"4")
+                assert taken.degraded
+                shown = buckram("cluster", "check", "--json", uri=up.uri).json
+                assert shown["under_replicated"] >= 4
+                assert shown["away"] == ["bookie-1"]
+                ledger = await anext(client.list())
+                assert buckram("ledger", "show", ledger, "--json", uri=up.uri).json["away"] == ["bookie-1"]
+                lost.start()
+
+                async def whole() -> bool:
+                    return not (taken.degraded or fresh.degraded or client.services.debts)
+
+                await eventually(whole, 30.0)
+            await eventually(whole, 30.0)
+            async for ledger_id in client.list():
+                report = await client.repair(ledger_id)
+                assert report.healthy, report
+                assert report.entries_copied == 0, f"ledger {ledger_id} was not whole: {report}"
+    finally:
+        lost.stop()
+        assert up.stop() == 0
