@@ -475,3 +475,30 @@ async def test_a_gauge_says_it(tmp_path: Path) -> None:
         me._suspect_gauge = Gauge("suspect")
         me.heard(4)
         await until(lambda: values.get("suspect") == 1)
+
+
+async def test_a_look_that_failed_confirms_nothing(tmp_path: Path) -> None:
+    """Of a look that failed only its own caller heard; who waited with that one went on with what had been read before,
+    as if the store had been looked at."""
+    async with bookie(tmp_path, MemoryTree()) as kit:
+        me = kit.bookie.witness
+        assert me is not None
+        real, gate, asked = me._read_store, asyncio.Event(), 0
+
+        async def held() -> Any:
+            nonlocal asked
+            asked += 1
+            await gate.wait()
+            if asked > 1:
+                raise MetadataUnavailable("cut off")
+            return await real()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(me, "_read_store", held)
+            first = asyncio.ensure_future(me.confirm())
+            await until(lambda: asked >= 1)
+            later = [asyncio.ensure_future(me.confirm()) for _ in range(2)]
+            await asyncio.sleep(0)
+            gate.set()
+            results = await asyncio.gather(first, *later, return_exceptions=True)
+            assert [isinstance(one, MetadataUnavailable) for one in results[1:]] == [True, True]

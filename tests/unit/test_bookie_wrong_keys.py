@@ -24,8 +24,9 @@ from tests.unit.bookie_kit import (
 )
 from tests.unit.test_bookie_births import A, B, make, named
 
+from buckram.core import wire_v2
 from buckram.core.messages import Read, Request, WriteLac
-from buckram.errors import Code, MetadataUnavailable
+from buckram.errors import Code, InvalidArgument, MetadataUnavailable
 from buckram.types import NO_BIRTH, LedgerState
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [2, 3])
@@ -239,3 +240,35 @@ async def test_a_key_of_another_size_is_refused(tmp_path: Path, protocol: int) -
         for key in (b"", b"short", bytes(21)):
             assert (await wire.call(fencing(key))).code in (Code.UNAUTHORIZED, Code.BAD_REQUEST)
         assert kit.store.ledger(5) is None
+
+
+@pytest.mark.parametrize("first", ["copy", "fence", "add"])
+async def test_who_waits_is_of_the_ledger_that_was_named_then(tmp_path: Path, first: str) -> None:
+    """A connection may name another ledger of the id while what it sent before still waits for metadata."""
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata, admission_timeout_s=5.0) as kit:
+        await make(kit, A)
+        metadata.gate.clear()
+        wire = await named(kit, A)
+        wire.send(FIRST[first](KEY))
+        await until(lambda: metadata.reads == 1)
+        wire.wire.writer.write(wire_v2.name_ledger(5, B))
+        assert await wire.wire.silent()
+        metadata.gate.set()
+        assert (await wire.wire.reply()).code in (Code.OK, Code.NO_ENTRY)
+        assert kit.store.ledger(5).birth == A
+        owner = await named(kit, A)
+        assert (await owner.call(add(5, 1))).code is (Code.FENCED if first == "fence" else Code.OK)
+
+
+async def test_an_id_that_the_store_cannot_have_stops_no_other_ledger(tmp_path: Path) -> None:
+    """Whatever a look ends with, who waits hears of it, and the next look goes on."""
+    metadata = FlakyMetadata(await memory_metadata())
+    async with running(tmp_path, metadata=metadata) as kit:
+        await make(kit, A)
+        metadata.error = InvalidArgument("an id beyond what this store can have")
+        wire = await kit.wire(3)
+        assert (await wire.call(add(2**62, 0))).code is Code.IO_ERROR
+        assert (await wire.call(fencing(KEY, 2**62))).code is Code.NO_ENTRY
+        metadata.error = None
+        assert (await wire.call(add(5, 0))).code is Code.OK

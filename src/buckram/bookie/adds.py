@@ -59,27 +59,29 @@ class AddPath:
             or ((name := session.named.get(run.ledger_id)) != record.birth
                 and (name is not None or run.first <= record.last or run.ledger_id in self._undecided))
         ):  # fmt: skip
-            self._add_unusual(session, run, record)
+            self._add_unusual(session, run, record, session.named.get(run.ledger_id))
         else:
             self._insert(session, run)
 
-    def _released(self, session: Session, run: AddRun, verdict: Verdict, last: EntryId) -> None:
-        """The look at metadata is over. `last`: of a ledger that is closed."""
+    def _released(self, session: Session, run: AddRun, name: bytes | None, verdict: Verdict, last: EntryId) -> None:
+        """The look at metadata is over. `name`: which ledger the run is of; the connection may have named another one
+        of that id since. `last`: of a ledger that is closed."""
         session.requests_held -= run.end - run.start
         session.births.check(run.ledger_id)
         record = self._ledger(run.ledger_id)
-        other = is_other(record, session.named.get(run.ledger_id))
+        other = is_other(record, name)
         if verdict is Verdict.WRONG_KEY:
             self.refuse(session, run, Code.UNAUTHORIZED)
         elif other or verdict is Verdict.OTHER:
             self._refuse_other(session, run, verdict)
         elif run.recovery:
-            self._copy_released(session, run, verdict, record)
+            self._copy_released(session, run, verdict, record, name)
         elif verdict in (Verdict.ADMITTED, Verdict.CLOSED):
-            self._add_unusual(session, run, record, last if verdict is Verdict.CLOSED else None, looked=True)
+            closed_at = last if verdict is Verdict.CLOSED else None
+            self._add_unusual(session, run, record, name, closed_at, looked=True)
         elif verdict in _UNDECIDED:
             if _goes_on(record):
-                self._add_unusual(session, run, record, looked=True)
+                self._add_unusual(session, run, record, name, looked=True)
             else:
                 self.refuse(session, run, _CODES[verdict])
         else:
@@ -95,26 +97,28 @@ class AddPath:
         else:
             self._refuse_fenced(session, run)
 
-    def _copy_released(self, session: Session, run: AddRun, verdict: Verdict, record: LedgerRecord | None) -> None:
+    def _copy_released(
+        self, session: Session, run: AddRun, verdict: Verdict, record: LedgerRecord | None, name: bytes | None
+    ) -> None:
         """A copy waits for a proof of its key, and goes in unproven where nobody answered. Of a ledger that metadata
         does not know no key is right: the one that is here stays."""
         ours = record is None or (record.master_key == run.master_key and not record.tombstone)
         if verdict is Verdict.ABSENT and not ours:
             self.refuse(session, run, Code.NO_LEDGER)
         else:
-            self._add_unusual(session, run, record, looked=True)
+            self._add_unusual(session, run, record, name, looked=True)
 
     def refuse(self, session: Session, run: AddRun, code: Code) -> None:
         self._refused.inc(run.count)
         session.send(encode_add_replies(run, code))
 
     def _add_unusual(
-        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None = None,
-        *, looked: bool = False,
+        self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None,
+        closed_at: EntryId | None = None, *, looked: bool = False,
     ) -> None:  # fmt: skip
-        """`looked`: metadata was asked for this run."""
+        """`name`: which ledger it is of. `looked`: metadata was asked for this run."""
         try:
-            code = self._decide(session, run, record, closed_at, looked)
+            code = self._decide(session, run, record, name, closed_at, looked)
         except StoreError as error:
             code = REFUSALS.get(error.kind, Code.IO_ERROR)
         if code is Code.OK:
@@ -123,8 +127,9 @@ class AddPath:
             self.refuse(session, run, code)
 
     def _decide(
-        self, session: Session, run: AddRun, record: LedgerRecord | None, closed_at: EntryId | None, looked: bool
-    ) -> Code | None:
+        self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None,
+        closed_at: EntryId | None, looked: bool,
+    ) -> Code | None:  # fmt: skip
         """OK to insert, an error, or None: the run waits and is answered later. `closed_at`: what metadata says."""
         store = self._store
         recovery = bool(run.flags & RECOVERY_ADD)
@@ -134,13 +139,13 @@ class AddPath:
             return Code.TOO_MANY_REQUESTS
         if not store.is_writable and not (run.flags & (RECOVERY_ADD | HIGH_PRIORITY) and store.reserve_usable):
             return Code.READ_ONLY
-        if not looked and (needs_proof(record, run.master_key) or self._in_doubt(session, run, record)):
-            self._wait(session, run)
+        if not looked and (needs_proof(record, run.master_key) or self._in_doubt(session, run, record, name)):
+            self._wait(session, run, name)
             return None
         if record is not None and record.master_key != run.master_key:
             return Code.UNAUTHORIZED if record.proven else Code.TOO_MANY_REQUESTS
         if recovery:
-            self._recovering(session, run, record)
+            self._recovering(run, record, name or NO_BIRTH)
             return Code.OK
         if record is not None and (record.tombstone or record.fenced):
             return Code.FENCED
@@ -152,14 +157,13 @@ class AddPath:
             return None
         if record is not None and record.admitted and (not record.limbo or self._vouched(run.ledger_id)):
             return Code.OK
-        self._wait(session, run)
+        self._wait(session, run, name)
         return None
 
-    def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord | None) -> bool:
+    def _in_doubt(self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None) -> bool:
         """Whether only metadata can tell that the run is of the ledger that is here. Recovery adds wait only where they
         are certainly of another one."""
         ledger_id = run.ledger_id
-        name = session.named.get(ledger_id)
         if record is None or name == record.birth:
             return False
         if record.birth == NO_BIRTH:  # of an older release: learned at the first look
@@ -174,17 +178,14 @@ class AddPath:
             return False
         return run.first == 0 or ledger_id not in session.births.checked or ledger_id in self._undecided
 
-    def _wait(self, session: Session, run: AddRun) -> None:
+    def _wait(self, session: Session, run: AddRun, name: bytes | None) -> None:
         session.requests_held += run.end - run.start
-        name = session.named.get(run.ledger_id)
-        run = run.detached()
-        grows = not run.flags & RECOVERY_ADD
-        self._admission.hold(run.ledger_id, run.master_key, name, partial(self._released, session, run), grows=grows)
+        done = partial(self._released, session, run.detached(), name)
+        self._admission.hold(run.ledger_id, run.master_key, name, done, grows=not run.recovery)
 
-    def _recovering(self, session: Session, run: AddRun, record: LedgerRecord | None) -> None:
+    def _recovering(self, run: AddRun, record: LedgerRecord | None, name: bytes) -> None:
         """A copy by recovery or repair makes the ledger known, and is remembered as of the ledger that was named. One
         that comes back after its burial stays fenced (F3, M10); the store sees to that."""
-        name = session.named.get(run.ledger_id) or NO_BIRTH
         if record is None or record.tombstone:
             self._store.put_ledger(run.ledger_id, run.master_key, admitted=False, birth=name)
         elif record.birth != name and name != NO_BIRTH:

@@ -38,7 +38,7 @@ from buckram.bookie.trust import UNSEEN, Trust
 from buckram.config import BookieConfig
 from buckram.core.entry import master_key
 from buckram.core.metadata import birth_of, is_certain
-from buckram.errors import MetadataError, MetadataUnavailable, NoSuchKey, NoSuchLedger
+from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import NO_BIRTH, NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
@@ -257,7 +257,7 @@ class Admission:
         except TimeoutError:
             log.warning("ledger %d: no metadata within %.0f s, its adds have to wait", ledger_id, self._timeout_s)
             return Finding(Verdict.LATER)
-        except MetadataError as error:
+        except BuckramError as error:  # also an id that this kind of store cannot have
             log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)
             return Finding(Verdict.UNKNOWN)
         if metadata is None:

@@ -77,7 +77,7 @@ class Dispatcher:
         elif isinstance(request, BatchRead):
             self._reads.batch(session, context, request)
         elif isinstance(request, WriteLac):
-            self._write_lac(session, context, request)
+            self._write_lac(session, context, request, session.named.get(request.ledger_id))
         elif isinstance(request, ReadLac):
             self._read_lac(session, context, request)
         elif isinstance(request, Force):
@@ -89,15 +89,17 @@ class Dispatcher:
         else:
             session.reply(context, ErrorReply(Code.BAD_REQUEST))
 
-    def _write_lac(self, session: Session, context: ReplyContext, request: WriteLac, *, looked: bool = False) -> None:
+    def _write_lac(
+        self, session: Session, context: ReplyContext, request: WriteLac, name: bytes | None, *, looked: bool = False
+    ) -> None:
         ledger_id = request.ledger_id
-        name = session.named.get(ledger_id)
         try:
             code = self._refused_lac(request, name)
             if code is None and needs_proof(self._store.ledger(ledger_id), request.master_key):
                 if not looked:
                     session.requests_held += REQUEST_COST + len(request.body)
-                    self._hold(ledger_id, request.master_key, name, partial(self._lac_told, session, context, request))
+                    done = partial(self._lac_told, session, context, request, name)
+                    self._hold(ledger_id, request.master_key, name, done)
                     return
                 if self._store.ledger(ledger_id) is not None:
                     code = Code.TOO_MANY_REQUESTS  # whose key is right nobody could say
@@ -113,8 +115,9 @@ class Dispatcher:
         self._store.after_durable(partial(self._lac_durable, session, context, request, held))
 
     def _lac_told(
-        self, session: Session, context: ReplyContext, request: WriteLac, verdict: Verdict, last: EntryId
-    ) -> None:
+        self, session: Session, context: ReplyContext, request: WriteLac, name: bytes | None, verdict: Verdict,
+        last: EntryId,
+    ) -> None:  # fmt: skip
         """Metadata was asked whose key is right. Where it is not there the LAC is kept, as what came with that key."""
         session.requests_held -= REQUEST_COST + len(request.body)
         if verdict is Verdict.WRONG_KEY:
@@ -122,7 +125,7 @@ class Dispatcher:
         elif verdict is Verdict.OTHER:
             session.reply(context, WriteLacReply(Code.NO_LEDGER, request.ledger_id))
         else:
-            self._write_lac(session, context, request, looked=True)
+            self._write_lac(session, context, request, name, looked=True)
         session.recount()
 
     def _refused_lac(self, request: WriteLac, name: bytes | None) -> Code | None:

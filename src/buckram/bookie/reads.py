@@ -96,17 +96,18 @@ class ReadPath:
         if key is not None and (is_other(record, name) or needs_proof(record, key)):
             # Which of two ledgers is the living one, and whose key is right, only metadata can tell.
             session.requests_held += REQUEST_COST
-            self._hold(request.ledger_id, key, name, partial(self._told, session, context, request))
+            self._hold(request.ledger_id, key, name, partial(self._told, session, context, request, name))
             return
         self._fence(session, context, request, name)
 
     def _told(
-        self, session: Session, context: ReplyContext, request: Read | BatchRead, verdict: Verdict, last: EntryId
-    ) -> None:
+        self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None, verdict: Verdict,
+        last: EntryId,
+    ) -> None:  # fmt: skip
         """Metadata said which ledger the id is and what its key is, or it is not there to be asked."""
         session.requests_held -= REQUEST_COST
         ledger_id, key = request.ledger_id, request.master_key
-        name, record = session.named.get(ledger_id), self._store.ledger(ledger_id)
+        record = self._store.ledger(ledger_id)
         other = is_other(record, name)
         disputed = record is not None and not record.proven and record.master_key != key
         if verdict is Verdict.WRONG_KEY:

@@ -75,7 +75,8 @@ class Witness:
         self._on_change = on_change
         self._lock, self._telling = asyncio.Lock(), asyncio.Lock()
         """For looking, which adds wait for, and for telling, which may wait for long work on the disk."""
-        self._looks = 0
+        self._looks = self._judged = 0
+        """Looks that began, and the newest of those that came to a judgement."""
         self._wake = asyncio.Event()
         self._told: Claim | None = None
         self._admitted: dict[LedgerId, bytes] = {}
@@ -170,7 +171,7 @@ class Witness:
         """
         mine = self._looks + 1
         async with self._lock:
-            if self._looks < mine:
+            if self._judged < mine:
                 await self._look()
         return not self.suspect
 
@@ -226,6 +227,7 @@ class Witness:
     async def _look(self) -> Confirmed | None:
         """Read and judge. What the store says of its own absence is judged, too; only silence is not."""
         self._looks += 1
+        number = self._looks
         known = self.memory  # what is told meanwhile is newer than what is read here
         try:
             history, found = await self._read_store()
@@ -237,8 +239,10 @@ class Witness:
             raise
         except MetadataError as error:
             self._believe(f"it cannot be read: {error}")
+            self._judged = number
             return None
         self.history = history
+        self._judged = number
         self._believe(verdict.why)
         return found
 
