@@ -43,6 +43,7 @@ class Clocks:
         self._asked_at: float | None = None
         self._said = False
         self._jumped = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def met(self, bookie: BookieId, identity: Identity) -> None:
         """It said who it is, and what time it is there."""
@@ -51,10 +52,11 @@ class Clocks:
     # -- what time it is
 
     def now(self) -> int:
-        """Microseconds since 1970, to be written down."""
+        """Microseconds since 1970, to be written down. From another thread, too, once this was used on the loop: bulk
+        ledgers stamp the entries that they make of record batches there."""
         own, mono = self._runtime.clock.wall_us(), self._mono()
         if self.known.jumped(own, mono):
-            self._jumped.set()
+            self._set_jumped()
         return self.known.best(own, mono)
 
     async def doubt(self, rounds: Steadiness | None = None) -> str:
@@ -152,7 +154,20 @@ class Clocks:
         return int(self._loop_time() * 1_000_000)
 
     def _loop_time(self) -> float:
-        return asyncio.get_running_loop().time()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.time()
+
+    def _set_jumped(self) -> None:
+        assert self._loop is not None, "the time was read on it"
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._jumped.set()
+        else:
+            self._loop.call_soon_threadsafe(self._jumped.set)
 
 
 __all__ = ["EVERY_S", "Clocks"]
