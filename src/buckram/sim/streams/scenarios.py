@@ -16,6 +16,7 @@ from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.facts import Reading
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor
+from buckram.sim.streams.slow_bookies import SLOW
 from buckram.sim.streams.tending import JanitorActor
 from buckram.sim.streams.wrong_clocks import WRONG_CLOCKS
 
@@ -349,7 +350,7 @@ SCENARIOS: dict[str, Scenario] = {
     "expectations": Scenario(expectations), "retries": Scenario(retries),
     "table-outlives": Scenario(table_outlives),
     "overtaking": Scenario(overtaking, _small_buffer), "shared-cursor": Scenario(shared_cursor), **BREAKS,
-    **WRONG_CLOCKS,
+    **WRONG_CLOCKS, **SLOW,
 }  # fmt: skip
 
 
