@@ -161,3 +161,13 @@ async def test_an_absent_member_may_come_back_empty() -> None:
             await cluster["b2"].start()
             await writer.append_many(BODIES)
             await eventually(lambda: writer.degraded, "not as a third one")
+
+
+async def test_the_bookie_that_was_seen_lately_is_preferred() -> None:
+    async with scripted(3) as (cluster, client):
+        for name in ("a-retired-one", *cluster.bookies):
+            await cluster.store.write_cookie(name, b"", None)
+        await cluster["b1"].kill()
+        await client.services.bookies.refresh()
+        async with client.create() as writer:
+            assert set(writer.metadata.last_fragment.ensemble) == {"b0", "b1", "b2"}
