@@ -268,4 +268,5 @@ class Dispatcher:
             session.reply(context, ListEntriesReply(Code.IO_ERROR, request.ledger_id))
             return
         code = Code.OK if len(body) <= self._max_body else Code.IO_ERROR
-        session.reply(context, ListEntriesReply(code, request.ledger_id, body if code is Code.OK else b""))
+        found = body, b"" if record.birth == NO_BIRTH else record.birth
+        session.reply(context, ListEntriesReply(code, request.ledger_id, *(found if code is Code.OK else ())))

@@ -193,15 +193,18 @@ async def _find(
 @click.option("--bring-back", is_flag=True, help="Make records for them and recover them.")
 @click.option("--password", default="", help="The password of the ledgers to be brought back; empty by default.")
 @click.option("--digest", type=click.Choice(DIGESTS), help="Their digest; by default it is found out.")
+@click.option("--birth", metavar="HEX", help="Which one, where bookies hold several ledgers that had the id.")
 @metadata_option
 @json_option
 def salvage(
-    ledgers: tuple[int, ...], bring_back: bool, password: str, digest: str | None, uri: str | None, as_json: bool
-) -> None:
+    ledgers: tuple[int, ...], bring_back: bool, password: str, digest: str | None, birth: str | None, uri: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Ledgers that bookies hold and metadata does not know: list them, or bring them back.
 
-    A ledger is brought back as one that all its holders keep whole, and recovered with the password that you give. One
-    that was deleted shortly before is listed, too: bring back only what is missing.
+    A ledger is brought back as one that all its holders keep whole, with its birth, and recovered with the password
+    that you give; its custom metadata is lost, and of which stream it was part. One that was deleted shortly before is
+    listed, too: bring back only what is missing.
 
     \b
     Examples:
@@ -210,7 +213,8 @@ def salvage(
     """
     if bring_back and not ledgers:
         raise InvalidArgument("cluster salvage --bring-back: name the ledgers; `buckram cluster salvage` lists them")
-    shown = run_async(_salvage(cluster_uri(uri), ledgers, bring_back, password.encode(), digest))
+    which = _birth(birth)
+    shown = run_async(_salvage(cluster_uri(uri), ledgers, bring_back, password.encode(), digest, which))
     if as_json:
         emit(shown)
         return
@@ -222,15 +226,27 @@ def salvage(
         click.echo(f"brought back: {', '.join(map(str, shown['brought_back'])) or 'none'}")
 
 
+def _birth(text: str | None) -> bytes:
+    from buckram.types import BIRTH_SIZE
+
+    try:
+        birth = bytes.fromhex(text or "")
+    except ValueError:
+        birth = b"?"
+    if text is not None and len(birth) != BIRTH_SIZE:
+        raise InvalidArgument(f"--birth {text}: a ledger's birth has {2 * BIRTH_SIZE} hexadecimal digits")
+    return birth
+
+
 async def _salvage(
-    uri: str, ledgers: tuple[int, ...], bring_back: bool, password: bytes, digest: str | None
+    uri: str, ledgers: tuple[int, ...], bring_back: bool, password: bytes, digest: str | None, birth: bytes
 ) -> dict[str, Any]:
     store = await open_tree(uri)
     try:
         addresses = await _addresses(store)
         found, silent = await _find(store, addresses, ledgers)
         known = [one for one in found if not await _is_known(store, one.ledger_id)]
-        back = await _bring_back(uri, store, addresses, known, password, digest) if bring_back else []
+        back = await _bring_back(uri, store, addresses, known, password, digest, birth) if bring_back else []
         history = await store.history()
     finally:
         await store.close()
@@ -238,7 +254,10 @@ async def _salvage(
         "epoch": history.epoch,
         "salvageable": [one.ledger_id for one in known if one.ledger_id not in back],
         "found": [
-            {"ledger": one.ledger_id, "last_entry": one.last_entry, "bookies": sorted(one.holders)} for one in known
+            {
+                "ledger": one.ledger_id, "last_entry": one.last_entry, "bookies": sorted(one.holders),
+                "births": sorted({birth.hex() for birth in one.births.values()}),
+            } for one in known
         ],
         "brought_back": back,
         "silent": silent,
@@ -257,7 +276,7 @@ async def _is_known(store: TreeStore, ledger_id: int) -> bool:
 
 async def _bring_back(
     uri: str, store: TreeStore, addresses: dict[BookieId, BookieAddress], found: list[Found], password: bytes,
-    digest: str | None,
+    digest: str | None, birth: bytes,
 ) -> list[int]:
     from buckram.client.client import digest_type
     from buckram.client.salvage import opened
@@ -268,7 +287,7 @@ async def _bring_back(
     kind = None if digest is None else digest_type(digest)
     async with opened(runtime, NetConfig(), store, addresses) as asked, connected(uri) as client:
         for one in found:
-            await asked.bring_back(one, password, kind)
+            await asked.bring_back(one, password, kind, birth)
             async with client.recover(one.ledger_id, password=password):
                 back.append(one.ledger_id)
     return back

@@ -2,7 +2,9 @@
 
 What a bookie holds says neither the quorums nor the order of an ensemble. The record that is made names every holder in
 every write set and lets one answer be enough: whatever the ledger was made with, a copy is found where it is, and
-recovery says "no such entry" only after every holder has said so. The password is not known to anybody but its owner.
+recovery says "no such entry" only after every holder has said so. Bookies know which ledger of its id it is, its birth:
+the record gets it back, so that they take it for the one that they hold. The password is not known to anybody but its
+owner; custom metadata and which stream it was part of are not known to anybody.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from buckram.core.availability import EntryList
 from buckram.core.entry import Digest
 from buckram.core.identity import Introduction
 from buckram.core.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply, Read, ReadReply
-from buckram.core.metadata import created
+from buckram.core.metadata import created, creation_time_of, is_certain
 from buckram.core.metadata_codec import serialise
 from buckram.errors import (
     BookieError,
@@ -46,6 +48,8 @@ class Found:
 
     ledger_id: LedgerId
     holders: dict[BookieId, list[tuple[EntryId, int]]] = field(default_factory=dict)
+    births: dict[BookieId, bytes] = field(default_factory=dict)
+    """Which ledger of the id a holder has, where it knows that."""
 
     @property
     def last_entry(self) -> EntryId:
@@ -99,6 +103,7 @@ class Salvage:
                 runs = list(EntryList.decode(reply.availability).runs())
                 if runs:
                     found.holders[bookie_id] = runs
+                    found.births |= {bookie_id: reply.birth} if reply.birth else {}
         return found
 
     async def _highest(self, bookie_id: BookieId) -> LedgerId:
@@ -113,24 +118,31 @@ class Salvage:
             return -1
         return reply.identity.highest_ledger
 
-    async def bring_back(self, found: Found, password: bytes, digest: DigestType | None) -> None:
+    async def bring_back(
+        self, found: Found, password: bytes, digest: DigestType | None, birth: bytes = b""
+    ) -> None:  # fmt: skip
         """Make a record, to be recovered by whoever has the password. LedgerExists, ReadFailed (no entry opens with
-        that password and digest; nothing was made), NoSuchLedger."""
-        holders = sorted(found.holders)
+        that password and digest; nothing was made), NoSuchLedger; InvalidArgument where bookies hold several ledgers
+        of the id and `birth` does not say which one is meant."""
+        birth = birth or _only_birth(found)
+        holders = sorted(one for one in found.holders if found.births.get(one, birth) == birth)
         if not holders:
             raise NoSuchLedger(found.ledger_id)
-        kind = digest or await self._digest_of(found, password)
-        # Neither a birth nor a time: who holds the ledger knows which one it is, nobody else does.
-        record = created(len(holders), len(holders), 1, holders, digest_type=kind, password=password)
+        kind = digest or await self._digest_of(found, holders, password)
+        time = creation_time_of(birth)
+        record = created(
+            len(holders), len(holders), 1, holders, digest_type=kind, password=password, creation_time_ms=time,
+            birth=birth if is_certain(birth) else b"",
+        )  # fmt: skip
         try:
             # An id that was given before, which nobody else may choose.
             await self._store.ledgers.create(found.ledger_id, serialise(record), chosen=False)
         except KeyExists:
             raise LedgerExists(found.ledger_id) from None
 
-    async def _digest_of(self, found: Found, password: bytes) -> DigestType:
-        for bookie_id, runs in found.holders.items():
-            entry = runs[0][0]
+    async def _digest_of(self, found: Found, holders: list[BookieId], password: bytes) -> DigestType:
+        for bookie_id in holders:
+            entry = found.holders[bookie_id][0][0]
             reply = await self._pool.call(bookie_id, Read(found.ledger_id, entry))
             if not isinstance(reply, ReadReply) or reply.body is None:
                 continue
@@ -143,6 +155,21 @@ class Salvage:
         raise ReadFailed(
             found.ledger_id, "no entry of it opens with this password: give the ledger's own, and --digest"
         )
+
+
+def _only_birth(found: Found) -> bytes:
+    """The one that the holders have, b"" where none knows it."""
+    births = sorted(set(found.births.values()))
+    if len(births) <= 1:
+        return b"".join(births)
+    held = "; ".join(
+        f"{birth.hex()} at {', '.join(sorted(one for one, its in found.births.items() if its == birth))}"
+        for birth in births
+    )  # fmt: skip
+    raise InvalidArgument(
+        f"bookies hold {len(births)} ledgers that had id {found.ledger_id}, by birth: {held}; say with --birth which "
+        "one is to come back"
+    )
 
 
 @asynccontextmanager

@@ -349,14 +349,16 @@ class MemoryUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., bytes: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "availabilityOfEntriesOfLedger")
+    __slots__ = ("status", "ledgerId", "availabilityOfEntriesOfLedger", "birth")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     AVAILABILITYOFENTRIESOFLEDGER_FIELD_NUMBER: _ClassVar[int]
+    BIRTH_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     availabilityOfEntriesOfLedger: bytes
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., availabilityOfEntriesOfLedger: _Optional[bytes] = ...) -> None: ...
+    birth: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., availabilityOfEntriesOfLedger: _Optional[bytes] = ..., birth: _Optional[bytes] = ...) -> None: ...
 
 class StartTLSResponse(_message.Message):
     __slots__ = ()

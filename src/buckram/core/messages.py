@@ -238,11 +238,13 @@ class BookieInfoReply:
 
 @dataclass(frozen=True, slots=True)
 class ListEntriesReply:
-    """`availability` is the encoding of core/availability; decode it there."""
+    """`availability` is the encoding of core/availability; decode it there. `birth`: which ledger of that id they are
+    of; b"" where it is not known."""
 
     code: Code
     ledger_id: LedgerId
     availability: bytes = b""
+    birth: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

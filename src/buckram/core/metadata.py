@@ -51,6 +51,13 @@ def birth_of(md: LedgerMetadata) -> bytes:
     return (_CTIME + (md.creation_time_ms & _MAX_ID).to_bytes(8, "big")).ljust(BIRTH_SIZE, b"\0")
 
 
+def creation_time_of(birth: bytes) -> int | None:
+    """The time of creation, ms, that stands for a birth; None where it was drawn, or nothing is known."""
+    if len(birth) != BIRTH_SIZE or not birth.startswith(_CTIME):
+        return None
+    return int.from_bytes(birth[len(_CTIME) : len(_CTIME) + 8], "big")
+
+
 def names_mac(metadata: LedgerMetadata) -> bool:
     """Whether the record says with which key entries are sealed, and no bookie knows it: what does not fit is not the
     reader's mistake."""

@@ -264,6 +264,8 @@ def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
             body.highestLedger = who.highest_ledger
     elif isinstance(reply, ListEntriesReply) and reply.code is Code.OK:
         body.availabilityOfEntriesOfLedger = reply.availability
+        if reply.birth:
+            body.birth = reply.birth
     return frame(message.SerializeToString())
 
 
@@ -315,7 +317,8 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         loss = body.loss if body.HasField("loss") else None
         return BookieInfoReply(code, total, free, memory, loss, _identity(body))
     if operation == OP_LIST_ENTRIES:
-        return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger)
+        birth = body.birth if len(body.birth) == BIRTH_SIZE else b""
+        return ListEntriesReply(code, body.ledgerId, body.availabilityOfEntriesOfLedger, birth)
     if operation == OP_START_TLS:
         return StartTlsReply(code)
     plugin = _text(body)

@@ -59,4 +59,13 @@ MUTANTS = (
                edited((f"{CHANGE}.leave_convicted",
                        "self._choose(window.ensemble, liars, {}, doomed=False) if liars else ()", "liars")),
                (f"{ACCUSED}::test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there",)),
+    TestMutant("salvage-forgets-births", "a ledger that is brought back is another one than bookies hold",
+               edited(("buckram.client.salvage:Salvage.bring_back", 'birth=birth if is_certain(birth) else b""',
+                       'birth=b""')),
+               ("tests/unit/test_salvage.py::"
+                "test_a_ledger_comes_back_with_its_birth_and_goes_on_being_that_ledger",)),
+    TestMutant("salvage-mixes-births", "holders of another ledger of the id are named, too",
+               edited(("buckram.client.salvage:Salvage.bring_back", " if found.births.get(one, birth) == birth", "")),
+               ("tests/unit/test_salvage.py::"
+                "test_of_two_ledgers_that_had_the_id_the_one_that_is_named_comes_back",)),
 )
