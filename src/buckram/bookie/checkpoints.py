@@ -18,7 +18,7 @@ from buckram.bookie.slices import Slices
 from buckram.bookie.store_state import StoreState
 from buckram.bookie.superblock import TABLE_PREFIX
 from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer
-from buckram.disk.trouble import harmless, passing
+from buckram.disk.trouble import harmless, no_room, passing
 from buckram.seams import File, Write
 from buckram.types import LedgerId
 
@@ -51,8 +51,14 @@ class Checkpoints:
 
     async def checkpoint(self) -> None:
         """Merge the states of all sealed segments, up to the first unsealed one, into a new table file."""
+        state = self._state
         async with self._running:
-            await self._checkpoint()
+            try:
+                await self._checkpoint()
+            except OSError as error:
+                if not no_room(error) or not await state.disk.offload(state.reserve.give_up):
+                    raise
+                await self._checkpoint()
 
     async def _checkpoint(self) -> None:
         state = self._state

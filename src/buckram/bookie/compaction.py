@@ -18,6 +18,7 @@ from buckram.bookie.segments import DirEntry, Segment
 from buckram.bookie.store_errors import StoreError, unless_harmless
 from buckram.bookie.store_state import StoreState
 from buckram.core.segment_format import CorruptBytes, open_block
+from buckram.disk.trouble import no_room
 from buckram.seams import File
 
 log = logging.getLogger("buckram.store")
@@ -49,7 +50,13 @@ class Compaction:
 
     async def _run(self, candidates: list[Segment]) -> int:
         # States that only these segments' footers hold must outlive them.
-        await self._maintenance.checkpoint()
+        try:
+            await self._maintenance.checkpoint()
+        except OSError as error:
+            if not no_room(error):
+                raise
+            # On a full disk those that are covered already may be what gives room.
+            log.warning("compaction goes on without a new ledger table: %s", error)
         self._total = sum(2 * one.log_end for one in candidates)
         given_back = 0
         group: Group = []
@@ -175,6 +182,13 @@ class Compaction:
                 log.error("compaction skips %s: %s", ", ".join(one.name for one, _ in group), error)
                 writer.discard()
                 return 0
+            except OSError as error:
+                writer.discard()
+                dead = [one for one in group if not one[1]]
+                if not no_room(error):
+                    raise
+                log.warning("compaction gives back only what holds nothing alive: %s", error)
+                return await self._rewrite(dead)
             except BaseException:
                 writer.discard()
                 raise

@@ -204,6 +204,7 @@ class Maintenance:
             # By itself, because it takes long: the log must not wait for it.
             self._scope.spawn(self._guarded(self.checkpoint), "checkpoint")
         await self._reuse_retired()
+        await state.disk.offload(state.reserve.make)
 
     # -- the superblock
 
@@ -221,9 +222,11 @@ class Maintenance:
         await self.write(replace(block, segments=tuple(
             replace(entry, log_end=ends.get(entry.seq, 0)) for entry in block.segments
         )))
+        await self._state.disk.offload(self._state.reserve.make)
 
     async def write(self, block: Superblock) -> None:
-        await self._state.disk.offload(partial(write_superblock, self._state.disk, block))
+        state = self._state
+        await state.disk.offload(lambda: state.reserve.run(partial(write_superblock, state.disk, block)))
         self._state.superblock = block
 
     # -- the next log file
@@ -318,16 +321,16 @@ class Maintenance:
 
     async def write_footer(self, file: File, number: int, parts: list[bytes]) -> None:
         """Pages first, then the trailer, each synced: a good trailer means good pages."""
-        disk = self._state.disk
+        disk, run = self._state.disk, self._state.reserve.run
         trailer = open_trailer(parts[-1], number, self._state.salt)
         assert trailer is not None
         offset, pages = trailer.footer_at, parts[:-1]
         for start in range(0, len(pages), _PIECE_PAGES):
             piece = pages[start : start + _PIECE_PAGES]
             last = start + _PIECE_PAGES >= len(pages)
-            await disk.offload(partial(disk.write_now, [Write(file, offset, piece)], sync=last))
+            await disk.offload(partial(run, partial(disk.write_now, [Write(file, offset, piece)], sync=last)))
             offset += sum(map(len, piece))
-        await disk.offload(partial(disk.write_now, [Write(file, offset, [parts[-1]])]))
+        await disk.offload(partial(run, partial(disk.write_now, [Write(file, offset, [parts[-1]])])))
 
     def mend(self, segment: Segment | None) -> None:
         """A page of a segment's footer (None: of the ledger table) is damaged. Blocking: rare, and it must not lie.
@@ -393,7 +396,7 @@ class Maintenance:
         for segment in ready:
             self._retired.remove(segment)
             state.files.forget(segment.name)
-            if len(state.free) < SPARE_FILES:
+            if len(state.free) < SPARE_FILES and state.space.writable:
                 state.free.append(segment.name)
             else:
                 await state.disk.offload(partial(state.disk.remove, segment.name))

@@ -16,6 +16,7 @@ from buckram.bookie.log_scan import Scanned, scan_segment
 from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.position import Claim, Position, behind
+from buckram.bookie.reserve import Reserve
 from buckram.bookie.segments import Footer, Segment
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.store_state import MAX_SEGMENT, MIN_SEGMENT, StoreState, fresh_segment
@@ -34,9 +35,9 @@ from buckram.bookie.tail_page import NAME as TAIL
 from buckram.bookie.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.config import StoreConfig
 from buckram.core.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer, pack_block_header
-from buckram.disk.trouble import harmless
+from buckram.disk.trouble import harmless, no_room
 from buckram.errors import ConfigError
-from buckram.seams import PAGE_BYTES, Disk, Write
+from buckram.seams import PAGE_BYTES, Disk, File, Write
 
 log = logging.getLogger("buckram.store")
 
@@ -46,7 +47,7 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
     if not MIN_SEGMENT <= config.segment_bytes <= MAX_SEGMENT:
         raise ConfigError(f"segment_bytes = {config.segment_bytes}: must be from {MIN_SEGMENT} to {MAX_SEGMENT}")
     found = read_superblock(disk)
-    fresh = found is None
+    fresh, reserve = found is None, Reserve(disk, config.segment_bytes)
     if found is None:
         incarnation = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         found = Superblock(incarnation, rng.getrandbits(32))
@@ -59,7 +60,7 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
         )
     return StoreState(
         disk, config, found, Losses(found.losses, found.limbo), OpenFiles(disk), PageCache(), SpaceWatch(config),
-        fresh=fresh, free=list(found.free), next_number=found.next_number, next_file=found.next_file,
+        reserve, fresh=fresh, free=list(found.free), next_number=found.next_number, next_file=found.next_file,
     )
 
 
@@ -226,11 +227,27 @@ class Opening:
         self._state.free.append(segment.name)
 
     def _create(self) -> Segment:
+        """In a file whose data is dead, or in a new one. Where the disk has no room for one, an empty file has to do,
+        so that what is here can be read."""
         state = self._state
-        segment = fresh_segment(state.take_number(), f"{LOG_PREFIX}{state.take_file():08d}")
-        segment.file = state.disk.open(segment.name, create=True, size=state.file_bytes, direct=True)
+        reused = state.free.pop(0) if state.free else ""
+        segment = fresh_segment(state.take_number(), reused or f"{LOG_PREFIX}{state.take_file():08d}")
+        if reused:
+            segment.file = state.disk.open(reused, direct=True)
+        else:
+            segment.file = self._new_file(segment.name, state.file_bytes)
         segment.made = segment.file.size()
         return segment
+
+    def _new_file(self, name: str, size: int) -> File:
+        disk = self._state.disk
+        try:
+            return disk.open(name, create=True, size=size, direct=True)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            log.warning("the store starts without room for its log: %s", error)
+        return self._state.reserve.run(lambda: disk.open(name, create=True, direct=True))
 
     def _pin(self, active: Segment) -> None:
         """The records of the active segment live in memory and go on changing."""
@@ -277,14 +294,27 @@ class Opening:
             else:
                 state.disk.write_now([Write(segment.file, 0, [])])
         if TAIL not in state.disk.names():
-            self._write_page(Position(0, 0), 0)
+            state.reserve.run(lambda: self._write_page(Position(0, 0), 0))
         state.disk.sync_names()
         # Names every file before it holds anything, so that no acknowledged block is ever in a stray file.
         state.superblock = state.next_superblock(clean=False, starts=state.superblock.starts + 1)
-        write_superblock(state.disk, state.superblock)
+        self._write_superblock()
         checksum = self._write_empty_block(active) if active.log_end else 0
         self._write_page(Position(active.seq, active.log_end), checksum)
         self._map_page()
+        state.reserve.make()
+
+    def _write_superblock(self) -> None:
+        """On a full disk in the room of the reserve, else in that of files whose data is dead."""
+        state = self._state
+        while True:
+            try:
+                return state.reserve.run(lambda: write_superblock(state.disk, state.superblock))
+            except OSError as error:
+                if not no_room(error) or not state.free:
+                    raise
+            state.disk.remove(state.free.pop())
+            state.superblock = replace(state.superblock, free=tuple(state.free))
 
     def _write_empty_block(self, segment: Segment) -> int:
         """Its checksum."""

@@ -13,6 +13,7 @@ from buckram.bookie.lookup import Lookup
 from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
+from buckram.bookie.reserve import Reserve
 from buckram.bookie.segments import Segment, load_footer
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.superblock import FORMAT, SegmentEntry, Superblock
@@ -39,6 +40,7 @@ class StoreState:
     files: OpenFiles
     cache: PageCache
     space: SpaceWatch
+    reserve: Reserve
     fresh: bool = False
     segments: list[Segment] = field(default_factory=list)
     spare: Segment | None = None

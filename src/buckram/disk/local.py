@@ -69,13 +69,17 @@ class LocalDisk:
 
     def _probe(self) -> tuple[int, bool]:
         """The device's unit of direct writing. File systems without O_DIRECT (older tmpfs) get buffered writes."""
-        name = self.path / f".probe-{os.getpid()}"
+        # The lock's file, where a bookie was before: on a full disk no other may be made.
+        name, made = self.path / LOCK_NAME, not (self.path / LOCK_NAME).exists()
+        if made:
+            name = self.path / f".probe-{os.getpid()}"
         try:
             fd = os.open(name, os.O_CREAT | os.O_RDWR | _DIRECT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            name.unlink(missing_ok=True)
+            if made:
+                name.unlink(missing_ok=True)
             return 512, False
         try:
             with mmap.mmap(-1, 4096) as page, memoryview(page) as view:
@@ -89,7 +93,8 @@ class LocalDisk:
             return 4096, False
         finally:
             os.close(fd)
-            name.unlink(missing_ok=True)
+            if made:
+                name.unlink(missing_ok=True)
 
     # -- names
 
