@@ -12,6 +12,7 @@ from tests.unit.store_kit import (
     small_config,
 )
 
+from buckram.bookie.reserve import NAME as RESERVE
 from buckram.bookie.store import Store
 from buckram.bookie.superblock import NAME, Superblock, read_superblock
 from buckram.bookie.tail_page import NAME as TAIL
@@ -80,7 +81,7 @@ async def test_strays_are_removed_and_foreign_files_are_not() -> None:
     for name in ("log-99999999", "ledgers-00000077", "superblock.new", "cookie"):
         disk.open(name, create=True)
     store = open_store(disk)
-    assert [name for name in disk.names() if not name.startswith("log-0")] == ["cookie", NAME, TAIL]
+    assert [name for name in disk.names() if not name.startswith("log-0")] == ["cookie", RESERVE, NAME, TAIL]
     await store.close()
 
 
