@@ -336,7 +336,7 @@ class Witness:
         """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
         async with self._telling:
             if not await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
-                raise MetadataError(f"{FILE} cannot be written, the disk is full or descriptors are short: collection waits")
+                raise MetadataError(f"{FILE} cannot be written, the disk is full or files are short: it waits")
 
     async def _remember(self, memory: Memory) -> bool:
         """False: there was no room for the file. It then says less than is so, which is no alarm, and is written at
