@@ -108,6 +108,10 @@ class Disk(Protocol):
         """Open; with create the file must not exist and gets `size` bytes reserved (contents undefined)."""
         ...
 
+    def extend(self, file: File, size: int) -> None:
+        """Give a file at least so many bytes, which are its own and durable then; what it has stays. Blocking."""
+        ...
+
     def names(self) -> list[str]: ...
     def rename(self, old: str, new: str) -> None:
         """Replace `new` atomically; durable after sync_names()."""

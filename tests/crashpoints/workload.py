@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buckram.bookie.store import Store, StoreError
+from buckram.bookie.superblock import read_superblock
+from buckram.bookie.tail_page import NAME as TAIL
+from buckram.bookie.tail_page import read_mark
 from buckram.config import StoreConfig
 from buckram.disk.crash_model import CrashModel
 from buckram.disk.memory import MemoryDisk
-from buckram.seams import Write
+from buckram.seams import PAGE_BYTES, Write
 
 KEY = b"k" * 20
+WHOLE = 64 << 10
+"""Bytes of log in a file that is as long as it gets: beyond it the log goes only while no other file is ready."""
 LEDGERS = (1, 2, 3, 5, 8, 1 << 40)
 
 
@@ -118,6 +123,17 @@ def read_now(store: Store, wanted: list[tuple[int, int]]) -> list[bytes | StoreE
     return found
 
 
+def check_made(disk: MemoryDisk) -> None:
+    """What may have been acknowledged lies in the part of the log file that the superblock says it has."""
+    block = read_superblock(disk)
+    if block is None or TAIL not in disk.names():
+        return
+    mark = read_mark(disk.open(TAIL).read(0, PAGE_BYTES), block.salt)
+    made = {one.seq: one.made for one in block.segments}
+    if mark is not None and mark.end.seq in made and made[mark.end.seq] < WHOLE:
+        assert mark.end.offset <= made[mark.end.seq], "a block is where the file is not known to be"
+
+
 class Life:
     """Runs a workload; `images` of crashes ahead of every disk operation are opened and checked."""
 
@@ -155,6 +171,7 @@ class Life:
 
     def _verify(self, image: CrashModel, seed: int) -> None:
         rng = random.Random(seed)
+        check_made(MemoryDisk(image))
         store = Store.open(MemoryDisk(image), config(), NullStats(), rng)
         self.oracle.check(store)
         if rng.random() < 0.1:

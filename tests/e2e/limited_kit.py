@@ -91,9 +91,16 @@ class Peer:
 
     def add(self, ledger: int, first: int, count: int, size: int) -> list[int]:
         """The code of each."""
+        self.send(ledger, first, count, size)
+        return self.codes(count)
+
+    def send(self, ledger: int, first: int, count: int, size: int) -> None:
         frames = [frame_add(KEY, DIGEST.seal(ledger, n, n - 1, n + 1, payload(n, size))) for n in sized(first, count)]
         self.door.sendall(b"".join(frames))
-        return [int.from_bytes(self._answer()[4:8], "big") for _ in frames]
+
+    def codes(self, count: int) -> list[int]:
+        """The answers to as many adds."""
+        return [int.from_bytes(self._answer()[4:8], "big") for _ in range(count)]
 
     def read(self, ledger: int, entry: int, size: int) -> int:
         """Its code; what was read is right if that is 0."""

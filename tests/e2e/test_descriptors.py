@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -106,19 +107,30 @@ def test_without_any_descriptor_a_bookie_waits_and_doubts_nothing(tmp_path: Path
     set_limit(bookie.process, 3)
     # What lies in files that are not open cannot be read now, which is not the same as its absence.
     assert {peer.read(1, entry, SIZE) for entry in (0, 1, 70)} <= {0, IO_ERROR}
-    acked = 320
-    codes = set(peer.add(1, acked, 1, SIZE))
-    while codes == {0}:
-        acked += 1
-        codes = set(peer.add(1, acked, 1, SIZE))
-    assert codes == {READ_ONLY}
-    assert "the store is read-only" in bookie.said()
+    peer.send(1, 320, 64, SIZE)  # the file must grow for it, and a superblock say so
+    until(lambda: "the store is read-only" in bookie.said())
     assert "Too many open files; raise the limit of open files of this process (ulimit -n" in bookie.said()
     set_limit(bookie.process, before)
-    until(lambda: set(peer.add(1, acked, 1, SIZE)) == {0})  # it comes back by itself
-    assert {peer.read(1, entry, SIZE) for entry in range(acked + 1)} == {0}
+    codes = peer.codes(64)  # it goes on by itself
+    assert codes[0] == 0
+    assert set(codes) <= {0, READ_ONLY}
+    until(lambda: peer.add(1, 384, 1, SIZE) == [0])
+    assert {peer.read(1, entry, SIZE) for entry in range(320)} == {0}
+    assert {peer.read(1, 320 + n, SIZE) for n, code in enumerate(codes) if code == 0} == {0}
     assert "limbo" not in bookie.said()
     peer.close()
     assert bookie.end() == 0
 
 
+def test_files_are_opened_with_the_descriptors_that_are_spare(tmp_path: Path, bookies: list[Limited]) -> None:
+    bookies.append(bookie := Limited(tmp_path / "b", tmp_path, **SMALL_FILES).ready())
+    peer = bookie.connect()
+    assert set(peer.add(1, 0, 8, SIZE)) == {0}
+    set_limit(bookie.process, max(map(int, os.listdir(f"/proc/{bookie.process.pid}/fd"))) + 1)
+    for first in range(8, 392, 64):
+        until(lambda: set(peer.add(1, first, 64, SIZE)) == {0})  # noqa: B023  # called at once
+    assert {peer.read(1, entry, SIZE) for entry in range(392)} == {0}
+    assert len(bookie.logs()) > 5
+    assert "limbo" not in bookie.said()
+    peer.close()
+    assert bookie.end() == 0

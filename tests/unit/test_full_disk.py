@@ -29,6 +29,7 @@ def fill(disk: MemoryDisk) -> None:
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("buckram.bookie.maintenance.POLL_S", 0.001)
     monkeypatch.setattr("buckram.bookie.commit.RETRY_S", 0.001)
+    monkeypatch.setattr("buckram.bookie.growth.RETRY_S", 0.001)
 
 
 async def filled(disk: MemoryDisk, count: int = 160) -> Store:
@@ -132,6 +133,7 @@ async def test_a_start_on_a_full_disk_without_an_unfinished_log_file() -> None:
     """The log file that was written is full, and there is no room for another one."""
     disk = MemoryDisk()
     store = await filled(disk)
+    disk.model.total_bytes = 1 << 40
     active = store._log.segment
     assert active is not None
     while active.log_end < config().segment_bytes and store._log.segment is active:

@@ -68,6 +68,8 @@ class GroupCommit:
         self.short = ""
         """What the block that waits has found missing, while `full`."""
         self.on_full: Callable[[], None] = lambda: None
+        self.on_low: Callable[[], None] = lambda: None
+        """The file should be longer, see `wanting`."""
         self.groups = self.bytes = 0
         self._open: Group | None = None
         self._closed: deque[Group] = deque()
@@ -171,6 +173,8 @@ class GroupCommit:
         self._close_slice()
         group.size = self._pos - group.start - BLOCK_HEADER
         group.end = group.segment.log_end = group.start + padded(BLOCK_HEADER + group.size, self._disk.alignment)
+        if group.end > group.segment.grows_at:
+            self.on_low()
         self._closed.append(group)
         self._closed_bytes += group.size
         self._open, self._limit = None, -1
@@ -213,10 +217,32 @@ class GroupCommit:
             self._kicked = False
         if not self._closed:
             return
+        if self._closed[0].end > self._closed[0].segment.limit and not self._closing:
+            self.on_low()  # `grown` goes on
+            return
         group = self._closed.popleft()
         self._closed_bytes -= group.size
         self._in_flight = group
         self._write(group, self._assemble(group))
+
+    def wanting(self) -> tuple[Segment, int, bool] | None:
+        """Whose file should be longer, what it must hold at least, and whether a block waits for that."""
+        if self._closed and self._in_flight is None and self._closed[0].end > self._closed[0].segment.limit:
+            return self._closed[0].segment, self._closed[0].end, True
+        segment = self.segment
+        if segment is None or self.failed is not None or segment.log_end <= segment.grows_at:
+            return None
+        return segment, segment.log_end, False
+
+    def grown(self) -> None:
+        """A file is longer: go on if a block waited for it."""
+        if self._closed and self._in_flight is None and self._retry is None:
+            self.kick()
+
+    def short_of(self, what: str) -> None:
+        """The block that waits does so for want of something."""
+        self.full, self.short = True, what
+        self.on_full()
 
     def _assemble(self, group: Group) -> Write:
         """Put the block together at the ring's head."""
@@ -253,7 +279,10 @@ class GroupCommit:
         if end <= segment.laid_to:
             return []
         segment.laid_to = end
-        stop = min(end + LAY_AHEAD - (end + self._phase) % LAY_AHEAD, self.soft_limit // 4096 * 4096)
+        stop = min(
+            end + LAY_AHEAD - (end + self._phase) % LAY_AHEAD, self.soft_limit // 4096 * 4096,
+            max(end, segment.limit // 4096 * 4096),
+        )
         if span > LAY_BELOW or stop <= end:
             return []
         segment.laid_to = stop
@@ -273,8 +302,7 @@ class GroupCommit:
                 self._written(group)
             elif passing(error) and not self._closing:
                 # Nothing was acknowledged and nothing later was written: the same block may be written again.
-                self.full, self.short = True, str(error)
-                self.on_full()
+                self.short_of(str(error))
                 self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))
             else:
                 self.fail(error)
@@ -319,6 +347,8 @@ class GroupCommit:
             return
         group = Group(segment, segment.log_end)
         group.end = segment.log_end = group.start + padded(BLOCK_HEADER, self._disk.alignment)
+        if group.end > segment.grows_at:
+            self.on_low()
         self._closed.append(group)
         self.kick()
 
@@ -349,6 +379,8 @@ class GroupCommit:
         if self._retry is not None:
             self._retry.cancel()
             self.fail(OSError(errno.ENOSPC, "no space left on the device for the last block"))
+        elif self._closed and self._in_flight is None and self.failed is None:
+            self.kick()  # not for a longer file any more
         await finished
         self.segment = None
 

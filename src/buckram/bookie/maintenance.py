@@ -16,6 +16,7 @@ from typing import Any
 
 from buckram.bookie.checkpoints import Checkpoints
 from buckram.bookie.commit import INDEX_LIMIT
+from buckram.bookie.growth import Growth
 from buckram.bookie.index import FooterBuilder, build_footer
 from buckram.bookie.opening import rescan
 from buckram.bookie.segments import Segment
@@ -23,7 +24,7 @@ from buckram.bookie.store_errors import StoreError, unless_harmless
 from buckram.bookie.store_state import StoreState, entry_of, fresh_segment
 from buckram.bookie.superblock import LOG_PREFIX, Superblock, write_superblock
 from buckram.core.segment_format import open_trailer
-from buckram.disk.trouble import passing
+from buckram.disk.trouble import NO_DESCRIPTOR, passing
 from buckram.net.tasks import TaskScope
 from buckram.seams import File, Stats, Write
 
@@ -56,6 +57,8 @@ class Maintenance:
         self._scope = TaskScope("store", on_error=self._bug)
         self._publishing = asyncio.Lock()
         self._table = Checkpoints(state, self.publish, self.mend)
+        self._growth = Growth(state, self.publish, self.spawn)
+        self.low = self._growth.low
         self._running = self._again = self._closed = self.crowded = False
         self._timer: asyncio.TimerHandle | None = None
         # Segments that are out of the list; their files are reused when nobody reads them any more.
@@ -88,7 +91,7 @@ class Maintenance:
         """Look at free space now."""
         state = self._state
         self._data.set(sum(one.log_end for one in state.segments))
-        unused = len(state.free) + len(self._retired) + (state.spare is not None)
+        unused = state.unused_bytes() + sum(one.made for one in self._retired)
         try:
             free = state.disk.space().free_bytes
         except OSError as error:
@@ -98,7 +101,7 @@ class Maintenance:
         log_ = state.log
         needed = log_.segment is not None and log_.segment.log_end > log_.soft_limit
         short, waiting = log_.short if log_.full else "", self._missing if needed else ""
-        if state.space.update(free, unused * state.file_bytes, short, waiting):
+        if state.space.update(free, unused, short, waiting):
             if state.space.writable:
                 log.warning("the store is writable again")
             else:
@@ -120,6 +123,7 @@ class Maintenance:
 
     async def close(self) -> None:
         self._closed = True
+        self._growth.close()
         if self._timer is not None:
             self._timer.cancel()
         await self._scope.close()
@@ -152,6 +156,8 @@ class Maintenance:
             self._state.log.fail(error)
 
     def _postponed(self, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+            self._state.files.close_idle()
         if str(error) != self._said:
             self._said = str(error)
             log.warning("store maintenance waits: %s", error)
@@ -248,17 +254,17 @@ class Maintenance:
         state = self._state
         if state.free:
             name = state.free[0]
-            file = await state.disk.offload(lambda: state.disk.open(name, direct=True))
+            file = await state.disk.offload(lambda: self._reopen(name))
         else:
             self.measure()
-            if not state.space.may_reserve(state.file_bytes):
+            if not state.space.may_reserve(state.first_bytes):
                 return
             name = f"{LOG_PREFIX}{state.take_file():08d}"
-            file = await state.disk.offload(lambda: self._create(name, state.file_bytes))
+            file = await state.disk.offload(lambda: self._create(name, state.first_bytes))
         segment = fresh_segment(state.take_number(), name)
         segment.file, segment.made = file, file.size()
         if name in state.free:
-            segment.laid_to = state.file_bytes
+            segment.laid_to = segment.made
         async with self._publishing:
             free = [one for one in state.free if one != name]
             block = state.next_superblock(free=tuple(free))
@@ -268,9 +274,21 @@ class Maintenance:
                 file.close()
                 if name not in state.free:
                     state.free.append(name)
+                    state.sizes[name] = segment.made
                 raise
             state.free = [one for one in state.free if one != name]
             state.spare = segment
+            state.lay(segment)
+
+    def _reopen(self, name: str) -> File:
+        """One whose data is dead; what it has must do for a beginning."""
+        file = self._state.disk.open(name, direct=True)
+        try:
+            self._state.disk.extend(file, self._state.first_bytes)
+        except OSError:
+            file.close()
+            raise
+        return file
 
     def _create(self, name: str, size: int) -> File:
         disk = self._state.disk
@@ -398,6 +416,7 @@ class Maintenance:
             state.files.forget(segment.name)
             if len(state.free) < SPARE_FILES and state.space.writable:
                 state.free.append(segment.name)
+                state.sizes[segment.name] = segment.made
             else:
                 await state.disk.offload(partial(state.disk.remove, segment.name))
         await self.publish()

@@ -37,6 +37,11 @@ class OpenFiles:
                 if error.errno not in NO_DESCRIPTOR or not self._close_one(name):
                     raise
 
+    def close_idle(self) -> None:
+        """Give descriptors back to who needs them more."""
+        while self._close_one(""):
+            pass
+
     def _close_one(self, wanted: str) -> bool:
         """The one that was used longest ago, of those that nobody holds. False: there is none."""
         for old in self._files:

@@ -104,6 +104,9 @@ class Opening:
             if name == TEMPORARY or (name.startswith((LOG_PREFIX, TABLE_PREFIX)) and name not in listed):
                 state.disk.remove(name)
         state.free = [name for name in state.free if name in state.disk.names()]
+        for name in state.free:
+            with opened(state.disk, name) as file:
+                state.sizes[name] = file.size()
 
     def _load_table(self) -> None:
         state, block = self._state, self._state.superblock
@@ -225,6 +228,7 @@ class Opening:
         if segment.file is not None:
             segment.file.close()
         self._state.free.append(segment.name)
+        self._state.sizes[segment.name] = segment.made
 
     def _create(self) -> Segment:
         """In a file whose data is dead, or in a new one. Where the disk has no room for one, an empty file has to do,
@@ -235,7 +239,7 @@ class Opening:
         if reused:
             segment.file = state.disk.open(reused, direct=True)
         else:
-            segment.file = self._new_file(segment.name, state.file_bytes)
+            segment.file = self._new_file(segment.name, state.first_bytes)
         segment.made = segment.file.size()
         return segment
 
@@ -302,6 +306,9 @@ class Opening:
         checksum = self._write_empty_block(active) if active.log_end else 0
         self._write_page(Position(active.seq, active.log_end), checksum)
         self._map_page()
+        state.lay(active)
+        if state.spare is not None:
+            state.lay(state.spare)
         state.reserve.make()
 
     def _write_superblock(self) -> None:

@@ -33,6 +33,7 @@ from buckram.types import EntryId, LedgerId
 _RUNS_A_PAGE = PAGE_DATA // RUN_RECORD.size
 _DIRS_A_PAGE = PAGE_DATA // DIR_RECORD.size
 _SCAN_PAGES = 64
+NO_LIMIT = 1 << 62
 MAX_RUNS = 256
 """What is found of neighbouring runs at once."""
 
@@ -242,14 +243,15 @@ class Segment:
     """One log file in one use of it. `index` is set while it is not sealed, `footer` afterwards.
 
     `base` + file offset = position in the tail ring, for what this process wrote; None otherwise. `log_end` is where
-    its blocks end; up to `laid_to` the file has been written before; `made` is how long the file is at least.
+    its blocks end; up to `laid_to` the file has been written before; `made` is how long the file is at least. No block
+    goes beyond `limit`, and from `grows_at` on it should be moved.
     `damage` is 0 or says which loss of its blocks was counted. `dead_bytes` is an estimate that compaction checks.
     `readers` counts reads under way: a segment that is gone from the list is handed on only when there are none.
     """
 
     __slots__ = (
-        "base", "damage", "dead_bytes", "file", "footer", "has_states", "index", "laid_to", "log_end", "made", "name",
-        "readers", "runs", "seq",
+        "base", "damage", "dead_bytes", "file", "footer", "grows_at", "has_states", "index", "laid_to", "limit",
+        "log_end", "made", "name", "readers", "runs", "seq",
     )
 
     def __init__(self, seq: int, name: str, *, has_states: bool = True) -> None:
@@ -258,6 +260,7 @@ class Segment:
         self.index: SegmentIndex | None = None
         self.footer: Footer | None = None
         self.base: int | None = None
+        self.limit = self.grows_at = NO_LIMIT
         self.log_end = self.laid_to = self.dead_bytes = self.made = self.damage = self.readers = self.runs = 0
 
     def find(

@@ -63,6 +63,7 @@ class Store(LedgerStates):
             self._failed, CommitStats(stats),
         )
         self._log.on_full = self._maintenance.measure
+        self._log.on_low = self._maintenance.low
         self.suspended = False
         """No adds are taken, whatever room there is."""
         self._table = state.table = LedgerTable(

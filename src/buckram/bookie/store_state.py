@@ -14,7 +14,7 @@ from buckram.bookie.open_files import OpenFiles
 from buckram.bookie.page_cache import PageCache
 from buckram.bookie.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
 from buckram.bookie.reserve import Reserve
-from buckram.bookie.segments import Segment, load_footer
+from buckram.bookie.segments import NO_LIMIT, Segment, load_footer
 from buckram.bookie.space import SpaceWatch
 from buckram.bookie.superblock import FORMAT, SegmentEntry, Superblock
 from buckram.config import StoreConfig
@@ -23,6 +23,8 @@ from buckram.core.segment_format import PAGE
 from buckram.seams import Disk
 
 MIN_SEGMENT, MAX_SEGMENT = 4 << 10, 1 << 30
+FIRST_BYTES = 16 << 20
+"""Three quarters of it are left when a file is made longer: several of the largest commits, so the log hardly waits."""
 MOST_INDEX = 9 * INDEX_LIMIT
 """When the log goes on in the next file, those that wait hold up to one limit and the last one up to four; then the new
 one up to four. Usually it is two."""
@@ -45,6 +47,8 @@ class StoreState:
     segments: list[Segment] = field(default_factory=list)
     spare: Segment | None = None
     free: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of those in `free`."""
     # (ledger, epoch) buried while a compaction runs, None otherwise.
     buried: list[tuple[int, int]] | None = None
     next_number: int = 1
@@ -62,6 +66,24 @@ class StoreState:
         """Size of a new log file: its log and room for a usual footer."""
         log = self.config.segment_bytes
         return (log + max(min(64 << 10, log), log // 128)) // PAGE * PAGE
+
+    @property
+    def first_bytes(self) -> int:
+        """Size that a log file begins with; one that is no larger is made as a whole."""
+        return min(FIRST_BYTES, self.file_bytes)
+
+    def lay(self, segment: Segment) -> None:
+        """The superblock says how long the file is: blocks may go there, and more of it is wanted before its end.
+        Beyond a whole file the log goes only when no other one is ready, as far as there is room."""
+        if segment.made >= self.file_bytes:
+            segment.limit = segment.grows_at = NO_LIMIT
+        else:
+            segment.limit, segment.grows_at = segment.made, max(0, segment.made - self.first_bytes * 3 // 4)
+
+    def unused_bytes(self) -> int:
+        """Of files that are there for the log and hold nothing alive."""
+        spare = 0 if self.spare is None else self.spare.made
+        return spare + sum(self.sizes.get(name, 0) for name in self.free)
 
     def counts(self) -> dict[str, int]:
         """Counts and bytes of now, for people and metrics."""

@@ -154,6 +154,12 @@ class CrashModel:
             raise OSError(28, "no space left on device")
         inode.pending.append((offset, bytes(data)))
 
+    def extend(self, inode: Inode, size: int, fill: int = 0) -> None:
+        """More bytes of it, durable at once; ENOSPC as OSError."""
+        if size - inode.size() > self.free_bytes():
+            raise OSError(28, "no space left on device")
+        inode.content.extend(bytes([fill]) * (size - len(inode.content)))
+
     def flush_pages(self) -> None:
         """The operating system writes all mapped pages back."""
         for inode in self._names.values():

@@ -26,7 +26,7 @@ from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
 from buckram.disk.trouble import NO_DESCRIPTOR, explained, telling
 from buckram.errors import ConfigError
-from buckram.seams import PAGE_BYTES, Read, Space, Write
+from buckram.seams import PAGE_BYTES, File, Read, Space, Write
 from buckram.types import Buffer
 
 T = TypeVar("T")
@@ -129,6 +129,10 @@ class LocalDisk:
             except OSError as error:
                 if error.errno not in NO_DESCRIPTOR or not self._spare.give_up():
                     raise
+
+    def extend(self, file: File, size: int) -> None:
+        assert isinstance(file, LocalFile)
+        _extend(file.fd, size, file.path)
 
     def names(self) -> list[str]:
         with telling("list this directory", self.path):
@@ -316,6 +320,18 @@ def _sync_failed(error: OSError, path: str | Path) -> OSError:
         f"{path}: sync failed: {error.strerror}; what was written last may be lost: move the bookie to another device, "
         "see `A bookie is lost for good` in the manual",
     )
+
+
+def _extend(fd: int, size: int, path: str | Path) -> None:
+    with telling(f"make it {size} bytes long", path):
+        now = os.fstat(fd).st_size
+        if size <= now:
+            return
+        _reserve(fd, now, size - now)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise _sync_failed(error, path) from error
 
 
 def _reserve(fd: int, start: int, size: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from buckram.disk.crash_model import CrashModel, Inode
-from buckram.seams import Read, Space, Write
+from buckram.seams import File, Read, Space, Write
 
 T = TypeVar("T")
 
@@ -49,6 +49,11 @@ class MemoryDisk:
             return MemoryFile(self, name, self.model.inode(name))
         self.before(f"create {name}")
         return MemoryFile(self, name, self.model.create(name, size, self._stale))
+
+    def extend(self, file: File, size: int) -> None:
+        assert isinstance(file, MemoryFile)
+        self.before(f"extend {file.name} {size}")
+        self.model.extend(file.inode, size, self._stale)
 
     def names(self) -> list[str]:
         return self.model.names()

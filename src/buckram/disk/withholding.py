@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from buckram.disk.crash_model import sectors
-from buckram.disk.local import LocalDisk
-from buckram.seams import PAGE_BYTES, Read, Write
+from buckram.disk.local import LocalDisk, _extend
+from buckram.seams import PAGE_BYTES, File, Read, Write
 
 EARLY_SHARE = 0.3
 """Of the unsynced writes, and of the changes of names, how many reach the directory before their sync."""
@@ -111,6 +111,11 @@ class WithholdingDisk(LocalDisk):
                 else:
                     seen[name] = None
             return sorted(seen)
+
+    def extend(self, file: File, size: int) -> None:
+        assert isinstance(file, WithholdingFile)
+        with self._guard:
+            _extend(file.inode.fd, size, file.inode.path)
 
     def rename(self, old: str, new: str) -> None:
         with self._guard:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from buckram.disk.crash_model import CrashModel, Inode
-from buckram.seams import Read, Space, Write
+from buckram.seams import File, Read, Space, Write
 from buckram.sim.loop import Crashed, Process, SimLoop
 
 T = TypeVar("T")
@@ -128,6 +128,13 @@ class SimDisk:
             if dies:
                 self._die()
         return SimFile(self, name, self.device.model.inode(name), direct)
+
+    def extend(self, file: File, size: int) -> None:
+        assert isinstance(file, SimFile)
+        dies = self._op()
+        self.device.model.extend(file.inode, size, self.device.rng.choice((0, 0xFF, 0x51)))
+        if dies:
+            self._die()
 
     def names(self) -> list[str]:
         self.check_alive()
