@@ -17,6 +17,10 @@ from buckram.errors import CorruptStore
 from buckram.seams import Disk, File, Write
 
 NAME, TEMPORARY = "superblock", "superblock.new"
+GIVE_UP = (
+    "give this bookie up: start one in an empty directory with another --id, then `buckram ledger repair` each ledger "
+    "that names this one"
+)
 LOG_PREFIX, TABLE_PREFIX = "log-", "ledgers-"
 
 
@@ -82,7 +86,7 @@ def decode(data: bytes, where: str) -> Superblock:
     if check != f"crc32c {crc(body):08x}\n".encode():
         raise CorruptStore(
             f"{where}: its checksum is wrong, so nothing says which files belong to the store; restore the file, or "
-            "give the bookie an empty directory and let the other replicas fill it"
+            f"{GIVE_UP}"
         )
     fields: dict[str, Any] = json.loads(body)
     if fields.get("format") not in KNOWN:
@@ -102,7 +106,7 @@ def read_superblock(disk: Disk) -> Superblock | None:
         if stray:
             raise CorruptStore(
                 f"{len(stray)} log files but no file {NAME!r}: it was deleted or the directory was only copied in "
-                "part; restore it, or give the bookie an empty directory and let the other replicas fill it"
+                f"part; restore it, or {GIVE_UP}"
             )
         return None
     with opened(disk, NAME) as file:
