@@ -90,7 +90,7 @@ async def test_a_disk_that_is_really_full_holds_back_acknowledgements(monkeypatc
         add(store, 1, entry, [bytes(1000)])
         store.after_durable(acked.append)
         await asyncio.sleep(0)
-    assert 50 < len(acked) < 400
+    assert 0 < len(acked) < 400
     assert store.failed is None
     assert not store.is_writable
     everything = [stored(1, entry, -1, bytes(1000)) for entry in range(400)]

@@ -69,8 +69,8 @@ class StoreState:
 
     @property
     def first_bytes(self) -> int:
-        """Size that a log file begins with; one that is no larger is made as a whole."""
-        return min(FIRST_BYTES, self.file_bytes)
+        """Size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
+        return min(FIRST_BYTES, max(self.file_bytes // 4 // PAGE * PAGE, PAGE))
 
     def lay(self, segment: Segment) -> None:
         """The superblock says how long the file is: blocks may go there, and more of it is wanted before its end.

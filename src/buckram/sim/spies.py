@@ -12,6 +12,7 @@ from typing import Any
 
 from buckram.bookie.admission import Admission, Verdict
 from buckram.bookie.compaction_output import Group, Output
+from buckram.bookie.growth import Growth
 from buckram.bookie.log_scan import Scanned
 from buckram.bookie.maintenance import Maintenance
 from buckram.bookie.opening import Opening
@@ -31,6 +32,7 @@ from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
 def watch_files(world: World) -> Iterator[None]:
     """Count what stores of this world's machines do with their files; those that are only looked at do not count."""
     write, mend, start, rebuilt = Output.write, Maintenance.mend, Opening.run, Opening._load
+    grow = Growth._grow
 
     def seen(state: StoreState, name: str) -> None:
         if isinstance(state.disk, SimDisk):
@@ -40,6 +42,10 @@ def watch_files(world: World) -> Iterator[None]:
         written = await write(self, group)
         seen(self._state, "compaction output written")
         return written
+
+    async def watched_grow(self: Growth, segment: Segment, size: int, *, reserve: bool) -> None:
+        await grow(self, segment, size, reserve=reserve)
+        seen(self._state, "log file made longer")
 
     def watched_mend(self: Maintenance, segment: Segment | None) -> None:
         if segment is None:
@@ -65,7 +71,7 @@ def watch_files(world: World) -> Iterator[None]:
 
     with patched(
         (Output, "write", watched_write), (Maintenance, "mend", watched_mend), (Opening, "run", watched_start),
-        (Opening, "_load", watched_load),
+        (Opening, "_load", watched_load), (Growth, "_grow", watched_grow),
     ):
         yield
 

@@ -145,4 +145,14 @@ MUTANTS = (
         )),
         ("tests/unit/test_store_births.py::test_what_an_older_ledger_left_in_sealed_files_is_dead",),
     ),
+    TestMutant(
+        "growth-not-published", "blocks go to a part of the file that the superblock does not name",
+        edited(("buckram.bookie.growth:Growth._grow", "await self._publish(change)", "change()")),
+        ("tests/unit/test_growth.py::test_a_block_goes_only_where_the_superblock_says_that_the_file_is",),
+    ),
+    TestMutant(
+        "reserve-kept", "the reserve is not given up for a superblock on a full disk",
+        edited(("buckram.bookie.reserve:Reserve.run", "not no_room(error) or not self.give_up()", "True")),
+        ("tests/unit/test_full_disk.py::test_a_store_starts_on_a_full_disk_and_can_be_read",),
+    ),
 )
