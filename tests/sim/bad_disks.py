@@ -35,6 +35,31 @@ def on_no_disk_at_the_end() -> History:
     return h
 
 
+def another_length_on_a_disk() -> History:
+    h = History()
+    h.write(1)
+    h.copies["b2", 0] = h.stored(0, length=1)
+    h.close(0)
+    return h
+
+
+def spoiled_on_a_whole_disk() -> History:
+    h = History()
+    h.write(1)
+    h.copies["b2", 0] = h.stored(0)[:-1] + b"?"
+    h.close(0)
+    return h
+
+
+def spoiled_on_all_disks() -> History:
+    h = History()
+    h.write(1)
+    for bookie in h.ensemble:
+        h.copies[bookie, 0] = b""
+    h.close(0)
+    return h
+
+
 def fence_lost_with_its_file() -> History:
     """It was durable when it was asked first; the file that it stood in is another one since."""
     h = History()

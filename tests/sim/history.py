@@ -26,13 +26,15 @@ class History:
     ) -> None:
         self.time = 1.0
         self.on_disk: dict[tuple[str, EntryId], bool] = {}
+        self.copies: dict[tuple[str, EntryId], bytes] = {}
         self.fenced_on_disk: dict[str, bool] = {}
         self.disk_state: dict[str, bytes] = {}
         self.report = Report(lambda: self.time)
         self.judge = Judge(self.report, Senses(
             lambda: self.time, lambda bookie, ledger: self.fenced_on_disk.get(bookie, True),
             lambda bookie, ledger, entries: {e: self.on_disk.get((bookie, e), True) for e in entries},
-            lambda host: -1.0, lambda host, since: True, disk_state=lambda bookie: self.disk_state.get(bookie, b"")))
+            self._copies, lambda host: -1.0, lambda host, since: True,
+            disk_state=lambda bookie: self.disk_state.get(bookie, b"")))
         self.ensemble = tuple(f"b{n + 1}" for n in range(shape[0]))
         self.md = LedgerMetadata(*shape, (Fragment(0, self.ensemble),))
         self.judge.ledger_changed(LEDGER, None, self.md, "w1")
@@ -42,6 +44,11 @@ class History:
     @property
     def found(self) -> list[str]:
         return list(dict.fromkeys(v.invariant for v in self.report.violations))
+
+    def _copies(self, bookie: str, ledger: int, entries: list[EntryId]) -> dict[EntryId, bytes | None]:
+        written = len(self.handle.payloads)
+        held = [e for e in entries if e < written and self.on_disk.get((bookie, e), True)]
+        return dict.fromkeys(entries) | {e: self.copies.get((bookie, e), self.stored(e)) for e in held}
 
     def tick(self) -> None:
         self.time += 1.0

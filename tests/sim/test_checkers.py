@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.bad_disks import (
+    another_length_on_a_disk,
     changed_with_one_copy_on_disk,
     closed_with_one_copy_on_disk,
     empty_member_counts_again,
     fence_lost_with_its_file,
     on_no_disk_at_the_end,
+    spoiled_on_a_whole_disk,
+    spoiled_on_all_disks,
 )
 from tests.sim.bad_peers import (
     absent_though_one_is_silent,
@@ -114,9 +117,10 @@ def test_a_good_recovery_has_no_violation() -> None:
 BAD = {
     "S1": [closed_below_an_ack, ack_after_close, lied_about_and_cut_off], "S2": [closed_twice, reopened],
     "S3": [moved_away_from_its_copies, on_no_disk_at_the_end],
-    "S5": [closed_with_one_copy_on_disk, closed_with_one_copy, closed_with_a_liar_alone],
+    "S5": [spoiled_on_all_disks, closed_with_one_copy_on_disk, closed_with_one_copy, closed_with_a_liar_alone],
     "S4": [one_copy_of_two, copies_outside_the_record, acknowledged_by_a_liar_alone, empty_member_counts_again],
-    "S6": [another_payload_stored, sent_as_something_else], "S7": [another_length_stored],
+    "S6": [another_payload_stored, sent_as_something_else],
+    "S7": [another_length_stored, another_length_on_a_disk, spoiled_on_a_whole_disk],
     "S8": [acks_out_of_order, ack_never_told], "S9": [closed_beyond_what_was_sent],
     "S10": [the_same_member_twice, fragment_below_an_ack], "S11": [guessed_version],
     "S12": [lac_falls, moved_away_from_its_copies, changed_with_one_copy_on_disk],

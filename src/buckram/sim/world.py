@@ -20,8 +20,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from buckram.bookie.fetching import Outcome
 from buckram.bookie.process import Bookie
 from buckram.bookie.store import Store
+from buckram.bookie.store_errors import StoreError
 from buckram.bookie.superblock import NAME as SUPERBLOCK
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
@@ -109,8 +111,8 @@ class World:
         if isinstance(self.metadata, SimZooKeeper):
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
         self.judge = Judge(self.report, Senses(
-            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self.resumed_at, self.steady,
-            self.pace, self._disk_state, self._unproven_key),
+            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self._copies_on_disk, self.resumed_at,
+            self.steady, self.pace, self._disk_state, self._unproven_key),
             self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.fabric.observers.append(Introductions(self.report))
@@ -394,6 +396,20 @@ class World:
             return None
         runs = store.entries(ledger_id)
         return {e: any(first <= e < first + count for first, count in runs) for e in entries}
+
+    def _copies_on_disk(
+        self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
+    ) -> dict[EntryId, bytes | None] | None:
+        store = self._after_power_loss(bookie)
+        if store is None:
+            return None
+        copies: dict[EntryId, bytes | None] = {}
+
+        def found(outcomes: list[Outcome]) -> None:
+            copies.update(zip(entries, [b"" if isinstance(one, StoreError) else one for one in outcomes], strict=True))
+
+        store.read([(ledger_id, entry) for entry in entries], found)
+        return copies
 
     def watched_bookie(self, store: Store) -> BookieId | None:
         """The bookie whose process runs now and whose store this is."""

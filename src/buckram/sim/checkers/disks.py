@@ -1,7 +1,8 @@
-"""S3, S4, S5 and S12 once more, by what is really on the disks and not by what went over the wire.
+"""S3, S4, S5, S7 and S12 once more, by what is really on the disks and not by what went over the wire.
 
 A look opens a copy of each disk, as a loss of power now would leave it, so a ledger gets `LOOKS` of them. What was
-harmed on purpose (changed bytes, an empty disk, a liar) is spared: the wire has said what it acknowledged.
+harmed on purpose (changed bytes, an empty disk, a liar) is spared: the wire has said what it acknowledged. Everywhere
+else an entry is held only where its bytes pass the digest, and what a bookie acknowledged is what the writer sent (S7).
 """
 
 from __future__ import annotations
@@ -59,12 +60,28 @@ class OnDisks(Checker):
         for bookie in dict.fromkeys(b for entry in entries for b in write_set(record, entry)):
             one = self.facts.bookie(bookie)
             harmed = one.wiped or one.damaged or one.liar
-            held[bookie] = None if harmed else self._senses.entries_on_disk(bookie, ledger.ledger, entries)
+            copies = None if harmed else self._senses.copies_on_disk(bookie, ledger.ledger, entries)
+            held[bookie] = None if copies is None else self._good(ledger, bookie, copies)
         for entry in entries:
             members = write_set(record, entry)
             there = [b for b in members if (found := held[b]) is None or found[entry]]
             self.report.check(invariant, len(there) >= least, "entry {} of ledger {} is on the disks of {}, its write "
                               "set is {}", entry, ledger.ledger, there, members)
+
+    def _good(self, ledger: LedgerFacts, bookie: BookieId, copies: dict[EntryId, bytes | None]) -> dict[EntryId, bool]:
+        """Which of them are there and pass the digest. S7 goes by what it acknowledged of this ledger: it may hold what
+        another ledger of the id had."""
+        good: dict[EntryId, bool] = {}
+        for entry, stored in copies.items():
+            found = None if stored is None else ledger.open(entry, stored)
+            good[entry] = found is not None
+            known = ledger.pushed.get(entry)
+            if stored is not None and known is not None and ledger.claims.get(entry, {}).get(bookie):
+                said = "no valid copy" if found is None else f"a copy of length {found[2].length}"
+                self.report.check("S7", found is not None and found[2] == known, "the disk of {} has {} of entry {} of "
+                                  "ledger {}, the writer's has length {}", bookie, said, entry, ledger.ledger,
+                                  known.length)
+        return good
 
     # a member that came back empty
 

@@ -20,7 +20,7 @@ from buckram.sim.checkers.facts import Facts, Handle, LedgerFacts
 from buckram.sim.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, UnprovenKey, WriterSide
 from buckram.sim.checkers.liveness import Progress
 from buckram.sim.checkers.lying import UnderALiar
-from buckram.sim.checkers.modes import EntriesOnDisk, Modes
+from buckram.sim.checkers.modes import CopiesOnDisk, EntriesOnDisk, Modes
 from buckram.sim.checkers.reading import Completions, Reads
 from buckram.sim.checkers.report import Report
 from buckram.sim.checkers.safety import Content, Durability, Metadata, Order
@@ -46,6 +46,7 @@ class Senses:
     now: Callable[[], float]
     fenced_on_disk: FencedOnDisk
     entries_on_disk: EntriesOnDisk
+    copies_on_disk: CopiesOnDisk
     resumed_at: Callable[[str], float]
     steady: Callable[[str, float], bool]
     pace: Pace = field(default_factory=Pace)

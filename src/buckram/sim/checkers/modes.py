@@ -12,6 +12,9 @@ from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata,
 EntriesOnDisk = Callable[[BookieId, LedgerId, list[EntryId]], dict[EntryId, bool] | None]
 """Which entries the bookie would still hold after losing power now; None: cannot be asked."""
 
+CopiesOnDisk = Callable[[BookieId, LedgerId, list[EntryId]], dict[EntryId, bytes | None] | None]
+"""What it would then read as these entries: None where it has none, b"" where it cannot be read."""
+
 
 class Modes(Checker):
     """`on_disk` opens a copy of a bookie's disk, so acknowledgements are only sampled: the first few of each ledger."""
