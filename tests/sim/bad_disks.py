@@ -72,6 +72,15 @@ def fence_lost_with_its_file() -> History:
     return h
 
 
+def denies_after_it_came_back() -> History:
+    """Its log ends before what it acknowledged, and it takes that for the end."""
+    h = History()
+    h.write(2)
+    h.on_disk["b1", 1] = False
+    h.judge.bookie_returned("b1", lambda ledger, entry: True)
+    return h
+
+
 def empty_member_counts_again() -> History:
     """It lost its disk, came back empty, and its writer, who must have heard, goes on with it in the old fragment."""
     h = History()

@@ -1,8 +1,9 @@
 """Damage to a bookie's disk: a byte changes under a synced block or the end of the log is damaged or cut off, and it
 must say "I do not know"; a byte of an index changes, and it must find everything all the same.
 
-The page that witnesses the log's end reaches the device before its last block is damaged. Where a loss of power takes
-the page along, too, a bad last block cannot be told from a write that was never finished.
+After a kill the page that witnesses the log's end reaches the device before its last block is damaged. A loss of power
+takes the page along: then a bad last block is found if an empty one follows it or the file is cut short, and else it
+cannot be told from a write that was never finished.
 """
 
 from __future__ import annotations
@@ -94,6 +95,31 @@ def flip_superblock(device: Device, rng: random.Random) -> bool:
     if _superblock(device) is None:
         return False
     device.flip_bits(superblock.NAME, rng.randrange(len(device.model.inode(superblock.NAME).content)), 1)
+    return True
+
+
+def damage_tail_without_page(device: Device, rng: random.Random) -> bool:
+    """After a loss of power: damage the last block that has entries where the log rested behind it, else cut the file
+    off there. False if there is nothing to damage."""
+    block = _superblock(device)
+    open_ones = [] if block is None else [one for one in block.segments if one.states and not one.log_end]
+    logs = [(one.name, [(at, size) for segment, at, size in _blocks(device.model.inode(one.name).content)
+                        if segment == one.seq]) for one in open_ones if one.name in device.model.names()]
+    used = [(name, blocks) for name, blocks in logs if any(size > BLOCK_HEADER for _, size in blocks)]
+    if not used:
+        return False
+    name, blocks = used[-1]
+    last = max(n for n, (_, size) in enumerate(blocks) if size > BLOCK_HEADER)
+    at, size = blocks[last]
+    kind = rng.choice(("header", "payload", "zeros", "cut")) if last + 1 < len(blocks) else "cut"
+    device.loop.trace.note(device.name, f"the last block of {name} at {at} is damaged after a loss of power: {kind}")
+    content = device.model.inode(name).content
+    if kind == "cut":
+        del content[at:]
+    elif kind == "zeros":
+        content[at : at + size] = bytes(size)
+    else:
+        content[at + rng.randrange(BLOCK_HEADER if kind == "header" else size)] ^= 1 << rng.randrange(8)
     return True
 
 

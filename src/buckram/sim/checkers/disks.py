@@ -1,4 +1,4 @@
-"""S3, S4, S5, S7 and S12 once more, by what is really on the disks and not by what went over the wire.
+"""S3, S4, S5, S7, S12 and F6 once more, by what is really on the disks and not by what went over the wire.
 
 A look opens a copy of each disk, as a loss of power now would leave it, so a ledger gets `LOOKS` of them. What was
 harmed on purpose (changed bytes, an empty disk, a liar) is spared: the wire has said what it acknowledged. Everywhere
@@ -82,6 +82,23 @@ class OnDisks(Checker):
                                   "ledger {}, the writer's has length {}", bookie, said, entry, ledger.ledger,
                                   known.length)
         return good
+
+    def returned(self, bookie: BookieId) -> None:
+        """F6: of what it acknowledged and metadata names it for it would deny nothing, however its log ends."""
+        one = self.facts.bookie(bookie)
+        if one.wiped or one.liar or self.facts.restores:
+            return
+        for ledger in self.facts.ledgers.values():
+            record = ledger.metadata
+            if record is None or ledger.deleted or ledger.repaired or ledger.went_back:
+                continue
+            owed = [entry for entry, claims in ledger.claims.items()
+                    if claims.get(bookie) and bookie in write_set(record, entry)]
+            copies = self._senses.copies_on_disk(bookie, ledger.ledger, owed) if owed else {}
+            denied = [entry for entry, stored in (copies or {}).items() if stored is None]
+            if owed:
+                self.report.check("F6", not denied, "{} came back and denies the entries {} of ledger {}, which it "
+                                  "acknowledged", bookie, denied, ledger.ledger)
 
     # a member that came back empty
 

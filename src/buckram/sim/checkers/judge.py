@@ -262,6 +262,8 @@ class Judge:
                         claims[bookie] = True
                     else:
                         del claims[bookie]
+        for checker in self.checkers:
+            checker.returned(bookie)
 
     # clients
 

@@ -26,6 +26,7 @@ SITUATIONS = (
     "bookie came back in limbo", "read-only bookie refused an add",
     "entries read from the files of a bookie", "metadata read that lags behind", "compaction output written",
     "log file made longer", "ledger table loaded at a start", "footer mended", "log with a torn end",
+    "last block damaged after a loss of power",
     "log behind its witness",
     "admission verdict FENCED", "a reborn bookie seen by a writer", "a doubt settled", "damaged superblock refused",
     "connection reached a stranger", "introduction refused", "a copy was collected before metadata named it",

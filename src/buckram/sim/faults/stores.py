@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from buckram.bookie.store_errors import StoreError
-from buckram.sim.damage import damage_tail, flip_some_index
+from buckram.sim.damage import damage_tail, damage_tail_without_page, flip_some_index
 from buckram.sim.faults.registry import LEDGERS, register
 from buckram.sim.loop import Crashed
 from buckram.sim.world import KIB, Died, Machine
@@ -69,6 +69,21 @@ async def tail(f: Faults) -> None:
         await asyncio.sleep(0.1)
 
 
+async def tail_after_power(f: Faults) -> None:
+    """As `tail`, but a loss of power came first and the witness of the log's end went with it. Sometimes the log rested
+    before, so that an empty block follows what was acknowledged last."""
+    rest = f.rng.random() < 0.6
+    for _ in range(40):
+        machine = f.machine()
+        if machine.ready and f.world.loop.time() > f.plan.busy_s * (1.5 if rest else 0.3):
+            f.world.crash(machine, power=True)
+            if damage_tail_without_page(machine.device, f.rng):
+                f.world.judge.facts.bookie(machine.name).damaged = True
+                f.world.report.situation("last block damaged after a loss of power")
+                return
+        await asyncio.sleep(0.1)
+
+
 def use_small_files(plan: Plan) -> None:
     plan.configs.store = replace(
         plan.configs.store, segment_bytes=4 * KIB, commit_max_bytes=4 * KIB, compaction_threshold=0.95,
@@ -86,3 +101,4 @@ register("small files", 16, small_files, suit=use_small_files)
 register("flip index", 10, flip_index, suit=use_small_files)
 register("crash in sync", 12, crash_in_sync, suit=_more)
 register("tail", 10, tail, suit=_more, damages=True, lives=(LEDGERS,))
+register("tail after power loss", 8, tail_after_power, suit=_more, damages=True, lives=(LEDGERS,))

@@ -11,6 +11,10 @@ def _tail(plan: Plan) -> bool:
     return "tail" in plan.faults
 
 
+def _tail_after_power(plan: Plan) -> bool:
+    return "tail after power loss" in plan.faults
+
+
 def _kills(plan: Plan) -> bool:
     return "crash in sync" in plan.faults
 
@@ -23,6 +27,13 @@ MUTANTS = [
     Mutant("tail-page-ignored", "I13, F6", "a log that ends before what was acknowledged is taken for a shorter one",
            edited(("buckram.bookie.opening:Opening._judge_ends",
                    "known = [] if mark is None else [*mark.earlier, mark.end]", "known = []")), (), _tail, 120),
+    Mutant("cut-file-ignored", "I13, F6", "a log file that is shorter than it was made is taken for a shorter log",
+           edited(("buckram.bookie.opening:Opening._load", "elif size < entry.made and not entry.log_end:",
+                   "elif False:")), (), _tail_after_power, 120),
+    Mutant("rest-proves-nothing", "I13, F6", "a bad block before an empty one is taken for a write that was cut short",
+           edited(("buckram.bookie.log_scan:scan_segment", "            result.damaged = True\n        offset =",
+                   "            result.damaged = result.damaged or bool(block.payload)\n        offset =")),
+           (), _tail_after_power, 300),
     Mutant("tail-page-before-sync", "I16", "the end of a block is witnessed before its sync",
            edited(("buckram.bookie.commit:GroupCommit._write", "self._disk.write([write], done)",
                    "self.page and self.page.write(group.segment.seq, group.end, group.checksum)\n"
