@@ -24,7 +24,7 @@ from buckram.core import availability
 from buckram.core.answers import Answer, Negative, Positive, Unknown, bookie_error
 from buckram.core.conviction import Deed
 from buckram.core.entry import Digest, master_key
-from buckram.core.messages import Add, ListEntries, ListEntriesReply, Read
+from buckram.core.messages import Add, Force, ListEntries, ListEntriesReply, Read
 from buckram.core.metadata import fragment_end, fragment_index, member_replaced, names_mac
 from buckram.core.reading import Race
 from buckram.core.recovery import quorum_of
@@ -152,14 +152,9 @@ class _Repair:
             first = metadata.last_fragment.first_entry
             self._problems.append(f"entries from {first} on can still grow: close or recover the ledger, then repair")
         return RepairReport(
-            self._ledger_id,
-            len(ranges),
-            self._checked,
-            self._copied,
-            self._copied_bytes,
-            tuple(self._replaced),
+            self._ledger_id, len(ranges), self._checked, self._copied, self._copied_bytes, tuple(self._replaced),
             tuple(self._problems),
-        )
+        )  # fmt: skip
 
     async def fill_in(self, members: Collection[BookieId], confirmed: EntryId | None) -> bool:
         metadata = self._cell.metadata
@@ -203,11 +198,8 @@ class _Repair:
         self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId
     ) -> bool:
         """Make `target` hold everything that `position` stores; True if it durably does (M7)."""
-        own = (
-            entry
-            for low, high in self._quorum.held_ranges(position, fragment.first_entry, last)
-            for entry in range(low, high + 1)
-        )
+        held = self._quorum.held_ranges(position, fragment.first_entry, last)
+        own = (entry for low, high in held for entry in range(low, high + 1))
         lost: dict[EntryId, str] = {}
         while ids := list(islice(own, _WINDOW)):
             try:
@@ -220,11 +212,22 @@ class _Repair:
             self._checked += len(ids)
             if self._progress is not None:
                 self._progress(self._checked, self._total)
+        if target != old and last >= fragment.first_entry and not await self._is_durable(target):
+            return False
         if lost:
             some = ", ".join(map(str, list(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
             why = next(iter(lost.values()))
             self._problems.append(f"{len(lost)} entries of bookie {old} have no good copy elsewhere ({some}): {why}")
         return not lost
+
+    async def _is_durable(self, target: BookieId) -> bool:
+        """What a new member had already may be a copy that another repair makes right now: read, but not yet synced."""
+        reply = await ask(self._services.pool, target, Force(self._ledger_id, self._digest.birth))
+        if isinstance(reply, BuckramError) or reply.code is not Code.OK:
+            why = reply if isinstance(reply, BuckramError) else bookie_error(target, reply.code)
+            self._problems.append(f"bookie {target} does not say that what it holds is durable: {why}")
+            return False
+        return True
 
     async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
         """Those of `ids` that the bookie does not hold in good order.

@@ -127,6 +127,10 @@ async def _trust(self: _Repair, fragment: Any, last: int, position: int, old: st
     return True
 
 
+async def _unasked(self: _Repair, target: str) -> bool:
+    return True
+
+
 async def _not_again(self: _Repair, *args: Any) -> None:
     pass
 
@@ -190,6 +194,8 @@ MUTANTS = [
     Mutant("repair-of-growing-fragment", "14, M7", "repair works on a fragment that can still grow",
            plant((_Repair, "_ranges", _also_growing), (metadata, "check", nothing)), ("open-repair",),
            lambda plan: plan.repairing, 200),
+    Mutant("found-is-durable", "M7, S12", "repair takes what another one is just copying for what the bookie has",
+           plant((_Repair, "_is_durable", _unasked)), ("two-repairs",)),
     Mutant("not-looked-at-again", "M7", "repair does not look at a copy again that metadata names now",
            plant((_Repair, "_look_again", _not_again)), ("slow-repair",)),
 ]  # fmt: skip

@@ -327,6 +327,35 @@ async def slow_repair(s: Script) -> None:
     s.world.report.check("M7", not (healthy and lacking), "healthy, but {} are not where metadata says", lacking)
 
 
+async def two_repairs(s: Script) -> None:
+    """M7 (3/3/2): a second repair comes while the copies of a first one are in the new member's memory and not on its
+    slow disk: a naive one reads them there and names the bookie in metadata."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(4)
+    await s.until(lambda: w.acked == 4 and s.claimed(w.ledger, 3, "b3"), "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    s.kill("b3")
+    await asyncio.sleep(5.0)
+    s.world.machines["b4"].device.sync_s = (0.5, 0.5)
+    first, second = await s.recoverer("c1"), await s.recoverer("c2")
+    assert first.client is not None
+    assert second.client is not None
+    one = asyncio.create_task(first.repair(first.client, w.ledger))
+    bookie = s.world.machines["b4"].bookie
+    assert bookie is not None
+    store = bookie.store
+    assert store is not None
+    await s.until(lambda: store.last_entry(w.ledger) == 3, "the copies arrive")
+    s.expect(not s.claimed(w.ledger, 3, "b4"), "they are durable already")
+    two = asyncio.create_task(second.repair(second.client, w.ledger))
+    await one
+    await two
+    fragment = (await s.setup.read_ledger(w.ledger)).metadata.last_fragment
+    s.world.report.check("M7", "b4" in fragment.ensemble, "b4 is not in {}", fragment.ensemble)
+
+
 async def wrong_key(s: Script) -> None:
     """F14 (3/3/2): a fence with a wrong password reaches bookies that have never seen the ledger while metadata is
     away: a naive bookie takes that key for the right one, and the owner is locked out for good."""

@@ -71,6 +71,7 @@ SCENARIOS: dict[str, Scenario] = {
     "two-away-at-birth": Scenario(absent.two_away_at_birth, (3, 3, 2)),
     "limbo": Scenario(more.limbo, (3, 3, 2)),
     "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
+    "two-repairs": Scenario(more.two_repairs, (3, 3, 2)),
     "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),
 }
 
