@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
+FOLLOWER = "tests/sim/test_cell_behind_follower.py"
+
 MUTANTS = (
     TestMutant(
         "cell-conflict-own", "a refused write ends the doubt",
@@ -25,6 +27,12 @@ MUTANTS = (
         edited(("buckram.client.metadata_cell:MetadataCell.update", "if conflicts > 1:\n                    await",
                 "if False:\n                    await")),
         ("tests/unit/test_metadata_cell.py::test_conflicts_that_repeat_are_paused_and_end",),
+    ),
+    TestMutant(
+        "cell-impatient", "conflicts that repeat are answered without a pause behind a follower",
+        edited(("buckram.client.metadata_cell:MetadataCell.update", "if conflicts > 1:\n                    await",
+                "if False:\n                    await")),
+        (f"{FOLLOWER}::test_conflicts_without_end_behind_a_follower_are_paused_and_end",),
     ),
     TestMutant(
         "cell-doubt-late", "doubt begins when the write has failed",
