@@ -13,7 +13,9 @@ from buckram.bookie import cookie
 from buckram.core.cookie import parse_cookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import Code, ConfigError, InvalidArgument, MetadataUnavailable, NoSuchKey, WrongCookie
+from buckram.metadata.backup import set_history
 from buckram.metadata.store import TreeStore
+from buckram.types import History
 
 
 async def started_once(path: Path, metadata: TreeStore, **config: Any) -> str:
@@ -103,6 +105,18 @@ async def test_a_removed_cookie_is_refused(tmp_path: Path) -> None:
     await metadata.delete_cookie("alpha", found.version)
     with pytest.raises(WrongCookie, match="no cookie"):
         await start(tmp_path, metadata=metadata)
+
+
+async def test_a_bookie_that_joined_after_the_backup_comes_back_until_the_restore_is_accepted(tmp_path: Path) -> None:
+    metadata = await memory_metadata()
+    bookie_id = await started_once(tmp_path, metadata)
+    await metadata.delete_cookie(bookie_id, (await metadata.read_cookie(bookie_id)).version)
+    await set_history(metadata, History(3, "restored", accepted=True))
+    with pytest.raises(WrongCookie, match=r"cluster restore.*accept-restore"):
+        await start(tmp_path, metadata=metadata)
+    await set_history(metadata, History(3, "restored", accepted=False))
+    assert await started_once(tmp_path, metadata) == bookie_id
+    assert (await metadata.read_cookie(bookie_id)).value == (tmp_path / cookie.COOKIE_FILE).read_bytes()
 
 
 async def test_a_directory_with_foreign_files_is_refused(tmp_path: Path) -> None:

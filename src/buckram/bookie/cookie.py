@@ -7,6 +7,7 @@ id belongs to the store and is never part of a cookie.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ UNFINISHED_FILE = "VERSION.new"
 """The cookie of a first start that has not got as far as an open store; nobody was ever promised anything then."""
 DIRECTORY = "buckram"
 """Stands for the directory in the cookie: a directory that is moved or mounted elsewhere is still the same bookie."""
+log = logging.getLogger("buckram.bookie")
 LARGEST_COOKIE = 64 * 1024
 T = TypeVar("T")
 
@@ -65,11 +67,9 @@ async def claim(
                 "start with an empty directory and a new --id and let the ledgers be repaired"
             )
         if remote is None:
-            raise WrongCookie(
-                f"bookie {bookie_id}: this cluster has no cookie of it; it was removed from the cluster, or --metadata "
-                "names another cluster than the one the directory was made for"
-            )
-        _check_remote(metadata, master, remote)
+            await _return(metadata, local)
+        else:
+            _check_remote(metadata, master, remote)
         return Claim(bookie_id, False, cluster)
     if unfinished is None:
         _refuse_unless_new(disk, bookie_id, remote)
@@ -91,6 +91,21 @@ def finish(disk: Disk, claimed: Claim) -> None:
     if claimed.first_start:
         disk.rename(UNFINISHED_FILE, COOKIE_FILE)
         disk.sync_names()
+
+
+async def _return(metadata: MetadataStore, local: Cookie) -> None:
+    """Metadata restored from a backup that is older than this bookie has no cookie of it. Until the restore is accepted
+    the bookie may come back, because its word counts there: what it holds is part of the cluster."""
+    bookie_id = local.bookie_host
+    if (await metadata.history()).accepted:
+        raise WrongCookie(
+            f"bookie {bookie_id}: this cluster has no cookie of it; it was removed from the cluster, or --metadata "
+            "names another cluster than the one the directory was made for, or the metadata was restored from a backup "
+            "older than this bookie and accepted without it: then `buckram cluster restore` that backup again, start "
+            "all bookies, and only then `buckram cluster accept-restore`"
+        )
+    await _create_remote(metadata, bookie_id, serialise_cookie(local))
+    log.warning("bookie %s is younger than the restored metadata: its cookie is written there again", bookie_id)
 
 
 def _refuse_unless_new(disk: Disk, bookie_id: BookieId, remote: Cookie | None) -> None:

@@ -63,7 +63,8 @@ class _Absent:
 def _report(dead: array[int]) -> None:
     """Every deletion for absence can be found in the log: the number, and each ledger on a line of its own."""
     if dead:
-        log.warning("%d ledgers are deleted here, they are in no listing of the metadata store any more", len(dead))
+        what = "1 ledger is" if len(dead) == 1 else f"{len(dead)} ledgers are"
+        log.warning("%s deleted here, absent from every listing of the metadata store", what)
     for ledger_id in dead:
         log.info("ledger %d: deleted here, absent from metadata", ledger_id)
 
