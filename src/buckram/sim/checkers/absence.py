@@ -16,6 +16,8 @@ from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSta
 
 PATIENCE_S = 1.0
 """So long a recovery waits for a member that does not answer."""
+SYNCS = 8
+"""Operations of a disk that a fence may wait for: the block before it, a longer log file, its superblock, its block."""
 _open_lac = Digest.open_lac
 """As it was at import: a bug planted there must not blind the judge."""
 
@@ -46,6 +48,7 @@ class Absence(Checker):
         self._return_s = pace.patience(0.0, questions=2)
         self._asks_in_time = pace.patience(0.0, questions=1) < PATIENCE_S
         """A bookie that does not know the ledger asks metadata for its key before it lets itself be fenced."""
+        self._fences_in_time = pace.patience(0.0, syncs=SYNCS) < PATIENCE_S
         self._now, self._steady = now, steady
         self._heard: dict[tuple[str, LedgerId], _Heard] = {}
 
@@ -99,7 +102,7 @@ class Absence(Checker):
         self.report.check("F18", copy is None, "{} closed ledger {} at {} although {} had given it entry {}",
                           who, ledger.ledger, new.last_entry, copy, after)
         silent = [b for b in members if (after, b) not in heard.answered and self._could_answer(b, heard.began, who)
-                  and (self._asks_in_time or b in heard.knew)]
+                  and self._fences_in_time and (self._asks_in_time or b in heard.knew)]
         self.report.check("F18", not silent, "{} closed ledger {} at {} before it had heard of {}, with which all is "
                           "well", who, ledger.ledger, new.last_entry, silent)
         self.report.check("F19", heard.lac <= new.last_entry, "{} closed ledger {} at {}, but {} had shown it that "
