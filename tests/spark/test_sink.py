@@ -74,6 +74,22 @@ def test_micro_batches_to_a_stream(
     assert len(done.query) == 36
 
 
+def test_batches_begin_while_a_bookie_is_away(spark: SparkSession, stream: str, tmp_path: Path) -> None:
+    lines = Lines(tmp_path, files=2, rows=20)
+    with ThreadedCluster(bookies=3) as own:
+        with sync.connect(own.uri) as client:
+            client.namespace().create(stream_name(stream).stream)
+        own.stop(2)
+        write(spark.range(40).select(F.col("id").cast("string").alias("value")), own, stream)
+        lines.run(spark, own.uri, stream)
+        assert Counter(values(own.uri, stream)) == lines.expected + Counter(b"%d" % n for n in range(40))
+        with sync.connect(own.uri) as client:
+            for segment in client.namespace().segments(stream_name(stream).stream):
+                made = client.metadata(segment.ledger)
+                assert (made.write_quorum, made.ack_quorum) == (3, 2)
+                assert own.bookies[2] in made.fragments[0].ensemble
+
+
 def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
     lines = Lines(tmp_path, files=1, rows=20)
     with sync.connect(cluster.uri) as client:
