@@ -135,4 +135,15 @@ MUTANTS = (
         )),
         ("tests/unit/test_writer_changes.py::test_lost_answers_neither_repeat_nor_lose_a_change",),
     ),
+    TestMutant(
+        "absent-never-filled", "a member that was away from the start stays without what it missed",
+        edited(("buckram.client.ensemble_debts:Filling.returned", "if bookie in self.left", "if False")),
+        ("tests/unit/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",),
+    ),
+    TestMutant(
+        "debts-forgotten", "a ledger that was closed without a member stays without its copies",
+        edited(("buckram.client.ensemble_debts:Debts.owe", "if not members or self._scope.closed:", "if True:")),
+        ("tests/unit/test_create_with_absent.py::"
+         "test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back",),
+    ),
 )
