@@ -130,7 +130,7 @@ def test_files_are_opened_with_the_descriptors_that_are_spare(tmp_path: Path, bo
     for first in range(8, 392, 64):
         until(lambda: set(peer.add(1, first, 64, SIZE)) == {0})  # noqa: B023  # called at once
     assert {peer.read(1, entry, SIZE) for entry in range(392)} == {0}
-    assert len(bookie.logs()) > 5
+    assert len(bookie.logs()) > 3
     assert "limbo" not in bookie.said()
     peer.close()
     assert bookie.end() == 0

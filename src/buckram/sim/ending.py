@@ -87,7 +87,8 @@ class Ending:
             process.crash_after(1 << 60)
         for machine in world.machines.values():
             if not machine.running and not self.judge.facts.bookie(machine.name).wiped:
-                for _ in range(10):
+                # Not too soon: a start asks metadata several questions.
+                for _ in range(10 + round(self.plan.pace.patience(0.0, questions=12))):
                     await self.faults.restart(machine)
                     if machine.ready:
                         break

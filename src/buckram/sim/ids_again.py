@@ -86,6 +86,7 @@ class IdsAgain:
             for _ in range(count):
                 actor._append(writer, handle, actor._payload(), None, nowait=True)
                 actor.sent += 1
+            await asyncio.sleep(0)  # one that found no room waits from now on
             await writer.flush()
             if self._rng.random() < 0.5:
                 await writer.close()

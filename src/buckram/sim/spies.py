@@ -22,6 +22,7 @@ from buckram.bookie.store_state import StoreState
 from buckram.bookie.superblock import SegmentEntry
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.client.metadata_cell import MetadataCell
+from buckram.client.repair import _Repair
 from buckram.sim.disk import SimDisk
 from buckram.sim.mutants.base import patched
 from buckram.sim.world import World
@@ -80,6 +81,7 @@ def watch_files(world: World) -> Iterator[None]:
 def watch_decisions(world: World) -> Iterator[None]:
     """Count what admission and writers decide, which nobody sees from outside."""
     write_down, settle, is_reborn = Admission._write_down, MetadataCell.settle, EnsembleChange._is_reborn
+    is_durable = _Repair._is_durable
 
     def watched_verdict(self: Admission, *arguments: Any) -> Verdict:
         verdict = write_down(self, *arguments)
@@ -100,9 +102,17 @@ def watch_decisions(world: World) -> Iterator[None]:
             world.report.situation("a reborn bookie seen by a writer")
         return reborn
 
+    async def watched_durable(self: _Repair, target: BookieId) -> bool:
+        durable = await is_durable(self, target)
+        holder = world.machines[target].bookie
+        record = None if holder is None or holder.store is None else holder.store.ledger(self._ledger_id)
+        if not durable and (record is None or record.tombstone):
+            world.report.situation("a copy was collected before metadata named it")
+        return durable
+
     with patched(
         (Admission, "_write_down", watched_verdict), (MetadataCell, "settle", watched_settle),
-        (EnsembleChange, "_is_reborn", watched_rebirth),
+        (EnsembleChange, "_is_reborn", watched_rebirth), (_Repair, "_is_durable", watched_durable),
     ):
         yield
 

@@ -141,10 +141,11 @@ class Completions(Checker):
 
     def __init__(self, facts: Facts, report: Report) -> None:
         super().__init__(facts, report)
-        self._ended: dict[tuple[int, int], str] = {}
+        self._ended: dict[tuple[int, int], tuple[str, Handle]] = {}
+        """By the handle, which is kept: the id of one that is gone may be another one's."""
 
     def _once(self, handle: Handle, index: int, how: str) -> None:
-        before = self._ended.setdefault((id(handle), index), how)
+        before = self._ended.setdefault((id(handle), index), (how, handle))[0]
         self.report.check("S20", before is how, "append {} of {} ended as {} and as {}",
                           index, handle.client, before, how)
 

@@ -29,7 +29,7 @@ MUTANTS: dict[str, Mutant] = {
 RARE = ("ack-during-change", "change-back", "loser-keeps-its-own", "reads-beyond-the-lac", "first-negative-wins",
         "closed-end-ignored", "lac-falls", "fence-and-add-race", "empty-disk-serves", "claimed-lac",
         "files-not-checked", "digest-not-checked", "drain-before-reset", "change-under-deferred-sync",
-        "torn-counts-as-lost")  # fmt: skip
+        "torn-counts-as-lost", "cut-file-ignored", "rest-proves-nothing")  # fmt: skip
 """Those that took more than five random lives when this was written."""
 MAX_SEED = 50_000
 
