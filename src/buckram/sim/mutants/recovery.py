@@ -127,6 +127,10 @@ async def _trust(self: _Repair, fragment: Any, last: int, position: int, old: st
     return True
 
 
+async def _no_second_look(self: _Repair, *arguments: object) -> None:
+    return None
+
+
 async def _unasked(self: _Repair, target: str) -> bool:
     return True
 
@@ -196,6 +200,8 @@ MUTANTS = [
            lambda plan: plan.repairing, 200),
     Mutant("found-is-durable", "M7, S12", "repair takes what another one is just copying for what the bookie has",
            plant((_Repair, "_is_durable", _unasked)), ("two-repairs",)),
+    Mutant("no-second-look", "M7", "repair does not look again at a copy that metadata names now",
+           plant((_Repair, "_look_again", _no_second_look)), ("collected-while-repaired",)),
     Mutant("not-looked-at-again", "M7", "repair does not look at a copy again that metadata names now",
            plant((_Repair, "_look_again", _not_again)), ("slow-repair",)),
 ]  # fmt: skip

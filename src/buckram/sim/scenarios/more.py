@@ -327,6 +327,37 @@ async def slow_repair(s: Script) -> None:
     s.world.report.check("M7", not (healthy and lacking), "healthy, but {} are not where metadata says", lacking)
 
 
+async def collected_while_repaired(s: Script) -> None:
+    """M7 (3/3/2): the new member drops its copies, as collection does of what metadata names nowhere, while the change
+    that names it is on its way. The repair looks again and copies again."""
+    await s.bookies(4)
+    w = await s.writer()
+    w.append(4)
+    await s.until(lambda: w.acked == 4 and s.claimed(w.ledger, 3, "b3"), "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    s.kill("b3")
+    await asyncio.sleep(5.0)
+    machine = s.world.machines["b4"]
+    machine.device.sync_s = (0.5, 0.5)
+    repairer = await s.recoverer("c1")
+    assert repairer.client is not None
+    repair = asyncio.create_task(repairer.repair(repairer.client, w.ledger))
+    assert machine.bookie is not None
+    store = machine.bookie.store
+    assert store is not None
+    await s.until(lambda: store.last_entry(w.ledger) == 3, "the copies arrive")
+    s.cut(("c1", "meta"), ("meta", "c1"))
+    await s.until(lambda: s.claimed(w.ledger, 3, "b4"), "they are durable")
+    await asyncio.sleep(0.6)
+    store.bury(w.ledger)
+    s.mend(("c1", "meta"), ("meta", "c1"))
+    await repair
+    fragment = (await s.setup.read_ledger(w.ledger)).metadata.last_fragment
+    s.world.report.check("M7", "b4" in fragment.ensemble, "b4 is not in {}", fragment.ensemble)
+    s.world.report.check("M7", store.last_entry(w.ledger) == 3, "b4 has not got back what it had collected")
+
+
 async def two_repairs(s: Script) -> None:
     """M7 (3/3/2): a second repair comes while the copies of a first one are in the new member's memory and not on its
     slow disk: a naive one reads them there and names the bookie in metadata."""

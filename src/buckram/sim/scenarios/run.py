@@ -72,6 +72,7 @@ SCENARIOS: dict[str, Scenario] = {
     "limbo": Scenario(more.limbo, (3, 3, 2)),
     "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
     "two-repairs": Scenario(more.two_repairs, (3, 3, 2)),
+    "collected-while-repaired": Scenario(more.collected_while_repaired, (3, 3, 2)),
     "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),
 }
 
