@@ -105,7 +105,7 @@ def make_cluster(seed: int) -> Plan:
         plan.faults = [fault for fault in plan.faults if not stories()[fault].damages] or ["cut"]
         _suit_liar(plan)
         shape = plan.shape
-    plan.attacker = rng.random() < 0.06
+    plan.attacker = rng.random() < 0.12
     plan.deleting = rng.random() < 0.12
     plan.repairing = rng.random() < 0.15
     plan.collecting = plan.deleting and rng.random() < 0.7
