@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tests.unit.store_kit import NullStats, add, durable, open_store, read, settle, small_config, stored
@@ -15,6 +20,7 @@ from buckram.config import StoreConfig
 from buckram.disk.local import LocalDisk
 from buckram.disk.memory import MemoryDisk
 
+T = TypeVar("T")
 FIRST = 8192
 CONFIG = small_config(segment_bytes=128 << 10)
 PAYLOAD = bytes(3000)
@@ -81,6 +87,71 @@ async def test_a_file_that_lost_what_it_had_grown_by_is_a_loss() -> None:
     store = open_store(MemoryDisk(image), CONFIG)
     assert store.limbo
     await store.close()
+
+
+class SlowGrowth(MemoryDisk):
+    """Files are made longer when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.waits = False
+
+    async def offload(self, job: Callable[[], T]) -> T:
+        if isinstance(job, partial) and job.func == self.extend:
+            self.waits = True
+            await self.go_on.wait()
+        return job()
+
+
+async def test_a_file_that_still_grows_gets_its_footer_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("buckram.bookie.store_state.FIRST_BYTES", 64 << 10)
+    config, disk = small_config(segment_bytes=512 << 10), SlowGrowth()
+    store = open_store(disk, config)
+    count = 0
+    while not disk.waits:
+        add(store, 1, count, [PAYLOAD])
+        assert await durable(store) is None
+        await settle(store)
+        count += 1
+    monkeypatch.setattr("buckram.bookie.commit.INDEX_LIMIT", 0)  # the log leaves the file, which has room
+    add(store, 1, count, [PAYLOAD])
+    assert await durable(store) is None
+    await settle(store)
+    disk.go_on.set()
+    await settle(store)
+    assert store.failed is None
+    assert store.stats()["sealed_segments"] > 0
+    await store.close()
+    store = open_store(MemoryDisk(disk.model), config)
+    assert store.stats()["sealed_segments"] > 0
+    wanted = [stored(1, n, -1, PAYLOAD) for n in range(count + 1)]
+    assert await read(store, *[(1, n) for n in range(count + 1)]) == wanted
+    await store.close()
+
+
+def test_a_file_that_was_made_longer_is_synced_also_where_it_was_long_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What found too little room may have left it longer than before, and nobody knows whether that is durable."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("log", create=True, size=4096)
+    reserve = os.posix_fallocate
+
+    def in_part(fd: int, start: int, size: int) -> None:
+        reserve(fd, start, size // 2)
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "posix_fallocate", in_part)
+    with pytest.raises(OSError, match="make it 65536 bytes long"):
+        disk.extend(file, 65536)
+    assert file.size() > 8192
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    disk.extend(file, 8192)
+    assert synced == [file.fd]
+    file.close()
+    disk.close()
 
 
 async def test_a_block_waits_for_a_file_that_cannot_grow() -> None:

@@ -31,6 +31,7 @@ class Growth:
     ) -> None:
         self._state, self._publish, self._spawn = state, publish, spawn
         self._running = self._closed = False
+        self._moving = asyncio.Lock()
 
     def low(self) -> None:
         """The log comes near the end of its file, or a block waits for more of it."""
@@ -41,6 +42,11 @@ class Growth:
     def close(self) -> None:
         """No file grows any more."""
         self._closed = True
+
+    async def settled(self) -> None:
+        """No file is being made longer just now: one that the log has left is as long as it gets."""
+        async with self._moving:
+            return
 
     async def _run(self) -> None:
         failed = False
@@ -77,13 +83,16 @@ class Growth:
         state, file = self._state, segment.file
         if file is None:
             return  # sealed meanwhile
-        job = partial(state.disk.extend, file, size)
-        await state.disk.offload(partial(state.reserve.run, job) if reserve else job)
+        job: Callable[[], None] = partial(state.disk.extend, file, size)
+        if reserve:
+            job = partial(state.reserve.run, job)
 
         def change() -> dict[str, Any]:
             segment.made = max(segment.made, size)
             return {}
 
-        await self._publish(change)
-        state.lay(segment)
+        async with self._moving:
+            await state.disk.offload(job)
+            await self._publish(change)
+            state.lay(segment)
         state.log.grown()

@@ -317,6 +317,7 @@ class Maintenance:
         assert index is not None
         assert file is not None
         await self._durable()
+        await self._growth.settled()  # a footer ends where the file ends
         builder = FooterBuilder(segment.seq, state.salt)
         await _pauses(build_footer(builder, index))
         parts: list[bytes] = []

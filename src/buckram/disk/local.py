@@ -325,9 +325,9 @@ def _sync_failed(error: OSError, path: str | Path) -> OSError:
 def _extend(fd: int, size: int, path: str | Path) -> None:
     with telling(f"make it {size} bytes long", path):
         now = os.fstat(fd).st_size
-        if size <= now:
-            return
-        _reserve(fd, now, size - now)
+        if size > now:
+            _reserve(fd, now, size - now)
+        # An earlier call that found too little room may have left it longer, and unsynced.
     try:
         os.fsync(fd)
     except OSError as error:

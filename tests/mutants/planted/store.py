@@ -155,4 +155,9 @@ MUTANTS = (
         edited(("buckram.bookie.reserve:Reserve.run", "not no_room(error) or not self.give_up()", "True")),
         ("tests/unit/test_full_disk.py::test_a_store_starts_on_a_full_disk_and_can_be_read",),
     ),
+    TestMutant(
+        "footer-of-a-growing-file", "a footer is laid out at the end of a file that is just being made longer",
+        edited(("buckram.bookie.maintenance:Maintenance._seal", "await self._growth.settled()", "pass")),
+        ("tests/unit/test_growth.py::test_a_file_that_still_grows_gets_its_footer_afterwards",),
+    ),
 )
