@@ -112,6 +112,10 @@ class Disk(Protocol):
         """Give a file at least so many bytes, which are its own and durable then; what it has stays. Blocking."""
         ...
 
+    def shrink(self, file: File, size: int) -> None:
+        """Give back what a file has behind `size`; others can have it then. Blocking."""
+        ...
+
     def names(self) -> list[str]: ...
     def rename(self, old: str, new: str) -> None:
         """Replace `new` atomically; durable after sync_names()."""

@@ -394,6 +394,25 @@ async def test_a_full_disk_does_not_stop_the_bookie_and_a_word_waits_for_room(tm
         await until(lambda: _confirmed(tmp_path) >= version)
 
 
+async def test_on_a_full_disk_the_file_is_written_in_the_room_of_the_reserve(tmp_path: Path) -> None:
+    async with bookie(tmp_path, MemoryTree()) as kit:
+        await trusted(kit)
+        me, real = kit.bookie.witness, kit.disk.rename
+        assert me is not None
+        await until(lambda: (tmp_path / "reserve").exists())
+        size = (tmp_path / "reserve").stat().st_size
+
+        def full(old: str, new: str) -> None:
+            if (tmp_path / "reserve").stat().st_size == size:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            real(old, new)
+
+        kit.disk.rename = full  # type: ignore[method-assign]
+        await me.remember_collection("word")
+        assert parse_memory("file", (tmp_path / witness.FILE).read_bytes()).collected == "word"
+        kit.disk.rename = real  # type: ignore[method-assign]
+
+
 def _confirmed(path: Path) -> int:
     memory = parse_memory("file", (path / witness.FILE).read_bytes())
     return -1 if memory.confirmed is None else memory.confirmed.version

@@ -58,7 +58,10 @@ class Checkpoints:
             except OSError as error:
                 if not no_room(error) or not await state.disk.offload(state.reserve.give_up):
                     raise
-                await self._checkpoint()
+                try:
+                    await self._checkpoint()
+                finally:
+                    await state.disk.offload(state.reserve.make)
 
     async def _checkpoint(self) -> None:
         state = self._state

@@ -85,7 +85,7 @@ class Growth:
             return  # sealed meanwhile
         job: Callable[[], None] = partial(state.disk.extend, file, size)
         if reserve:
-            job = partial(state.reserve.run, job)
+            job = partial(state.reserve.run, job, log_bytes=size - segment.made)
 
         def change() -> dict[str, Any]:
             segment.made = max(segment.made, size)

@@ -303,7 +303,7 @@ class Opening:
         # Names every file before it holds anything, so that no acknowledged block is ever in a stray file.
         state.superblock = state.next_superblock(clean=False, starts=state.superblock.starts + 1)
         self._write_superblock()
-        checksum = self._write_empty_block(active) if active.log_end else 0
+        checksum = state.reserve.run(lambda: self._write_empty_block(active)) if active.log_end else 0
         self._write_page(Position(active.seq, active.log_end), checksum)
         self._map_page()
         state.lay(active)

@@ -106,6 +106,7 @@ class Bookie:
             self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known
         )
         cookie.finish(self._disk, claimed)
+        witness.in_room = store.in_room
         witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
         witness.contact = lambda: (str(address), store.highest_ledger)
         properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}

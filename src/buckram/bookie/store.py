@@ -127,6 +127,10 @@ class Store(LedgerStates):
         assert page is not None
         return page.end
 
+    def in_room(self, job: Callable[[], None]) -> None:
+        """Do what writes a small file of the directory, on a full disk in the room of the reserve. Blocking."""
+        self._state.reserve.run(job)
+
     @property
     def failed(self) -> OSError | None:
         """The error that ended the log, usually a failed sync. Nothing is retried; the bookie stops."""

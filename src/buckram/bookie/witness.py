@@ -89,6 +89,8 @@ class Witness:
         """Why the store is not believed; "" when it is."""
         self.where: Callable[[], Claim] = lambda: Claim("", 0, Position(0, 0))
         self.contact: Callable[[], tuple[str, int]] = lambda: ("", -1)
+        self.in_room: Callable[[Callable[[], None]], None] = lambda job: job()
+        """Does what writes the file, on a full disk in room that is kept for such things."""
         self._suspect_gauge = stats.gauge(
             "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"
         )
@@ -345,12 +347,13 @@ class Witness:
         memory = replace(memory, heard=max(memory.heard, before.heard))
         record = encode_memory(memory)
         try:
-            await self._disk.offload(lambda: write_file(self._disk, record))
+            await self._disk.offload(lambda: self.in_room(lambda: write_file(self._disk, record)))
             self._unsaved = False
         except OSError as error:
             if not passing(error):
                 raise
-            log.warning("bookie %s: the file %s waits: %s", self._bookie_id, FILE, error)
+            if not self._unsaved:
+                log.warning("bookie %s: the file %s waits: %s", self._bookie_id, FILE, error)
             self._unsaved = True
         now = self.memory
         if now is not before:  # clients and admission go on meanwhile

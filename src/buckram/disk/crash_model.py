@@ -160,6 +160,10 @@ class CrashModel:
             raise OSError(28, "no space left on device")
         inode.content.extend(bytes([fill]) * (size - len(inode.content)))
 
+    def shrink(self, inode: Inode, size: int) -> None:
+        """Fewer bytes of a file that nothing is written to, durable at once."""
+        del inode.content[size:]
+
     def flush_pages(self) -> None:
         """The operating system writes all mapped pages back."""
         for inode in self._names.values():

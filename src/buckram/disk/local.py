@@ -134,6 +134,10 @@ class LocalDisk:
         assert isinstance(file, LocalFile)
         _extend(file.fd, size, file.path)
 
+    def shrink(self, file: File, size: int) -> None:
+        assert isinstance(file, LocalFile)
+        _shrink(file.fd, size, file.path)
+
     def names(self) -> list[str]:
         with telling("list this directory", self.path):
             while True:
@@ -330,6 +334,15 @@ def _extend(fd: int, size: int, path: str | Path) -> None:
         # An earlier call that found too little room may have left it longer, and unsynced.
     try:
         os.fsync(fd)
+    except OSError as error:
+        raise _sync_failed(error, path) from error
+
+
+def _shrink(fd: int, size: int, path: str | Path) -> None:
+    with telling(f"cut it to {size} bytes", path):
+        os.ftruncate(fd, size)
+    try:
+        os.fsync(fd)  # some file systems keep the room until this is durable
     except OSError as error:
         raise _sync_failed(error, path) from error
 

@@ -55,6 +55,11 @@ class MemoryDisk:
         self.before(f"extend {file.name} {size}")
         self.model.extend(file.inode, size, self._stale)
 
+    def shrink(self, file: File, size: int) -> None:
+        assert isinstance(file, MemoryFile)
+        self.before(f"shrink {file.name} {size}")
+        self.model.shrink(file.inode, size)
+
     def names(self) -> list[str]:
         return self.model.names()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from buckram.disk.crash_model import sectors
-from buckram.disk.local import LocalDisk, _extend
+from buckram.disk.local import LocalDisk, _extend, _shrink
 from buckram.seams import PAGE_BYTES, File, Read, Write
 
 EARLY_SHARE = 0.3
@@ -116,6 +116,11 @@ class WithholdingDisk(LocalDisk):
         assert isinstance(file, WithholdingFile)
         with self._guard:
             _extend(file.inode.fd, size, file.inode.path)
+
+    def shrink(self, file: File, size: int) -> None:
+        assert isinstance(file, WithholdingFile)
+        with self._guard:
+            _shrink(file.inode.fd, size, file.inode.path)
 
     def rename(self, old: str, new: str) -> None:
         with self._guard:

@@ -136,6 +136,13 @@ class SimDisk:
         if dies:
             self._die()
 
+    def shrink(self, file: File, size: int) -> None:
+        assert isinstance(file, SimFile)
+        dies = self._op()
+        self.device.model.shrink(file.inode, size)
+        if dies:
+            self._die()
+
     def names(self) -> list[str]:
         self.check_alive()
         return self.device.model.names()

@@ -152,8 +152,13 @@ MUTANTS = (
     ),
     TestMutant(
         "reserve-kept", "the reserve is not given up for a superblock on a full disk",
-        edited(("buckram.bookie.reserve:Reserve.run", "not no_room(error) or not self.give_up()", "True")),
+        edited(("buckram.bookie.reserve:Reserve.run", "not no_room(error)", "True")),
         ("tests/unit/test_full_disk.py::test_a_store_starts_on_a_full_disk_and_can_be_read",),
+    ),
+    TestMutant(
+        "log-eats-reserve", "the log takes the whole reserve, and no superblock can be written for the next start",
+        edited(("buckram.bookie.reserve:Reserve._in_its_room", "if log_bytes else 0", "if False else 0")),
+        ("tests/unit/test_full_disk.py::test_the_log_leaves_the_reserve_to_what_frees_room",),
     ),
     TestMutant(
         "footer-of-a-growing-file", "a footer is laid out at the end of a file that is just being made longer",
