@@ -46,8 +46,9 @@ class Absence(Checker):
     ) -> None:
         super().__init__(facts, report)
         self._return_s = pace.patience(0.0, questions=2)
-        self._asks_in_time = pace.patience(0.0, questions=1) < PATIENCE_S
-        """A bookie that does not know the ledger asks metadata for its key before it lets itself be fenced."""
+        self._asks_in_time = pace.patience(0.0, questions=2) < PATIENCE_S
+        """A bookie that does not know the ledger asks metadata before it lets itself be fenced: whether the store is
+        to be believed, then for the ledger's key."""
         self._fences_in_time = pace.patience(0.0, syncs=SYNCS) < PATIENCE_S
         self._now, self._steady = now, steady
         self._heard: dict[tuple[str, LedgerId], _Heard] = {}
