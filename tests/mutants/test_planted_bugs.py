@@ -11,7 +11,7 @@ from buckram.core.append import AppendWindow
 from buckram.sim.mutants.hunt import MUTANTS, RARE, kill
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
-LIVES = 10
+LIVES = 40
 
 
 @pytest.mark.parametrize("name", [name for name in MUTANTS if SOAK or name not in RARE])
