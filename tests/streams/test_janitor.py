@@ -22,6 +22,7 @@ from buckram.streams.metadata import Patience, StreamStore
 from buckram.streams.namespace import Namespace
 from buckram.streams.orphans import find_orphans
 from buckram.streams.spaces import Namespaces
+from buckram.streams.writer import engine_of
 from buckram.testing import Cluster
 
 
@@ -386,8 +387,8 @@ async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Na
     """The lease is away for longer than a janitor waits, the writer goes on."""
     writer = await ns.writer("s")
     await writer.append(b"0")
-    assert writer._lease is not None
-    await writer._lease.close()
+    assert engine_of(writer)._lease is not None
+    await engine_of(writer)._lease.close()
     janitor = Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1))
     for _ in range(4):
         assert (await janitor.clean()).sealed_segments == 0

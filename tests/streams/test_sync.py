@@ -33,7 +33,6 @@ def ns(cluster: ThreadedCluster, request: pytest.FixtureRequest) -> Iterator[str
 
 
 OWN = {
-    writer.StreamWriter: {"start", "prepare", "run", "fail", "lease_lost"},
     namespace.Namespace: {"store"},
     spaces.Namespaces: {"restore"},
     async_bulk.Bulk: {"purpose"},

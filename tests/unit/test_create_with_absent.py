@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.scripted_bookie import eventually, scripted
 
+from buckram.client.writer import engine_of
 from buckram.errors import NotEnoughBookies, RecoveryFailed
 from buckram.testing import cluster
 from buckram.types import LedgerState
@@ -35,7 +36,8 @@ async def test_the_writer_fills_in_what_a_member_missed_when_it_is_back() -> Non
         async with client.create() as writer:
             await writer.append_many(BODIES)
             await c.restart(2)
-            await eventually(lambda: not writer.degraded and not writer._filling.left, "it has everything", 10.0)
+            left = engine_of(writer)._filling
+            await eventually(lambda: not writer.degraded and not left.left, "it has everything", 10.0)
             await writer.append_many(BODIES)
         await c.kill(0)
         await c.kill(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.scripted_bookie import NET, ScriptedCluster, eventually, scripted
 
-from buckram.client.writer import Writer
+from buckram.client.writer import Writer, engine_of
 from buckram.config import NetConfig
 from buckram.core.metadata import fragment_of, in_recovery, recovered
 from buckram.errors import Code, LedgerFenced, MetadataUnavailable, NotEnoughBookies, WriteFailed
@@ -162,7 +162,7 @@ async def test_a_connection_reset_alone_degrades_for_a_moment_only() -> None:
             await writer.append(b"x")
             cluster[victim].reset()
             await writer.append(b"y")
-            await eventually(lambda: not writer.degraded and not writer._window.absent, "back", 3.0)
+            await eventually(lambda: not writer.degraded and not engine_of(writer)._window.absent, "back", 3.0)
         await check_copies(cluster, writer, 2)
 
 

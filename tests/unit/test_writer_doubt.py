@@ -8,6 +8,7 @@ from contextlib import suppress
 from tests.unit.scripted_bookie import eventually, scripted
 from tests.unit.test_writer_changes import FlakyStore, check_copies
 
+from buckram.client.writer import engine_of
 from buckram.errors import MetadataUnavailable, VersionConflict
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata, Versioned
@@ -90,8 +91,8 @@ async def test_a_change_that_took_effect_late_is_followed() -> None:
         assert await store.arrives()
         store.away = False
         await eventually(lambda: not writer.degraded, "the change is found and taken up", 10.0)
-        assert first not in writer._window.ensemble
-        assert spare in writer._window.ensemble
+        assert first not in engine_of(writer)._window.ensemble
+        assert spare in engine_of(writer)._window.ensemble
         async with asyncio.timeout(10):
             assert await writer.append_many([b"z"] * 5) == range(4, 9)
         await check_copies(cluster, writer, 2)

@@ -9,6 +9,7 @@ import os
 import pytest
 from tests.unit.scripted_bookie import eventually, scripted
 
+from buckram.client.writer import engine_of
 from buckram.config import ClientConfig
 from buckram.errors import (
     Code,
@@ -214,7 +215,7 @@ async def test_a_broken_invariant_ends_the_writer_and_seals_nothing() -> None:
         writer = await client.create()
         await writer.append(b"x")
         with pytest.raises(InvariantViolation, match="S9"):
-            writer.acked(0, "b0", 0, 9)
+            engine_of(writer).acked(0, "b0", 0, 9)
         with pytest.raises(WriteFailed, match="internal error"):
             await writer.append(b"y")
         with pytest.raises(WriteFailed):

@@ -30,7 +30,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("splitting and decoding", ("core/protocol.py", "core/frames.py", "core/wire_v2.py", "core/wire_v3.py")),
     ("matching answers", ("core/acks.py", "core/client_protocol.py")),
     ("counting acknowledgements", ("core/append.py", "core/quorum.py", "core/answers.py")),
-    ("room and futures", ("client/intake.py", "client/completions.py", "client/writer.py", "asyncio/futures.py")),
+    ("room and futures", ("client/intake.py", "client/completions.py", "client/engine.py", "asyncio/futures.py")),
     ("sending", ("net/", "client/outbox.py", "client/turn.py")),
     ("reading", ("client/", "core/reading.py", "core/packed.py")),
     ("admission and dispatch", ("bookie/adds.py", "bookie/dispatch.py", "bookie/admission.py", "bookie/limits.py")),

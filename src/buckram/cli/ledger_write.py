@@ -89,7 +89,7 @@ class _Copy:
         self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
 
     async def run(self, client: Client, password: str) -> None:
-        from buckram.client.writer import FRAME_RESERVE_BYTES
+        from buckram.client.engine import FRAME_RESERVE_BYTES
 
         emit({"ledger": self._writer.ledger_id})
         self._longest = client.services.net.max_frame_bytes - FRAME_RESERVE_BYTES

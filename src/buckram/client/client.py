@@ -16,10 +16,11 @@ from buckram.client.bookies import BookieWatcher
 from buckram.client.clocks import Clocks
 from buckram.client.create import choose_members, register
 from buckram.client.delete import delete_ledger
+from buckram.client.engine import LedgerAppender
 from buckram.client.ensemble_debts import Debts
 from buckram.client.identities import Identities
 from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
-from buckram.client.opening import Opening
+from buckram.client.opening import NotBlocking, Opening
 from buckram.client.past import Past, guarded
 from buckram.client.reader import Reader
 from buckram.client.recover import recover_ledger
@@ -85,7 +86,7 @@ def connect(
             raise
         return client
 
-    return Opening(start)
+    return Opening(start, "connect()")
 
 
 def client_config() -> ClientConfig:
@@ -99,7 +100,7 @@ def _net_config() -> NetConfig:
     return found
 
 
-class Client:
+class Client(NotBlocking):
     """One connection to a cluster, shared by all its handles; use connect().
 
     Belongs to one event loop and one process: ForkedClient in a child. `async with` or close().
@@ -134,6 +135,10 @@ class Client:
         self._process = os.getpid()
         self._closed = False
         self._handles = self.services.handles
+
+    def __repr__(self) -> str:
+        store = self.uri or getattr(self.services.store, "uri", "a store of the caller")
+        return f"<Client {store} {'closed' if self._closed else 'open'}>"
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -187,22 +192,22 @@ class Client:
             self._guard()
             key = object()
 
-            def closed(writer: Writer) -> None:
+            def closed(engine: LedgerAppender) -> None:
                 leftover.gone(key)
-                self._forget(writer)
+                self._forget(engine)
 
-            writer = Writer(
+            engine = LedgerAppender(
                 services, chosen, current, password=secret, explicit_ids=explicit_ids, deferred_sync=deferred_sync,
                 absent=found.absent, on_closed=closed,
             )  # fmt: skip
-            self._handles[id(writer)] = writer.abandon
+            self._handles[id(engine)] = engine.abandon
             if self.uri and owner_of(custom) is None:  # the writer of a stream ends the ledgers of its segments
                 seal = partial(_close_left, self.uri, chosen, birth_of(current.metadata), secret)
                 later = f"who recovers it (`buckram ledger recover {chosen}`)"
-                leftover.opened(key, writer, seal, what=f"ledger {chosen}", later=later)
-            return writer
+                leftover.opened(key, engine, seal, what=f"ledger {chosen}", later=later)
+            return Writer(engine)
 
-        return Opening(start)
+        return Opening(start, "client.create()")
 
     # -- reading, ending, mending -------------------------------------------------------------------------
 
@@ -218,7 +223,8 @@ class Client:
         return Opening(
             lambda: self._reader(
                 open_ledger(self.services, ledger_id, password=secret, digest=kind, on_closed=self._forget)
-            )
+            ),
+            "client.open()",
         )
 
     def recover(
@@ -232,7 +238,8 @@ class Client:
         return Opening(
             lambda: self._reader(
                 recover_ledger(self.services, ledger_id, password=secret, digest=kind, on_closed=self._forget)
-            )
+            ),
+            "client.recover()",
         )
 
     async def _reader(self, opening: Coroutine[Any, Any, Reader]) -> Reader:

@@ -1,10 +1,36 @@
-"""The result of connect(), create(), open(): to be awaited, or entered with `async with`."""
+"""The result of connect(), create(), open(): to be awaited, or entered with `async with`. `with` gets a hint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeVar
+
+
+class NotBlocking:
+    """Base of the handles of the async client: `with` tells what to write instead."""
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} is async: use `async with` instead of `with`, or the client without async, "
+            "buckram.sync.connect()"
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Python looks for it before it enters."""
+
+
+class NotAsync:
+    """Base of the handles of the client without async: `async with` tells what to write instead."""
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError(
+            f"sync.{type(self).__name__} is not async: use `with` instead of "
+            "`async with`, or the async client, buckram.connect()"
+        )
+
+    async def __aexit__(self, *error: object) -> None:
+        """Python looks for it before it enters."""
 
 
 class _Handle(Protocol):
@@ -20,9 +46,21 @@ H = TypeVar("H", bound=_Handle)
 class Opening(Generic[H]):
     """`handle = await opening` (close it yourself) or `async with opening as handle`. Nothing happens before that."""
 
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, H]]) -> None:
-        self._start = start
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, H]], what: str) -> None:
+        self._start, self._what = start, what
         self._handle: H | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self._what}: not yet opened, await it or use `async with`>"
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(
+            f"{self._what} is async: use `async with` instead of `with`, or the client without async, "
+            "buckram.sync.connect()"
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Python looks for it before it enters."""
 
     def __await__(self) -> Generator[Any, Any, H]:
         return self._start().__await__()

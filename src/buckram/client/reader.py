@@ -18,6 +18,7 @@ from typing import TypeVar
 from buckram.client.follow import LedgerFollower
 from buckram.client.lac import read_last_confirmed
 from buckram.client.local import LocalReads
+from buckram.client.opening import NotBlocking
 from buckram.client.replicas import LedgerReads, play
 from buckram.client.services import Services
 from buckram.client.single_reads import SingleReads
@@ -38,7 +39,7 @@ _FIRST_CHUNK = 16
 _SINGLE_READS = 64
 
 
-class Reader:
+class Reader(NotBlocking):
     """Reads a ledger; `async with` or close(). Safe for many calls at the same time on one loop.
 
     A closed ledger is read up to its last entry, an open one up to the last confirmed entry, which is looked up
@@ -78,6 +79,10 @@ class Reader:
             self._adapt(entries, metadata.length + entries * digest.overhead)
         self._closed = False
         self.ledger_id = ledger_id
+
+    def __repr__(self) -> str:
+        state = "closed" if self.metadata.closed else "open"
+        return f"<Reader ledger={self.ledger_id} {state} last_confirmed={self.last_confirmed}>"
 
     # -- what is known -----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from buckram.client.client import Client
+from buckram.client.engine import LedgerAppender
 from buckram.client.writer import Writer
 from buckram.core.metadata import created
 from buckram.core.metadata_codec import serialise
@@ -124,4 +125,4 @@ class IdsAgain:
             creation_time_ms=services.runtime.clock.wall_us() // 1000, creator_token=1 + self._rng.randrange(2**40),
         )  # fmt: skip
         version = await services.store.ledgers.create(ledger_id, serialise(record), chosen=False)  # type: ignore[attr-defined]
-        return Writer(services, ledger_id, Versioned(record, version), password=plan.password)
+        return Writer(LedgerAppender(services, ledger_id, Versioned(record, version), password=plan.password))

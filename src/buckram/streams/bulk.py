@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer
+from buckram.client.engine import LedgerAppender
 from buckram.core.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
 from buckram.core.stream_changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
 from buckram.core.stream_codecs import codec_number
@@ -62,7 +62,9 @@ class _Totals:
 class BulkLedger:
     """One ledger of a bulk write. One writer; `close` gives what `publish` takes."""
 
-    def __init__(self, stream: str, ledger: Writer, policy: Policy, clock: Callable[[], int], frame: int) -> None:
+    def __init__(
+        self, stream: str, ledger: LedgerAppender, policy: Policy, clock: Callable[[], int], frame: int
+    ) -> None:
         self.ledger_id = ledger.ledger_id
         self._stream, self._ledger, self._clock = stream, ledger, clock
         self._compression = codec_number(policy.compression)

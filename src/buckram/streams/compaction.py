@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer
+from buckram.client.engine import LedgerAppender
 from buckram.core.stream_changes import check_usable
 from buckram.core.stream_compaction import (
     EntryRewriter,
@@ -125,7 +125,7 @@ async def copy_run(
         raise
 
 
-async def _fill(client: Client, name: StreamName, run: Run, writer: Writer, pace: Pace, told: Told) -> None:
+async def _fill(client: Client, name: StreamName, run: Run, writer: LedgerAppender, pace: Pace, told: Told) -> None:
     rewriter = EntryRewriter()
     for row in run.rows:
         assert row.summary is not None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from buckram.client.create import fitting
 from buckram.client.delete import delete_ledger
+from buckram.client.writer import engine_of
 from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import StreamName, owner_mark
 from buckram.core.stream_policy import Policy
@@ -32,7 +33,7 @@ from buckram.types import LedgerId
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.client.writer import Writer
+    from buckram.client.engine import LedgerAppender
 
 SEGMENT, COMPACT, RETIRED = "segment", "compact", "retired"
 _BULK = "bulk "
@@ -69,7 +70,7 @@ def bulk_purpose(application: str, version: int) -> str:
 async def make_ledger(
     client: Client, streams: StreamStore, name: StreamName, uid: str, policy: Policy, *, epoch: int,
     purpose: str = SEGMENT, query: str = "", marks: Mapping[str, bytes] | None = None,
-) -> tuple[Writer, Intent]:  # fmt: skip
+) -> tuple[LedgerAppender, Intent]:  # fmt: skip
     """A new ledger of the stream, in no list. `marks`: further custom metadata. Errors: NotEnoughBookies,
     MetadataUnavailable; nothing is left behind that a janitor does not find."""
     store, clocks = client.services.store, client.services.clocks
@@ -78,7 +79,7 @@ async def make_ledger(
     intent = Intent(ledger, epoch, purpose, clocks.now(), False, 0, query)
     await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
     try:
-        writer = await client.create(
+        handle = await client.create(
             ensemble=policy.ensemble, digest=policy.digest, ledger_id=ledger,
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )  # fmt: skip
@@ -88,6 +89,7 @@ async def make_ledger(
         if isinstance(error, NotEnoughBookies) and 0 < error.available < error.needed:
             raise NotEnoughBookies(error.needed, error.available, _smaller(name, policy, error)) from error
         raise
+    writer = engine_of(handle)
     try:
         seen = await patiently(lambda: read_intent(streams, uid, ledger))
         if seen is None or seen.discard:

@@ -60,6 +60,9 @@ class Namespace:
         self._streams = StreamStore(client.services.store)
         self._spaces = Namespaces(self._streams)
 
+    def __repr__(self) -> str:
+        return f"<Namespace {self.name}>"
+
     @property
     def store(self) -> StreamStore:
         """For rooms that work on metadata directly (retention, janitor)."""
@@ -167,18 +170,18 @@ class Namespace:
                 with suppress(StreamExists):
                     await self.create(full.stream)
             space = await self._spaces.get(self.name)
-            writer = await open_writer(
+            engine = await open_writer(
                 self._client, self._streams, full, lambda head: merged(space.policy, head.policy), writer_name=name,
                 takeover=takeover, wait=wait, linger_ms=linger_ms, on_closed=self._client.services.forget,
             )  # fmt: skip
             try:
-                self._client.services.adopt(writer, writer.abandon)
+                self._client.services.adopt(engine, engine.abandon)
             except BuckramError:
-                await writer.abandon()
+                await engine.abandon()
                 raise
-            return writer
+            return StreamWriter(engine)
 
-        return Opening(start)
+        return Opening(start, "ns.writer()")
 
     def read(
         self, stream: str, *, start: int | str = "earliest", stop: int | str | None = None,

@@ -20,12 +20,12 @@ from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
 from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed
 from buckram.streams.claim import Claim
+from buckram.streams.engine import StreamEngine
 from buckram.streams.lease import Holder, Lease
 from buckram.streams.ledgers import SEGMENT, discard, intents
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import load_producers, recover_segment
 from buckram.streams.sealing import sweep_garbage
-from buckram.streams.writer import StreamWriter
 
 _RECOVERY_PATIENCE_S = 30.0
 _RECOVERY_PAUSE_S = 0.5
@@ -34,14 +34,14 @@ _SWEPT_AT_ONCE = 64
 
 async def open_writer(
     client: Client, streams: StreamStore, name: StreamName, policy_of: Callable[[Head], Policy], *, writer_name: str,
-    takeover: bool, wait: bool, linger_ms: float, on_closed: Callable[[StreamWriter], None],
-) -> StreamWriter:  # fmt: skip
+    takeover: bool, wait: bool, linger_ms: float, on_closed: Callable[[StreamEngine], None],
+) -> StreamEngine:  # fmt: skip
     """WriterExists, StreamEnded, NoSuchStream, NotEnoughBookies, RecoveryFailed (the last two: try again later)."""
     runtime = client.services.runtime
     head = (await streams.read(name)).head
     nonce = f"{runtime.rng.getrandbits(64):016x}"
     me = Holder(writer_name or f"writer-{nonce[:6]}", nonce, runtime.clock.wall_us())
-    writer: list[StreamWriter] = []
+    writer: list[StreamEngine] = []
     lost: list[str] = []
 
     def lease_lost(reason: str) -> None:
@@ -49,7 +49,7 @@ async def open_writer(
         for present in writer:
             present.lease_lost(reason)
 
-    def closed(writer: StreamWriter) -> None:
+    def closed(writer: StreamEngine) -> None:
         leftover.gone(nonce)
         on_closed(writer)
 
@@ -62,7 +62,7 @@ async def open_writer(
         try:
             head = await _seal(claim, head)
             table = await load_producers(client, streams, name, head)
-            opened = StreamWriter(
+            opened = StreamEngine(
                 claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=closed
             )
             first = await opened.prepare()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from buckram.client.client import Client
+from buckram.client.opening import NotBlocking
 from buckram.core.record_format import NO_TXID
 from buckram.core.stream_batch import Batch, Record
 from buckram.core.stream_changes import check_usable
@@ -56,7 +57,7 @@ class Range:
     on_truncated: Truncated = "error"
 
 
-class StreamReader:
+class StreamReader(NotBlocking):
     """`async for record in reader`, or batches with `async for batch in reader.batches()`; one consumer at a time.
 
     Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; on_truncated="skip" goes on at
@@ -82,6 +83,9 @@ class StreamReader:
         self._stop_time: int | None = None
         self._delivered: int | None = None
         self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<StreamReader {self._name} {'closed' if self._closed else 'open'}>"
 
     @property
     def position(self) -> int | None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from buckram.client.completions import Told
-from buckram.client.writer import Writer
+from buckram.client.engine import LedgerAppender
 from buckram.core.record_format import (
     IDLE,
     MARK,
@@ -40,7 +40,7 @@ class SegmentWriter:
 
     def __init__(
         self,
-        ledger: Writer,
+        ledger: LedgerAppender,
         intent: Intent,
         scope: TaskScope,
         acked: Callable[[SegmentWriter, int], None],

@@ -1,139 +1,88 @@
-"""StreamWriter: the one writer of a stream, as its user sees it. What it stands on:
-
-appender (offsets, batches, acknowledgements), records (checks of arguments), intake (waiting for room), segment and
-roll (ledgers), lease. Opening and taking over are opening.
-"""
+"""StreamWriter: the one writer of a stream, as its user sees it. The work is done by StreamEngine (`engine.py`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
 
-from buckram.client.leaving import joined, leave
-from buckram.core.record_format import Columns, HeadersInput
-from buckram.core.stream_changes import released
-from buckram.core.stream_errors import RecordTooLarge, WriterFailed, WriterLost
-from buckram.core.stream_head import Head, Summary
-from buckram.core.stream_policy import Policy
-from buckram.core.stream_producers import ProducerTable
-from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed, check
-from buckram.net.tasks import TaskScope
-from buckram.streams import records
-from buckram.streams.appender import Appender
-from buckram.streams.claim import Claim
-from buckram.streams.intake import Ask
-from buckram.streams.lease import Lease
-from buckram.streams.repair import settle
-from buckram.streams.roll import Host, Roller
-from buckram.streams.sealing import ended, finish, sweep_garbage
-from buckram.streams.segment import SegmentWriter
-from buckram.types import Buffer, LedgerId
-
-_NO_EXTRAS = (None,) * 8
+from buckram.client.opening import NotBlocking
+from buckram.core.record_format import HeadersInput
+from buckram.streams.engine import StreamEngine
+from buckram.types import Buffer
 
 
-class StreamWriter:
+class StreamWriter(NotBlocking):
     """From `ns.writer(name)`. `async with` flushes and closes.
 
     Errors of appends: RecordTooLarge, TxidOutOfOrder, OffsetMismatch, OutOfOrderSequence, ProducerForgotten,
     BufferFull and InvalidArgument mean that nothing was written. After any other the record may or may not become part
-    of the stream and the writer is finished: WriterLost (somebody took over), WriterFailed. Cancelling an append
-    abandons the wait, not the write.
+    of the stream and the writer is finished: WriterLost (somebody took over), WriterFailed, HandleClosed. ForkedClient
+    in a child process. Cancelling an append abandons the wait, not the write.
     """
 
-    def __init__(
-        self, claim: Claim, head: Head, policy: Policy, table: ProducerTable, *, name: str, linger_ms: float,
-        on_closed: Callable[[StreamWriter], None],
-    ) -> None:  # fmt: skip
-        services = claim.client.services
-        self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
-        self.lost = asyncio.Event()
+    def __init__(self, engine: StreamEngine) -> None:
+        self._engine = engine
+        self.stream, self.name, self.epoch, self.policy = engine.stream, engine.name, engine.epoch, engine.policy
+        self.lost = engine.lost
         """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
-        self._claim, self._on_closed = claim, on_closed
-        self._guard = services.guard
-        self._loop = asyncio.get_running_loop()
-        self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
-        host = Host(self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed,
-                    self._pause)
-        self._roller = Roller(claim, policy, self._scope, host)
-        self._appender = Appender(
-            self.stream, head, policy, table, services.config, services.net, linger_s=linger_ms / 1000,
-            clock=claim.now, sent=self._roller.sent,
-        )  # fmt: skip
-        self._plain_limit = self._appender.record_limit
-        self._lease: Lease | None = None
-        self._refusal: BuckramError | None = None
-        """Why no append is accepted any more."""
-        self._failure: BuckramError | None = None
-        """What the first append that failed failed with."""
-        self._closing: asyncio.Task[BuckramError | None] | None = None
+        # The methods below say what there is; on a handle they are the engine's own, so that an append costs no more.
+        self.append = engine.append  # type: ignore[method-assign]
+        self.append_nowait = engine.append_nowait  # type: ignore[method-assign]
 
-    def start(self, lease: Lease, first: SegmentWriter) -> None:
-        """Take over the lease and begin the first segment, which is listed with its first entry."""
-        self._lease = lease
-        self._appender.begin(first)
-        self._roller.begin(first)
-
-    async def prepare(self) -> SegmentWriter:
-        """A segment for `start`; NotEnoughBookies, MetadataUnavailable."""
-        return await self._roller.prepare()
-
-    def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Something to be done beside, which ends with this writer at the latest."""
-        self._scope.spawn(work, name)
+    def __repr__(self) -> str:
+        engine = self._engine
+        state = "closed" if engine.closed else "degraded" if engine.degraded else "open"
+        if self.lost.is_set():
+            state = "lost"
+        return f"<StreamWriter {self.stream} {state} epoch={self.epoch} next_offset={engine.next_offset}>"
 
     # -- what one can know --------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int:
         """What the next record gets; right after opening: how far a new leader must read first."""
-        return self._appender.next_offset
+        return self._engine.next_offset
 
     @property
     def acknowledged(self) -> int:
         """All records below this offset are acknowledged."""
-        return self._appender.window.released
+        return self._engine.acknowledged
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of values, keys and headers that are not acknowledged."""
-        return self._appender.pending_bytes
+        return self._engine.pending_bytes
 
     @property
     def max_record_bytes(self) -> int:
         """Value, key and headers of one record; RecordTooLarge above."""
-        return self._appender.record_limit
+        return self._engine.max_record_bytes
 
     @property
     def closed(self) -> bool:
         """No append is accepted any more: closed, lost or failed."""
-        return self._refusal is not None
+        return self._engine.closed
 
     @property
     def lost_reason(self) -> str:
         """Why `lost` is set; empty if it is not."""
-        return str(self._refusal) if self.lost.is_set() else ""
+        return self._engine.lost_reason
 
     @property
     def degraded(self) -> bool:
         """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
-        return bool(self.degraded_reason)
+        return self._engine.degraded
 
     @property
     def degraded_reason(self) -> str:
-        segment = self._appender.segment
-        if segment is None or self.closed:
-            return ""
-        if self._appender.paused or (self._roller.busy and self._roller.last_trouble):
-            return self._roller.last_trouble or "its ledger broke and is replaced by a new one"
-        return segment.ledger.degraded_reason if segment.ledger.degraded else ""
+        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
+        return self._engine.degraded_reason
 
     @property
     def roll_trouble(self) -> str:
         """Why a roll that is due was put off; empty if none is."""
-        return self._roller.last_trouble
+        return self._engine.roll_trouble
 
     # -- appending ----------------------------------------------------------------------------------------
 
@@ -149,13 +98,10 @@ class StreamWriter:
         (UNKNOWN_OFFSET, -1, if the offset of the first is not known any more). `start`: where a producer begins that
         the stream never had, if not at 0. `expect_offset`: OffsetMismatch unless it is the next offset.
         """
-        self._check_running()
-        columns = records.one(
-            self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
-        )
-        future: asyncio.Future[int] = self._loop.create_future()
-        self._appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
-        return await future
+        return await self._engine.append(
+            value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
+            start=start, expect_offset=expect_offset,
+        )  # fmt: skip
 
     def append_nowait(
         self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
@@ -164,21 +110,10 @@ class StreamWriter:
     ) -> asyncio.Future[int]:  # fmt: skip
         """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
         flush and close raise the first append that failed."""
-        appender = self._appender
-        extras = (key, headers, timestamp, txid, producer, sequence, start, expect_offset)
-        if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit:
-            if appender.full(len(value)):
-                raise appender.buffer_full()
-            return appender.add_plain(value)
-        self._check_running()
-        columns = records.one(
-            self.stream, appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
-        )
-        if appender.full(columns.size):
-            raise appender.buffer_full()
-        future: asyncio.Future[int] = self._loop.create_future()
-        appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
-        return future
+        return self._engine.append_nowait(
+            value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
+            start=start, expect_offset=expect_offset,
+        )  # fmt: skip
 
     async def append_many(
         self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
@@ -191,53 +126,35 @@ class StreamWriter:
         `sequence`: of the first record, the others count on; those that are stored already are left out. `atomic`: all
         of them or none, after any crash; RecordTooLarge before anything is sent if they do not fit in one entry.
         """
-        self._check_running()
-        appender = self._appender
-        columns, sizes = records.many(
-            self.stream, appender.record_limit, values, keys, headers, timestamps, txids, producer, sequence, start
-        )
-        total = columns.size + columns.overhead * len(columns)
-        if atomic and total > appender.entry_limit:
-            raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
-        future: asyncio.Future[range] = self._loop.create_future()
-        appender.intake.put(Ask(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start))
-        return await future
+        return await self._engine.append_many(
+            values, keys=keys, headers=headers, timestamps=timestamps, txids=txids, producer=producer,
+            sequence=sequence, start=start, atomic=atomic, expect_offset=expect_offset,
+        )  # fmt: skip
 
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-        if not self._appender.idle:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._appender.intake.put(Ask(Columns(), [], future))
-            self._appender.send_batch()
-            await future
+        await self._engine.flush()
 
     async def roll(self) -> bool:
         """End the segment and begin another, while appends go on; False (nothing done) if it holds no record."""
-        self._check_running()
-        self._appender.send_batch()
-        return await self._roller.roll()
+        return await self._engine.roll()
 
     # -- the end ------------------------------------------------------------------------------------------
 
     async def end(self) -> int:
         """Mark the end of the stream and close this writer: readers end there, no record follows. The end offset."""
-        self._check_running()
-        await self._close_once(wait=True, end=True)
-        return self.next_offset
+        return await self._engine.end()
 
     async def close(self, *, wait: bool = True) -> None:
         """Flush, seal the segment and give the stream up; raises the first append that failed. Idempotent.
 
         With wait=False what is not yet acknowledged fails. After MetadataUnavailable the next writer seals it.
         """
-        await self._close_once(wait=wait, end=False)
+        await self._engine.close(wait=wait)
 
     async def abandon(self) -> None:
         """Stop without sealing, as a crash would: pending appends fail, the next writer takes over."""
-        self.fail(HandleClosed(f"stream {self.stream}: the client was closed before the writer"))
-        await self._dispose()
+        await self._engine.abandon()
 
     async def __aenter__(self) -> StreamWriter:
         return self
@@ -245,131 +162,9 @@ class StreamWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        what = f"the writer of stream {self.stream}"
-        await leave(lambda wait: self.close(wait=wait), self._dispose, error, what)
+        await self._engine.__aexit__(kind, error, trace)
 
-    async def _close_once(self, *, wait: bool, end: bool) -> None:
-        """Cancelling the caller does not stop it; closing again gives the same result."""
-        if self._closing is None:
-            if self._scope.closed:
-                raise HandleClosed(f"stream {self.stream}: the writer was abandoned; open a new one")
-            self._closing = self._scope.spawn(self._close(wait=wait, end=end), "close")
-        await joined(self._closing, f"stream {self.stream}")
 
-    async def _close(self, *, wait: bool, end: bool) -> BuckramError | None:
-        """Returns the error, because every caller of close gets it."""
-        sound, error = self._refusal is None, None
-        self._refuse(HandleClosed(f"stream {self.stream}: the writer is closed; open a new one"))
-        try:
-            if wait and sound:
-                await self.flush()
-            elif not self._appender.idle:
-                self.fail(HandleClosed(f"stream {self.stream}: the writer was closed before this was acknowledged"))
-            await self._roller.stop()
-            if sound and self._failure is None:
-                await self._release(end)
-        except InvariantViolation:
-            raise
-        except BuckramError as failed:
-            error = ended(self.stream, failed)
-            if isinstance(error, WriterLost):
-                self.lost.set()
-        await self._dispose()
-        return self._failure or error
-
-    async def _release(self, end: bool) -> None:
-        """Seal what is open and give the stream up, in one compare-and-set."""
-        segment, claim = self._appender.segment, self._claim
-        sealed: tuple[int, Summary] | None = None
-        if segment is not None and segment.progress.listed:
-            sealed = await self._finish(segment)
-        elif segment is not None:
-            await self._roller.discard(segment)
-        head = await claim.streams.change(
-            claim.name, lambda head: released(self.stream, head, claim.nonce, sealed, end=end), uid=claim.uid
-        )
-        if sealed is not None and sealed[0] in head.garbage:
-            await sweep_garbage(claim, head)
-
-    async def _finish(self, segment: SegmentWriter) -> tuple[LedgerId, Summary]:
-        """Close the last segment, all of whose records are acknowledged: one that breaks now has them, too."""
-        try:
-            return segment.ledger.ledger_id, await finish(segment)
-        except WriteFailed:
-            broken = await settle(self._claim, segment, lambda _: None)
-        held = broken.records if broken.sealed is not None else -1
-        check(held == segment.records, "S9", f"{self.stream}: {segment.records} records acknowledged, {held} stored")
-        assert broken.sealed is not None
-        return broken.sealed
-
-    async def _dispose(self) -> None:
-        self.fail(HandleClosed(f"stream {self.stream}: the writer was given up before this was acknowledged"))
-        if self._lease is not None:
-            await self._lease.close()
-        if self._appender.segment is not None:
-            await self._appender.segment.ledger.abandon()
-        await self._roller.abandon()
-        await self._scope.close()
-        self._on_closed(self)
-
-    # -- events -------------------------------------------------------------------------------------------
-
-    def fail(self, error: BuckramError) -> None:
-        """The writer ends: everything pending fails with `error`, and nothing is acknowledged any more."""
-        if self._appender.closed:
-            return
-        if self._failure is None and not self._appender.idle:
-            self._failure = error
-        self._refuse(error)
-        self._appender.fail(error)
-        self._roller.fail(error)
-        if isinstance(error, WriterLost):
-            self._refusal = error
-            self.lost.set()
-
-    def lease_lost(self, reason: str) -> None:
-        """Called by the lease."""
-        self.fail(WriterLost(self.stream, reason))
-
-    def _refuse(self, error: BuckramError) -> None:
-        if self._refusal is None:
-            self._refusal, self._plain_limit = error, -1
-
-    def _check_running(self) -> None:
-        self._guard()
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-
-    def _broken(self, error: BaseException) -> None:
-        """A bug: nothing may be acknowledged or sealed on unsound state."""
-        self.fail(WriterFailed(self.stream, f"internal error, please report it: {error!r}"))
-
-    def _switch(self, fresh: SegmentWriter) -> SegmentWriter | None:
-        old = self._appender.segment
-        self._appender.begin(fresh)
-        return old
-
-    def _listed(self, segment: SegmentWriter) -> None:
-        self._appender.listed(segment)
-
-    def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
-        try:
-            self._appender.acked(segment, next_offset)
-        except InvariantViolation as error:
-            self._broken(error)
-            raise
-
-    def _segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
-        if self._appender.closed or segment is not self._appender.segment or self._appender.paused:
-            return  # a late answer of a segment that was given up
-        if isinstance(error, WriteFailed):
-            self._pause()
-            self._roller.repair(segment)
-        else:
-            self.fail(ended(self.stream, error))
-
-    def _pause(self) -> None:
-        self._appender.paused = True
-
-    def _replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
-        self._appender.replace(failed, end, fresh, table)
+def engine_of(writer: StreamWriter) -> StreamEngine:
+    """For the parts of Buckram that stand on a stream's writer, and the simulator; a program uses the handle."""
+    return writer._engine

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from buckram.client import client as _client
 from buckram.client import leftover
+from buckram.client.opening import NotAsync
 from buckram.client.reader import Reader as _Reader
 from buckram.client.repair import Progress, RepairReport
 from buckram.client.writer import Writer as _Writer
@@ -58,7 +59,7 @@ def connect(
         raise
 
 
-class Client:
+class Client(NotAsync):
     """See buckram.Client. Safe to use from several threads; `with` or close()."""
 
     def __init__(self, thread: LoopThread, client: _client.Client, config: ClientConfig) -> None:
@@ -66,6 +67,9 @@ class Client:
         self._client = client
         self._config = config
         _clients.add(self)
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<", "<sync.", 1)
 
     def create(
         self,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
+from buckram.client.opening import NotAsync
 from buckram.client.reader import Reader as _Reader
 from buckram.client.tail import Tail as _Tail
 from buckram.sync.thread import LoopThread, each
@@ -14,13 +15,16 @@ from buckram.types import Entry, EntryId, LedgerMetadata
 T = TypeVar("T")
 
 
-class Reader:
+class Reader(NotAsync):
     """See buckram.Reader. Safe to use from several threads."""
 
     def __init__(self, thread: LoopThread, reader: _Reader) -> None:
         self._thread = thread
         self._reader = reader
         self.ledger_id = reader.ledger_id
+
+    def __repr__(self) -> str:
+        return repr(self._reader).replace("<", "<sync.", 1)
 
     @property
     def metadata(self) -> LedgerMetadata:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from buckram.client.leaving import leave_blocking
+from buckram.client.opening import NotAsync
 from buckram.config import ClientConfig
 from buckram.core.record_format import HeadersInput
 from buckram.core.stream_batch import Batch, Record
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class StreamWriter:
+class StreamWriter(NotAsync):
     """See the async one. Appends of several threads are mixed in the order in which they arrive."""
 
     def __init__(self, thread: LoopThread, writer: _StreamWriter, scope: TaskScope, config: ClientConfig) -> None:
@@ -36,6 +37,9 @@ class StreamWriter:
             thread, scope, config, f"stream {writer.stream}", writer.append_nowait, writer.append
         )
         thread.loop.call_soon_threadsafe(self._watch)
+
+    def __repr__(self) -> str:
+        return repr(self._writer).replace("<", "<sync.", 1)
 
     def _watch(self) -> None:
         if not self._scope.closed:
@@ -187,7 +191,7 @@ async def _when_set(source: asyncio.Event, target: threading.Event) -> None:
     target.set()
 
 
-class StreamReader:
+class StreamReader(NotAsync):
     """See the async one: `for record in reader`, or batches. One consumer at a time."""
 
     def __init__(self, thread: LoopThread, reader: _StreamReader) -> None:
@@ -196,6 +200,9 @@ class StreamReader:
         self._rest: Batch | None = None
         self._records: Iterator[Record] = iter(())
         self._position: int | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._reader).replace("<", "<sync.", 1)
 
     @property
     def position(self) -> int | None:

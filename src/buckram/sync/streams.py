@@ -58,6 +58,9 @@ class Namespace:
         self._thread, self._namespace, self._config = thread, namespace, config
         self.name = namespace.name
 
+    def __repr__(self) -> str:
+        return repr(self._namespace).replace("<", "<sync.", 1)
+
     # -- streams ------------------------------------------------------------------------------------------
 
     def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from types import TracebackType
 
 from buckram.client.leaving import leave_blocking
+from buckram.client.opening import NotAsync
 from buckram.client.writer import Writer as _Writer
 from buckram.config import ClientConfig
 from buckram.net.tasks import TaskScope
@@ -15,7 +16,7 @@ from buckram.sync.thread import LoopThread
 from buckram.types import Buffer, EntryId, LedgerMetadata
 
 
-class Writer:
+class Writer(NotAsync):
     """See buckram.Writer. Appends of several threads are mixed in the order in which they arrive."""
 
     def __init__(self, thread: LoopThread, writer: _Writer, scope: TaskScope, config: ClientConfig) -> None:
@@ -26,6 +27,9 @@ class Writer:
         self._handover: Handover[EntryId] = Handover(
             thread, scope, config, f"ledger {writer.ledger_id}", writer.append_nowait, writer.append
         )
+
+    def __repr__(self) -> str:
+        return repr(self._writer).replace("<", "<sync.", 1)
 
     @property
     def last_confirmed(self) -> EntryId:

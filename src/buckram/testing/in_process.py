@@ -174,7 +174,7 @@ class Cluster:
             self._clients.append(client)
             return client
 
-        return Opening(start)
+        return Opening(start, "cluster.client()")
 
     async def kill(self, number: int) -> None:
         """Cut a bookie off at once: connections are reset, nothing more is answered, its registration goes."""

@@ -8,9 +8,9 @@ from typing import Any
 from buckram.client import delete, writer
 from buckram.client.bookies import BookieWatcher
 from buckram.client.completions import Completions
+from buckram.client.engine import LedgerAppender
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.client.metadata_cell import MetadataCell
-from buckram.client.writer import Writer
 from buckram.core import append, metadata
 from buckram.core.append import AppendWindow
 from buckram.core.placement import RackRule
@@ -23,7 +23,7 @@ from buckram.types import LedgerState, Versioned
 _failed, _resume, _acked, _close = AppendWindow.failed, AppendWindow.resume, AppendWindow.acked, AppendWindow.close
 _freeze = AppendWindow.freeze
 _reached, _fail, _replace = Completions.reached, Completions.fail, BookieWatcher.replace
-_update, _add_failed = MetadataCell.update, Writer.add_failed
+_update, _add_failed = MetadataCell.update, LedgerAppender.add_failed
 
 
 def _keep_acknowledgements(self: AppendWindow, slot: int) -> int | None:
@@ -135,7 +135,11 @@ def _same_twice(self: BookieWatcher, ensemble: Any, failed: Any, *args: Any, **k
     return {p: others[0] if others else b for p, b in chosen.items()}
 
 
-def _go_on_when_fenced(self: Writer, position: int, bookie: str, first: int, last: int, error: Any) -> None:
+def _change_when_fenced(self: LedgerAppender, position: int, bookie: str, first: int, last: int, error: Any) -> None:
+    self._change.position_failed(position, error)
+
+
+def _go_on_when_fenced(self: LedgerAppender, position: int, bookie: str, first: int, last: int, error: Any) -> None:
     if isinstance(error, LedgerFenced):
         self._window.acked(position, first, last)
         self._head_moved()
@@ -229,7 +233,7 @@ MUTANTS = [
     Mutant("blind-write", "S11", "after a conflict the write is repeated with the next version, unread",
            plant((MetadataCell, "update", _write_blindly)), ("D8",), lambda plan: "metadata loss" in plan.faults),
     Mutant("ack-when-fenced", "F11, S1", "a fenced answer counts as an acknowledgement",
-           plant((Writer, "add_failed", _go_on_when_fenced)), ("D5",), lambda plan: plan.recoverers > 0, 400),
+           plant((LedgerAppender, "add_failed", _go_on_when_fenced)), ("D5",), lambda plan: plan.recoverers > 0, 400),
     Mutant("explicit-duplicates", "25, M1", "an explicit id may be used twice",
            plant((AppendWindow, "enqueue_at", _take_any_id)), (), _explicit, 100),
     Mutant("change-under-deferred-sync", "M3", "the ensemble changes although acknowledged entries are not synced",
@@ -240,11 +244,11 @@ MUTANTS = [
     Mutant("delete-without-fence", "8, M10", "delete removes the record of an open ledger",
            plant((delete, "recover_ledger", _no_recovery)), (), lambda plan: plan.deleting and plan.entries > 3, 200),
     Mutant("close-waits", "L10", "close waits for appends for ever, also when told not to",
-           plant((Writer, "close", lambda self, wait=True: _stuck(self)))),
+           plant((LedgerAppender, "close", lambda self, wait=True: _stuck(self)))),
     Mutant("change-ignores-recovery", "F8, F11", "the writer changes ensembles of a ledger that is in recovery",
            plant((EnsembleChange, "_check_open", nothing), (metadata, "check", nothing),
-                 (Writer, "add_failed", lambda self, slot, b, f, t, error: self._change.position_failed(slot, error)),
-                 ), ("stalled-recovery",), lambda plan: plan.recoverers > 0, 400),
+                 (LedgerAppender, "add_failed", _change_when_fenced)),
+           ("stalled-recovery",), lambda plan: plan.recoverers > 0, 400),
 ]  # fmt: skip
 
 _init = AppendWindow.__init__
@@ -257,5 +261,5 @@ def _fewer(self: AppendWindow, *args: Any, **kwargs: Any) -> None:
         self._kth += 1
 
 
-async def _stuck(self: Writer) -> None:
+async def _stuck(self: LedgerAppender) -> None:
     await asyncio.get_running_loop().create_future()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from buckram.client.writer import engine_of
 from buckram.errors import BuckramError, NotEnoughBookies
 from buckram.sim.scenarios.script import Script
 
@@ -24,7 +25,8 @@ async def away_at_birth(s: Script) -> None:
     await s.bookies(3)
     await gone(s, "b3")
     w = await s.writer(order=False)
-    s.expect(set(w.writer._window.absent.values()) == {"b3"}, f"absent: {w.writer._window.absent}")
+    absent = engine_of(w.writer)._window.absent
+    s.expect(set(absent.values()) == {"b3"}, f"absent: {absent}")
     w.append(3)
     await s.until(lambda: w.acked == 3, "acks by b1 and b2")
     s.cut(("w1", "b2"))

@@ -25,6 +25,7 @@ from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.streams.writing import Pen
 from buckram.sim.world import Died, World
 from buckram.streams.reader import StreamReader
+from buckram.streams.writer import engine_of
 
 
 class Bench:
@@ -70,7 +71,7 @@ class Bench:
         except BuckramError:
             session.lost = True
             raise
-        self.stage.rules.opened(session, writer._claim.uid, writer.epoch, writer.next_offset)
+        self.stage.rules.opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
         return Pen(actor, self.stream, writer, session)
 
     async def append(self, pen: Pen, count: int = 1, size: int = 20, *, atomic: bool = False) -> None:

@@ -12,6 +12,7 @@ from buckram.errors import RecoveryFailed
 from buckram.sim.metadata import HOST
 from buckram.sim.streams.bench import Bench, Scenario
 from buckram.sim.streams.writing import Pen
+from buckram.streams.writer import engine_of
 
 _TWO, _ALL = ("b2", "b3"), ("b1", "b2", "b3")
 
@@ -40,7 +41,7 @@ async def breaks_before_a_roll_for_all(b: Bench) -> None:
     sending = pen.actor.process.spawn(pen.produce(producer, 2, one_by_one=False), "produce")
     b.appending(pen, 2)
     rolling = pen.actor.process.spawn(pen.writer.roll(), "roll")
-    await b.until(lambda: pen.writer._roller.busy, "the switch")
+    await b.until(lambda: engine_of(pen.writer)._roller.busy, "the switch")
     b.appending(pen, 2)
     pen.actor.process.spawn(pen.produce(b.stage.producers[1], 2, one_by_one=False), "produce")
     await asyncio.sleep(1.0)
@@ -59,7 +60,7 @@ async def breaks_in_a_roll(b: Bench) -> None:
     await b.append(pen, 3)
     b.world.fabric.slow("w1", HOST, 0.3)
     rolling = pen.actor.process.spawn(pen.writer.roll(), "roll")
-    await b.until(lambda: pen.writer._roller.busy, "the switch")
+    await b.until(lambda: engine_of(pen.writer)._roller.busy, "the switch")
     b.appending(pen, 2)
     await asyncio.sleep(0.01)
     _lose(b)

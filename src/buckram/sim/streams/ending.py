@@ -18,6 +18,7 @@ from buckram.sim.streams.writing import Pen
 from buckram.sim.world import Died
 from buckram.streams.janitor import BY_AGE
 from buckram.streams.ledgers import SEGMENT
+from buckram.streams.writer import engine_of
 from buckram.types import LedgerId
 
 SETTLE_S, DEADLINE_S = 15.0, 90.0
@@ -130,7 +131,7 @@ class Ending:
                 if not left or not error.retryable:
                     raise
                 await asyncio.sleep(2.0)
-        self.rules.opened(session, writer._claim.uid, writer.epoch, writer.next_offset)
+        self.rules.opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
         pen = Pen(actor, stream, writer, session)
         await pen.append(*pen.fresh(20))
         for producer in self.stage.producers:

@@ -23,7 +23,7 @@ from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Content, Sent, Session
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.world import Died
-from buckram.streams.writer import StreamWriter
+from buckram.streams.writer import StreamWriter, engine_of
 
 REFUSALS = (OffsetMismatch, OutOfOrderSequence, ProducerForgotten, RecordTooLarge, TxidOutOfOrder, BufferFull,
             InvalidArgument)
@@ -249,8 +249,8 @@ class WriterActor(Actor):
         if how == "wait":
             self.report.situation("waited for the lease")
         self.note(f"{stream}: writer {session.number} by {how}, epoch {writer.epoch}, next {writer.next_offset}")
-        self.rules.opened(session, writer._claim.uid, writer.epoch, writer.next_offset)
-        reading = writer._claim.client.services.clocks.reading()
+        self.rules.opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
+        reading = engine_of(writer)._claim.client.services.clocks.reading()
         if reading is not None and reading.best != reading.own:
             self.report.situation("clocks of a writer and of bookies apart")
         return Pen(self, stream, writer, session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer
+from buckram.client.writer import Writer, engine_of
 from buckram.errors import BuckramError, BufferFull
 from buckram.sim.checkers.facts import Handle
 from buckram.sim.checkers.judge import describe
@@ -60,11 +60,11 @@ class WriterActor(Actor):
 
     def _look_at_members(self, writer: Writer) -> None:
         """M11: who is away at the beginning."""
-        metadata, absent = writer.metadata, writer._window.absent
+        metadata, absent = writer.metadata, engine_of(writer)._window.absent
         if not absent:
             return
         self.world.report.situation("a ledger made with a member away")
-        quorum, ensemble = writer._window.quorum, metadata.last_fragment.ensemble
+        quorum, ensemble = engine_of(writer)._window.quorum, metadata.last_fragment.ensemble
         there = [[ensemble[p] for p in window if p not in absent] for window in quorum.windows()]
         racks = [{self.judge.facts.bookie(b).rack for b in members} for members in there]
         few = len(absent) <= quorum.write_quorum - quorum.ack_quorum

@@ -16,10 +16,10 @@ from buckram.sim.streams.mutants.base import Mutant, nothing, plant
 from buckram.sim.streams.plan import StreamPlan
 from buckram.streams import bulk, opening, recovery, repair, roll, sealing, writer
 from buckram.streams.appender import Appender
+from buckram.streams.engine import StreamEngine
 from buckram.streams.intake import Cut
 from buckram.streams.metadata import StreamStore
 from buckram.streams.segment import SegmentWriter
-from buckram.streams.writer import StreamWriter
 
 _begin, _appender, _next_part = SegmentWriter.begin, Appender.__init__, Cut.next_part
 _rolled, _claimed, _sealed = stream_changes.rolled, stream_changes.claimed, stream_changes._sealed
@@ -139,7 +139,7 @@ def _overtaking(self: Appender, size: int) -> bool:
     return False
 
 
-async def _flush_at_once(self: StreamWriter) -> None:
+async def _flush_at_once(self: StreamEngine) -> None:
     self._appender.send_batch()
 
 
@@ -200,7 +200,7 @@ MUTANTS = (
            drills=("roll",), lives=_crashes, seeds=200),
     Mutant("overtaking", "order", "append_nowait does not wait behind those who wait for room",
            plant((Appender, "full", _overtaking)), scenarios=("overtaking",), seeds=300),
-    Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamWriter, "flush", _flush_at_once))),
+    Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamEngine, "flush", _flush_at_once))),
     Mutant("broken-is-whole", "20", "a ledger that broke is taken to hold all that was sent to it",
            plant((roll, "settle", _all_of_it)), scenarios=("breaks-before-a-roll-for-all",)),
     Mutant("ended-is-nothing", "22", "the end of a stream is not recorded", plant((writer, "released", _not_ended)),
