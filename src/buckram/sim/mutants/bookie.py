@@ -13,7 +13,7 @@ from buckram.bookie.admission import Admission, Finding, Verdict
 from buckram.bookie.ledger_table import Losses
 from buckram.bookie.reads import ReadPath
 from buckram.bookie.store import Store
-from buckram.client import writer
+from buckram.client import engine
 from buckram.client.ensemble_change import EnsembleChange
 from buckram.errors import Code, WrongCookie
 from buckram.net import introductions
@@ -125,7 +125,7 @@ MUTANTS = [
     Mutant("ack-before-sync", "11, M4", "adds are answered before they are synced",
            plant((Store, "after_durable", _answered_at_once)), ("D1",)),
     Mutant("force-does-nothing", "M2", "force asks nobody, and deferred adds are answered when they are in memory",
-           plant((Store, "after_written", _answered_at_once), (writer, "force", _force_some)), ("forgotten-force",),
+           plant((Store, "after_written", _answered_at_once), (engine, "force", _force_some)), ("forgotten-force",),
            lambda plan: plan.deferred, 100),
     Mutant("errors-are-absence", "10, F6", "an entry that cannot be read is denied",
            plant((ReadPath, "_code", _errors_are_absence)), ("limbo",), _damaged, 300),

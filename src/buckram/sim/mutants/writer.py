@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from buckram.client import delete, writer
+from buckram.client import delete, engine
 from buckram.client.bookies import BookieWatcher
 from buckram.client.completions import Completions
 from buckram.client.engine import LedgerAppender
@@ -225,7 +225,7 @@ MUTANTS = [
     Mutant("close-at-pushed", "S5, S9", "close seals everything sent, acknowledged or not",
            plant((AppendWindow, "close", _close_at_pushed)), ("D9",)),
     Mutant("close-over", "S2", "the owner's close overwrites a close by recovery",
-           plant((writer, "seal", _close_over), (metadata, "_check_end", nothing), (metadata, "check", nothing)),
+           plant((engine, "seal", _close_over), (metadata, "_check_end", nothing), (metadata, "check", nothing)),
            ("stale-close",), lambda plan: plan.recoverers > 0 or plan.late_wake, 400),
     Mutant("same-bookie-twice", "S10", "a replacement is a bookie that the ensemble has already",
            plant((BookieWatcher, "replace", _same_twice), (metadata, "_fragments_problem", nothing)),

@@ -14,7 +14,7 @@ from buckram.core.stream_window import SegmentProgress, StreamWindow
 from buckram.errors import MetadataUnavailable, VersionConflict
 from buckram.sim.streams.mutants.base import Mutant, nothing, plant
 from buckram.sim.streams.plan import StreamPlan
-from buckram.streams import bulk, opening, recovery, repair, roll, sealing, writer
+from buckram.streams import bulk, engine, opening, recovery, repair, roll, sealing
 from buckram.streams.appender import Appender
 from buckram.streams.engine import StreamEngine
 from buckram.streams.intake import Cut
@@ -203,7 +203,7 @@ MUTANTS = (
     Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamEngine, "flush", _flush_at_once))),
     Mutant("broken-is-whole", "20", "a ledger that broke is taken to hold all that was sent to it",
            plant((roll, "settle", _all_of_it)), scenarios=("breaks-before-a-roll-for-all",)),
-    Mutant("ended-is-nothing", "22", "the end of a stream is not recorded", plant((writer, "released", _not_ended)),
+    Mutant("ended-is-nothing", "22", "the end of a stream is not recorded", plant((engine, "released", _not_ended)),
            scenarios=("ended",)),
     Mutant("bulk-no-fence", "15", "a bulk step seals a live segment without fencing its writer",
            plant((bulk, "recover_segment", _look_only)), drills=("bulk",)),
