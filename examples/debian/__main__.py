@@ -23,8 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from buckram import connect
-from buckram.core.stream_errors import NoSuchStream
-from buckram.errors import ConfigError
+from buckram.errors import ConfigError, NoSuchStream
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper

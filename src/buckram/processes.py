@@ -19,15 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from buckram.errors import BuckramError
+from buckram.errors import ChildFailed
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
 SLICE_SECONDS = 0.2
 
 
-class ChildFailed(BuckramError):
-    """A bookie process ended, or did not get ready in time; the message ends with what it said last."""
 
 
 @dataclass(frozen=True, slots=True)

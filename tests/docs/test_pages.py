@@ -107,19 +107,22 @@ def test_commands_named_in_pages_exist() -> None:
 
 
 PUBLIC_NAMES = [
-    "Batch", "BookieError", "BookieInfo", "BookieUnavailable", "BuckramError", "BufferFull", "CheckpointReset",
-    "Client", "ClientConfig", "ConfigError", "CorruptEntry", "CursorMoved", "DigestMismatch", "DigestType",
-    "DuplicateEntry", "Entry", "EntryTooLarge", "ForkedClient", "Fragment", "HandleClosed", "InvalidArgument",
-    "InvalidSegment", "LedgerClosed",
-    "LedgerError", "LedgerExists", "LedgerFenced", "LedgerMetadata", "LedgerOfStream", "LedgerState", "MetadataError",
-    "MetadataUnavailable", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig",
-    "NoSuchCursor", "NoSuchEntry", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream", "NotEnoughBookies",
-    "OffsetMismatch", "OffsetOutOfRange", "OffsetTruncated", "OpenSegment", "OutOfOrderSequence",
-    "ProducerForgotten", "ReadFailed",
-    "Reader", "Record", "RecordTooLarge", "RecoveryFailed", "RepairReport", "RequestTimeout", "StaleTransaction",
-    "StreamEnded", "StreamError", "StreamExists", "StreamInfo", "StreamReader", "StreamWriter", "Tail",
-    "TxidOutOfOrder", "Unauthorized", "UnknownQuery", "VersionConflict", "WriteFailed", "Writer", "WriterExists",
-    "WriterFailed", "WriterLost", "connect",
+    "AccessRefused", "AlreadyRegistered", "Batch", "BookieError", "BookieIOError", "BookieInfo", "BookieReadOnly",
+    "BookieTooBusy", "BookieUnavailable", "BuckramError", "BufferFull", "CheckpointReset", "ChildFailed", "Client",
+    "ClientConfig", "ClusterNotInitialised", "ConfigError", "CorruptEntry", "CorruptStore", "CursorMoved",
+    "DigestMismatch", "DigestType", "DuplicateEntry", "Entry", "EntryTooLarge", "ForkedClient", "Fragment",
+    "HandleClosed", "InvalidArgument", "InvalidSegment", "InvariantViolation", "KeyExists", "KeyNotEmpty",
+    "LedgerClosed", "LedgerError", "LedgerExists", "LedgerFenced", "LedgerIdUsed", "LedgerIdsExhausted",
+    "LedgerMetadata", "LedgerOfStream", "LedgerState", "MalformedRecord", "MetadataError", "MetadataUnavailable",
+    "MissingCodec", "Namespace", "NamespaceExists", "NamespaceNotEmpty", "Namespaces", "NetConfig", "NoSuchBookie",
+    "NoSuchCursor", "NoSuchEntry", "NoSuchKey", "NoSuchLedger", "NoSuchNamespace", "NoSuchStream", "NotEnoughBookies",
+    "NotReadable", "OffsetMismatch", "OffsetOutOfRange", "OffsetTruncated", "OpenSegment", "OutOfOrderSequence",
+    "PortInUse", "ProducerForgotten", "ProtocolError", "ReadFailed", "Reader", "Record", "RecordTooLarge",
+    "RecordsLost", "RecoveryFailed", "RepairReport", "ReplayDiffers", "RequestTimeout", "StaleTransaction",
+    "StoreReplaced", "StoreWentBack", "StreamEnded", "StreamError", "StreamExists", "StreamInfo", "StreamReader",
+    "StreamWriter", "Tail", "TxidOutOfOrder", "Unauthorized", "UnknownLedgerState", "UnknownQuery", "ValueTooLarge",
+    "VersionConflict", "WriteFailed", "Writer", "WriterExists", "WriterFailed", "WriterLost", "WrongBookie",
+    "WrongCluster", "WrongCookie", "WrongLedgerManager", "ZooKeeperFailed", "connect",
 ]  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.e2e.conftest import buckram
 
 from buckram import connect
-from buckram.processes import BookieProcess, ChildFailed
+from buckram.errors import ChildFailed
+from buckram.processes import BookieProcess
 
 
 async def test_the_advice_for_a_damaged_superblock_works(tmp_path: Path) -> None:

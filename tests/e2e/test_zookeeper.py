@@ -14,8 +14,8 @@ import pytest
 from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone, wait_until
 from tests.e2e.zookeeper_kit import need_zookeeper
 
-from buckram.errors import ConfigError, CorruptStore, InvalidArgument
-from buckram.zookeeper_server import ForeignDirectory, PortInUse, ZooKeeperFailed, start_ensemble, start_zookeeper
+from buckram.errors import ConfigError, CorruptStore, InvalidArgument, PortInUse, ZooKeeperFailed
+from buckram.zookeeper_server import ForeignDirectory, start_ensemble, start_zookeeper
 from buckram.zookeeper_server.server import free_port
 from buckram.zookeeper_server.settings import Settings, zoo_cfg
 

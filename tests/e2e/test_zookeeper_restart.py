@@ -10,7 +10,8 @@ import pytest
 from tests.e2e.conftest import buckram
 from tests.e2e.zookeeper_kit import need_zookeeper
 
-from buckram.processes import BookieProcess, ChildFailed, stop_all
+from buckram.errors import ChildFailed
+from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
 
 SOON_S = 5.0

@@ -21,9 +21,8 @@ from buckram.core.conviction import Accused
 from buckram.core.entry import Digest, master_key
 from buckram.core.messages import Add
 from buckram.core.stream_batch import Record
-from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import StreamName
-from buckram.errors import InvalidArgument, NoSuchLedger
+from buckram.errors import InvalidArgument, NoSuchLedger, StreamError
 from buckram.jobs import compact, orphans, scrub
 from buckram.jobs.scrub import ScrubSettings
 from buckram.metadata.accused import read_accused

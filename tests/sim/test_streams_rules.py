@@ -185,7 +185,7 @@ def test_a_new_writer_that_begins_too_low(court: Court) -> None:
 
 
 def test_a_writer_that_is_lost_without_a_reason(court: Court) -> None:
-    from buckram.core.stream_errors import WriterLost
+    from buckram.errors import WriterLost
 
     court.open_row()
     session = court.session()
@@ -196,7 +196,7 @@ def test_a_writer_that_is_lost_without_a_reason(court: Court) -> None:
 
 
 def test_a_writer_that_fails_because_of_a_janitor(court: Court) -> None:
-    from buckram.core.stream_errors import WriterFailed
+    from buckram.errors import WriterFailed
 
     court.open_row()
     session = court.session()

@@ -13,10 +13,8 @@ from tests.spark import reading
 from tests.spark.reading import batch_reader, numbered, offsets, record_batches, rows, write
 
 from buckram import sync
-from buckram.core.stream_errors import NoSuchStream, OffsetOutOfRange
-from buckram.errors import InvalidArgument, ReadFailed
+from buckram.errors import InvalidArgument, NoSuchStream, OffsetOutOfRange, ReadFailed, RecordsLost
 from buckram.spark import clients, stream_read
-from buckram.spark.planning import RecordsLost
 from buckram.spark.stream_plan import Planner, StreamPartition, Wanted
 from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, BookieInfo

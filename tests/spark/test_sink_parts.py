@@ -15,8 +15,11 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from buckram import sync
-from buckram.core.stream_errors import (
+from buckram.core.stream_names import stream_name
+from buckram.errors import (
+    BuckramError,
     CheckpointReset,
+    InvalidArgument,
     NoSuchStream,
     OpenSegment,
     RecordTooLarge,
@@ -24,8 +27,6 @@ from buckram.core.stream_errors import (
     StreamError,
     UnknownQuery,
 )
-from buckram.core.stream_names import stream_name
-from buckram.errors import BuckramError, InvalidArgument
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer, stream_writer
 from buckram.spark.sink_rows import record_batches

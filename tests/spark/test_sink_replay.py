@@ -13,7 +13,8 @@ from tests.spark.test_sink_parts import commit, create, micro_batch, schema, str
 
 from buckram import sync
 from buckram.core.stream_names import stream_name
-from buckram.spark.replay import ReplayDiffers, local_path, planned_at, tally
+from buckram.errors import ReplayDiffers
+from buckram.spark.replay import local_path, planned_at, tally
 from buckram.testing import ThreadedCluster
 
 

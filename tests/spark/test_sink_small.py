@@ -21,9 +21,8 @@ from tests.spark.test_sink_parts import (
 )
 
 from buckram import sync
-from buckram.core.stream_errors import OpenSegment, StreamError
 from buckram.core.stream_names import stream_name
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, OpenSegment, StreamError
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
 from buckram.spark.clients import close_connections

@@ -10,12 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.spark.reading import STREAM_NAMES, live_reader, numbered, readable, rows, schema, write
 
 from buckram import sync
-from buckram.core.stream_errors import NoSuchStream
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, NoSuchStream, NotReadable, RecordsLost
 from buckram.spark.clients import close_connections
 from buckram.spark.columns import STREAM_COLUMNS, Shape
 from buckram.spark.cursor import cursor_moves
-from buckram.spark.planning import NotReadable, RecordsLost, StreamOptions
+from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_live import LiveReader, positions
 from buckram.testing import ThreadedCluster
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from buckram.core.record_format import NO_MAX, NO_MIN
 from buckram.core.stream_batch import Batch, decode
-from buckram.core.stream_errors import RecordTooLarge
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, RecordTooLarge
 from buckram.streams.arrow_write import ENTRY_BYTES, Rows
 from buckram.streams.namespace import Namespace
 

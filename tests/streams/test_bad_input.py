@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from buckram.core.stream_errors import OffsetOutOfRange
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, OffsetOutOfRange
 from buckram.streams.namespace import Namespace
 
 NO_UTF8 = "\ud800"

@@ -8,9 +8,8 @@ import pytest
 
 from buckram.client.client import Client
 from buckram.core.stream_changes import MAX_BULK_SEGMENTS
-from buckram.core.stream_errors import InvalidSegment, OpenSegment, StaleTransaction, WriterLost
 from buckram.core.stream_names import stream_name
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, InvalidSegment, OpenSegment, StaleTransaction, WriterLost
 from buckram.streams.bulk import Bulk, SealedLedger
 from buckram.streams.ledgers import intents
 from buckram.streams.namespace import Namespace

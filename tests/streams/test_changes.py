@@ -22,14 +22,6 @@ from buckram.core.stream_changes import (
     trimmed,
     truncated,
 )
-from buckram.core.stream_errors import (
-    NoSuchStream,
-    OffsetOutOfRange,
-    OpenSegment,
-    StaleTransaction,
-    StreamEnded,
-    WriterLost,
-)
 from buckram.core.stream_head import (
     PAGE_SEGMENTS,
     Head,
@@ -41,7 +33,16 @@ from buckram.core.stream_head import (
     encode_head,
     encode_page,
 )
-from buckram.errors import InvariantViolation, MalformedRecord
+from buckram.errors import (
+    InvariantViolation,
+    MalformedRecord,
+    NoSuchStream,
+    OffsetOutOfRange,
+    OpenSegment,
+    StaleTransaction,
+    StreamEnded,
+    WriterLost,
+)
 
 ME, YOU = WriterInfo("me", "1", 10), WriterInfo("you", "2", 20)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import (
+from buckram.core.stream_names import stream_name
+from buckram.errors import (
     CursorMoved,
+    InvalidArgument,
+    MalformedRecord,
+    MetadataUnavailable,
     NoSuchCursor,
+    NoSuchKey,
     NoSuchStream,
     OffsetOutOfRange,
     OffsetTruncated,
 )
-from buckram.core.stream_names import stream_name
-from buckram.errors import InvalidArgument, MalformedRecord, MetadataUnavailable, NoSuchKey
 from buckram.seams import KeyOp, KeyStore
 from buckram.streams.cursors import Cursor
 from buckram.streams.metadata import StreamStore

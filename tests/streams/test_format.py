@@ -21,7 +21,7 @@ from buckram.core.record_format import (
 )
 from buckram.core.stream_batch import Batch, Record, decode
 from buckram.core.stream_codecs import CODECS
-from buckram.core.stream_errors import MalformedBatch, UnknownBatchVersion
+from buckram.errors import MalformedBatch, UnknownBatchVersion
 
 PLAIN = (
     "5342010000000000" "02000000" "18000000" "0700000000000000" "40420f0000000000" "0000000000000080"

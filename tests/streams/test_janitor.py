@@ -12,9 +12,8 @@ from tests.streams.kit import eventually
 from buckram.client.client import Client
 from buckram.config import ClientConfig
 from buckram.core.stream_changes import deleted
-from buckram.core.stream_errors import NoSuchNamespace, StreamError
 from buckram.core.stream_names import owner_of, stream_name
-from buckram.errors import MetadataUnavailable, NoSuchKey
+from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
 from buckram.seams import KeyOp, KeyStore, KeyValue, Notify
 from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
 from buckram.streams.ledgers import make_ledger

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import LedgerOfStream
 from buckram.core.stream_head import PAGE_SEGMENTS
 from buckram.core.stream_names import owner_mark, stream_name
-from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger
+from buckram.errors import InvalidArgument, LedgerOfStream, MalformedRecord, NoSuchLedger
 from buckram.streams.janitor import Janitor, JanitorSettings
 from buckram.streams.ledgers import make_ledger
 from buckram.streams.namespace import Namespace

@@ -10,17 +10,18 @@ from hypothesis import strategies as st
 
 from buckram.core.record_format import Columns, encode
 from buckram.core.stream_batch import Batch, decode
-from buckram.core.stream_errors import (
+from buckram.core.stream_names import StreamName, check_name, stream_name
+from buckram.core.stream_policy import DEFAULTS, check_overrides, merged
+from buckram.core.stream_producers import MAX_FORGOTTEN, ProducerTable
+from buckram.core.stream_window import StreamWindow
+from buckram.errors import (
+    InvalidArgument,
+    InvariantViolation,
     MalformedBatch,
     OutOfOrderSequence,
     ProducerForgotten,
     WriterExists,
 )
-from buckram.core.stream_names import StreamName, check_name, stream_name
-from buckram.core.stream_policy import DEFAULTS, check_overrides, merged
-from buckram.core.stream_producers import MAX_FORGOTTEN, ProducerTable
-from buckram.core.stream_window import StreamWindow
-from buckram.errors import InvalidArgument, InvariantViolation
 
 # -- the window -------------------------------------------------------------------------------------------
 

@@ -10,15 +10,16 @@ import pytest
 from tests.streams.kit import eventually, read_on
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import (
+from buckram.core.stream_head import encode_head
+from buckram.core.stream_names import stream_name
+from buckram.errors import (
     CorruptEntry,
+    HandleClosed,
+    InvalidArgument,
     NoSuchStream,
     OffsetOutOfRange,
     OffsetTruncated,
 )
-from buckram.core.stream_head import encode_head
-from buckram.core.stream_names import stream_name
-from buckram.errors import HandleClosed, InvalidArgument
 from buckram.streams.arrow import schema
 from buckram.streams.ledgers import make_ledger
 from buckram.streams.namespace import Namespace

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from buckram.client.client import Client, connect
-from buckram.core.stream_errors import OffsetTruncated
+from buckram.errors import OffsetTruncated
 from buckram.net.runtime import production_runtime
 from buckram.streams.janitor import Janitor, JanitorReport, JanitorSettings
 from buckram.streams.namespace import Namespace

@@ -10,8 +10,16 @@ import pytest
 
 from buckram import sync
 from buckram.config import ClientConfig
-from buckram.core.stream_errors import NoSuchStream, OffsetTruncated, RecordTooLarge, WriterExists, WriterLost
-from buckram.errors import BufferFull, ConfigError, HandleClosed
+from buckram.errors import (
+    BufferFull,
+    ConfigError,
+    HandleClosed,
+    NoSuchStream,
+    OffsetTruncated,
+    RecordTooLarge,
+    WriterExists,
+    WriterLost,
+)
 from buckram.streams import bulk as async_bulk
 from buckram.streams import namespace, reader, spaces, writer
 from buckram.sync import bulk, records, streams

@@ -9,11 +9,10 @@ from tests.streams.kit import eventually
 
 from buckram.client.client import Client
 from buckram.core.stream_changes import claimed
-from buckram.core.stream_errors import WriterExists, WriterLost
 from buckram.core.stream_head import WriterInfo
 from buckram.core.stream_names import stream_name
 from buckram.core.stream_policy import DEFAULTS
-from buckram.errors import RecoveryFailed
+from buckram.errors import RecoveryFailed, WriterExists, WriterLost
 from buckram.streams.janitor import Janitor, JanitorSettings
 from buckram.streams.ledgers import intents, make_ledger
 from buckram.streams.namespace import Namespace

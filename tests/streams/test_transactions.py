@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import CheckpointReset, StaleTransaction
 from buckram.core.stream_head import Head, Transaction, decode_head, encode_head
 from buckram.core.stream_transactions import (
     APPLICATION_KEPT_US,
@@ -21,7 +20,7 @@ from buckram.core.stream_transactions import (
     recorded,
     settled,
 )
-from buckram.errors import InvalidArgument
+from buckram.errors import CheckpointReset, InvalidArgument, StaleTransaction
 from buckram.streams.janitor import Janitor, JanitorSettings
 from buckram.streams.ledgers import intents
 from buckram.streams.namespace import Namespace

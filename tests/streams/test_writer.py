@@ -10,7 +10,10 @@ from tests.streams.kit import append_on, eventually
 from buckram.client.client import Client
 from buckram.config import ClientConfig
 from buckram.core.stream_batch import Record
-from buckram.core.stream_errors import (
+from buckram.errors import (
+    BufferFull,
+    HandleClosed,
+    InvalidArgument,
     NoSuchNamespace,
     OffsetMismatch,
     OutOfOrderSequence,
@@ -20,7 +23,6 @@ from buckram.core.stream_errors import (
     TxidOutOfOrder,
     WriterLost,
 )
-from buckram.errors import BufferFull, HandleClosed, InvalidArgument
 from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 

@@ -6,7 +6,6 @@ import enum
 import sqlite3
 
 from buckram import errors
-from buckram.core import stream_errors
 
 
 class Exit(enum.IntEnum):
@@ -24,18 +23,18 @@ class Exit(enum.IntEnum):
 
 
 _NOT_FOUND = (
-    errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchBookie, errors.NoSuchKey, stream_errors.NoSuchStream,
-    stream_errors.NoSuchNamespace, stream_errors.NoSuchCursor, stream_errors.OffsetOutOfRange,
-    stream_errors.OffsetTruncated,
+    errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchBookie, errors.NoSuchKey, errors.NoSuchStream,
+    errors.NoSuchNamespace, errors.NoSuchCursor, errors.OffsetOutOfRange,
+    errors.OffsetTruncated,
 )  # fmt: skip
 _USAGE = (errors.InvalidArgument, errors.ConfigError)
 _REFUSED = (
     errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
     errors.CorruptStore, errors.KeyExists, errors.DuplicateEntry, errors.EntryTooLarge, errors.ValueTooLarge,
-    errors.WrongCluster, stream_errors.StreamExists, stream_errors.NamespaceExists, stream_errors.NamespaceNotEmpty,
-    stream_errors.StreamEnded, stream_errors.WriterLost, stream_errors.LedgerOfStream, stream_errors.RecordTooLarge,
-    stream_errors.CursorMoved, stream_errors.TxidOutOfOrder, stream_errors.ProducerForgotten,
-    stream_errors.OutOfOrderSequence, stream_errors.UnknownQuery,
+    errors.WrongCluster, errors.StreamExists, errors.NamespaceExists, errors.NamespaceNotEmpty,
+    errors.StreamEnded, errors.WriterLost, errors.LedgerOfStream, errors.RecordTooLarge,
+    errors.CursorMoved, errors.TxidOutOfOrder, errors.ProducerForgotten,
+    errors.OutOfOrderSequence, errors.UnknownQuery,
 )  # fmt: skip
 
 

@@ -14,9 +14,8 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import emit, progress, remark
 from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
-from buckram.core.stream_errors import WriterExists, WriterLost
 from buckram.core.stream_names import StreamName, stream_name
-from buckram.errors import BuckramError, InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument, WriterExists, WriterLost
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
 from buckram.cli.up_janitor import JanitorThread
-from buckram.errors import ConfigError, InvalidArgument
-from buckram.processes import BookieProcess, ChildFailed, ReadyLine, stop_all
-from buckram.zookeeper_server import ZooKeeperFailed, ZooKeeperServer, start_zookeeper
+from buckram.errors import ChildFailed, ConfigError, InvalidArgument, ZooKeeperFailed
+from buckram.processes import BookieProcess, ReadyLine, stop_all
+from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 if TYPE_CHECKING:
     from buckram.seams import MetadataStore

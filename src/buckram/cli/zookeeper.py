@@ -42,7 +42,8 @@ def run(directory: str, port: int | None, host: str, heap_mb: int, as_json: bool
     Example:
       buckram zookeeper run --data ./zookeeper
     """
-    from buckram.zookeeper_server import ZooKeeperFailed, start_zookeeper
+    from buckram.errors import ZooKeeperFailed
+    from buckram.zookeeper_server import start_zookeeper
     from buckram.zookeeper_server.directory import known_port
 
     stop = threading.Event()

@@ -7,9 +7,8 @@ import asyncio
 from buckram.client.open import check_ledger_id, check_password
 from buckram.client.recover import recover_ledger
 from buckram.client.services import Services
-from buckram.core.stream_errors import LedgerOfStream
 from buckram.core.stream_names import owner_of
-from buckram.errors import MetadataUnavailable, NoSuchLedger, RecoveryFailed, VersionConflict
+from buckram.errors import LedgerOfStream, MetadataUnavailable, NoSuchLedger, RecoveryFailed, VersionConflict
 from buckram.types import DigestType, LedgerId
 
 _TRIES = 10

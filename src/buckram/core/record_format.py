@@ -27,7 +27,7 @@ from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from buckram.core.stream_codecs import NONE, compress
-from buckram.core.stream_errors import MalformedBatch, UnknownBatchVersion
+from buckram.errors import MalformedBatch, UnknownBatchVersion
 from buckram.types import Buffer, EntryId
 
 MAGIC, VERSION = 0x4253, 1

@@ -29,7 +29,7 @@ from buckram.core.record_format import (
     parse_header,
 )
 from buckram.core.stream_codecs import decompress
-from buckram.core.stream_errors import MalformedBatch
+from buckram.errors import MalformedBatch
 from buckram.types import Buffer
 
 __all__ = ["Batch", "BinaryColumn", "HeaderColumn", "Record", "decode"]

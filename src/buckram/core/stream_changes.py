@@ -11,18 +11,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from buckram.core.record_format import NO_SNAPSHOT, NO_TXID
-from buckram.core.stream_errors import (
+from buckram.core.stream_head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
+from buckram.core.stream_names import utf8_size
+from buckram.core.stream_transactions import StepId, recorded, settled
+from buckram.errors import (
+    InvalidArgument,
     NoSuchStream,
     OffsetOutOfRange,
     OpenSegment,
     StreamEnded,
     StreamError,
     WriterLost,
+    check,
 )
-from buckram.core.stream_head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
-from buckram.core.stream_names import utf8_size
-from buckram.core.stream_transactions import StepId, recorded, settled
-from buckram.errors import InvalidArgument, check
 from buckram.types import LedgerId
 
 MAX_BULK_SEGMENTS = 2000

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from buckram.core.stream_errors import MalformedBatch, MissingCodec
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, MalformedBatch, MissingCodec
 from buckram.types import Buffer
 
 NONE, LZ4, ZSTD = 0, 1, 2

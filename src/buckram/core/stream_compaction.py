@@ -34,8 +34,8 @@ from buckram.core.record_format import (
 )
 from buckram.core.stream_changes import Step, check_usable, is_dead
 from buckram.core.stream_codecs import NONE, compress
-from buckram.core.stream_errors import MalformedBatch, StreamError
 from buckram.core.stream_head import LEDGER, PAGE_SEGMENTS, Head, Page, Segment, Summary
+from buckram.errors import MalformedBatch, StreamError
 from buckram.types import Buffer, LedgerId
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from buckram.core.record_format import BodyBuilder, BufferCursor
 from buckram.core.stream_batch import Batch, BinaryColumn
-from buckram.core.stream_errors import MalformedBatch, OutOfOrderSequence, ProducerForgotten
+from buckram.errors import MalformedBatch, OutOfOrderSequence, ProducerForgotten
 from buckram.types import Buffer
 
 MAX_FORGOTTEN = 65_536

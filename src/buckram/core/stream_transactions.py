@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from buckram.core.stream_errors import CheckpointReset, StaleTransaction, UnknownQuery
 from buckram.core.stream_head import Transaction
-from buckram.errors import InvalidArgument
+from buckram.errors import CheckpointReset, InvalidArgument, StaleTransaction, UnknownQuery
 
 MAX_APPLICATIONS = 1000
 APPLICATION_KEPT_US = 30 * 86_400 * 1_000_000

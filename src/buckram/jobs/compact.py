@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from buckram.core.stream_compaction import Run
-from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_names import stream_name
-from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger
+from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream
 from buckram.jobs.reports import RUN, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, parallelism, spread
 from buckram.net.pace import Pace

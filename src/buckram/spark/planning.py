@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from buckram.core.stream_errors import StreamError
 from buckram.errors import InvalidArgument
 from buckram.spark.options import LedgerRange, Position, Role, given_names, values
 
@@ -21,32 +20,8 @@ _STREAM_OPTIONS = (
 )  # fmt: skip
 
 
-class RecordsLost(StreamError):
-    """A query wants records that are gone; failOnDataLoss=false goes on without them."""
-
-    def __init__(self, stream: str, first: int, earliest: int | None, what: str) -> None:
-        there = "" if earliest is None else f", the earliest is now {earliest}"
-        super().__init__(
-            stream,
-            f"offset {first} is wanted and {what}{there}: records are lost to this query. "
-            'option("failOnDataLoss", "false") goes on with what is there; retention waits for the query with '
-            'option("cursor", NAME) and the policy retention_cursors',
-        )
-        self.first, self.earliest = first, earliest
 
 
-class NotReadable(StreamError):
-    """A batch that was planned before cannot be read to its end now."""
-
-    retryable = True
-
-    def __init__(self, stream: str, stop: int, end: int) -> None:
-        super().__init__(
-            stream,
-            f"records up to offset {stop} are wanted, as the checkpoint says, and those from {end} on cannot be read: "
-            "start the bookies that are down and then the query; if they are lost for good, begin a new checkpoint",
-        )
-        self.stop, self.end = stop, end
 
 
 # -- options that belong together -------------------------------------------------------------------------

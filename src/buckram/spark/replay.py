@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from buckram.core.stream_errors import OffsetOutOfRange, OffsetTruncated, StreamError
 from buckram.core.stream_head import Transaction
 from buckram.core.stream_names import stream_name
+from buckram.errors import OffsetOutOfRange, OffsetTruncated, ReplayDiffers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,21 +42,6 @@ class Tally(NamedTuple):
         return Tally(self.rows + other.rows, self.digest + other.digest & _WRAP)
 
 
-class ReplayDiffers(StreamError):
-    """A batch that is published already has other rows now. Nothing was written."""
-
-    def __init__(self, stream: str, query: str, batch: int, done: Transaction, now: int) -> None:
-        then = done.next_offset - done.first_offset
-        what = f"now has {now}" if now != then else "now has as many, but not the same ones"
-        super().__init__(
-            stream,
-            f"batch {batch} of query {query} was published with {then} rows (offsets {done.first_offset} to "
-            f"{done.next_offset - 1}) and {what}: the checkpoint is an older copy, or the query does not give the same "
-            "rows again. Put the newest checkpoint back; or begin with a new one and onCheckpointReset=newEpoch, from "
-            "startingOffsets after what is there; or, if the checkpoint is the newest and the query has uuid(), rand() "
-            "or the like, go on with what was published by onReplayDiffers=keep; nothing was written",
-        )
-        self.query, self.batch = query, batch
 
 
 # -- rows -------------------------------------------------------------------------------------------------
@@ -143,7 +128,7 @@ async def compare(
     if planned is not None and planned <= done.time:
         return
     if rows != done.next_offset - done.first_offset:
-        raise ReplayDiffers(stream, query, batch, done, rows)
+        raise ReplayDiffers(stream, query, batch, range(done.first_offset, done.next_offset), rows)
     if seen is None:
         return
     then = await published_tally(client, stream, done)
@@ -151,7 +136,7 @@ async def compare(
         log.warning("stream %s: batch %d of query %s was published, and its rows are truncated: only their number "
                     "could be compared", stream, batch, query)  # fmt: skip
     elif then != seen:
-        raise ReplayDiffers(stream, query, batch, done, rows)
+        raise ReplayDiffers(stream, query, batch, range(done.first_offset, done.next_offset), rows)
 
 
 __all__ = ["ReplayDiffers", "Tally", "compare", "local_path", "planned_at", "published_tally", "tally"]

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from buckram.core.stream_errors import NoSuchStream, StreamExists
 from buckram.core.stream_names import check_name, stream_name
 from buckram.core.stream_transactions import ONCE, StepId
-from buckram.errors import BuckramError, InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, StreamExists
 from buckram.spark import options as known
 from buckram.spark.clients import connection
 from buckram.spark.replay import local_path

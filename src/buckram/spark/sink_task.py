@@ -14,9 +14,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from buckram.core.stream_errors import StreamError
 from buckram.core.stream_transactions import StepId
-from buckram.errors import BookieError, BuckramError, NotEnoughBookies, WriteFailed
+from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
 from buckram.spark.clients import Connection, connection, settle
 from buckram.spark.replay import Tally, tally
 from buckram.spark.small_parts import Few, unwritable

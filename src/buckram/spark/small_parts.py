@@ -13,8 +13,7 @@ from itertools import groupby
 from socket import gethostname
 from typing import TYPE_CHECKING
 
-from buckram.core.stream_errors import StreamError
-from buckram.errors import BookieError, BuckramError, NotEnoughBookies, WriteFailed
+from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
 from buckram.streams.bulk import Bulk, SealedLedger
 
 if TYPE_CHECKING:

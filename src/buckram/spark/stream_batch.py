@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import OffsetOutOfRange
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, OffsetOutOfRange, RecordsLost
 from buckram.spark.clients import connection, plainly
 from buckram.spark.columns import Shape
-from buckram.spark.planning import RecordsLost, StreamOptions, resolve
+from buckram.spark.planning import StreamOptions, resolve
 from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
 from buckram.spark.stream_read import PartitionReader
 

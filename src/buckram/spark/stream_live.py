@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from buckram.client.client import Client
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, RecordsLost
 from buckram.spark.clients import connection, plainly
 from buckram.spark.columns import Shape
 from buckram.spark.cursor import Follower
 from buckram.spark.gathering import in_order
-from buckram.spark.planning import Backlog, RecordsLost, StreamOptions, share
+from buckram.spark.planning import Backlog, StreamOptions, share
 from buckram.spark.stream_batch import first_offset
 from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
 from buckram.spark.stream_read import PartitionReader

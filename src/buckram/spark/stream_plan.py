@@ -23,13 +23,12 @@ from buckram.client.reader import Reader
 from buckram.core.identity import Peer, expected_of, telling
 from buckram.core.metadata import BIRTH
 from buckram.core.stream_changes import check_usable
-from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
-from buckram.errors import NoSuchKey, NoSuchLedger, ReadFailed
+from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
-from buckram.spark.planning import Extent, NotReadable, RecordsLost, StreamOptions, cuts, enough, pack, piece_bytes
+from buckram.spark.planning import Extent, StreamOptions, cuts, enough, pack, piece_bytes
 from buckram.streams.locate import offset_at_time
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header

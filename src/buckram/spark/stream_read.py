@@ -21,13 +21,22 @@ from buckram.client.services import Services
 from buckram.core.reading import spans
 from buckram.core.recovery import quorum_of
 from buckram.core.stream_batch import Batch, decode
-from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream, OffsetOutOfRange, OffsetTruncated
 from buckram.core.stream_names import stream_name
-from buckram.errors import NoSuchEntry, NoSuchLedger, ReadFailed
+from buckram.errors import (
+    CorruptEntry,
+    MalformedBatch,
+    NoSuchEntry,
+    NoSuchLedger,
+    NoSuchStream,
+    OffsetOutOfRange,
+    OffsetTruncated,
+    ReadFailed,
+    RecordsLost,
+)
 from buckram.spark.clients import connection, direct, plainly, settle
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.local_scan import LocalScan
-from buckram.spark.planning import RecordsLost, StreamOptions
+from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_plan import Slice, StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
 from buckram.streams.reader import Truncated

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import stream_name
 from buckram.core.stream_transactions import StepId
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, StreamError
 from buckram.spark.replay import Tally, compare
 from buckram.spark.small_parts import with_small_parts
 from buckram.streams.bulk import Bulk, SealedLedger

@@ -16,12 +16,11 @@ from buckram.client.completions import Completions, fail_future
 from buckram.config import ClientConfig, NetConfig
 from buckram.core.record_format import Columns
 from buckram.core.stream_codecs import codec_number
-from buckram.core.stream_errors import OffsetMismatch
 from buckram.core.stream_head import Head
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import UNKNOWN_OFFSET, ProducerTable
 from buckram.core.stream_window import StreamWindow
-from buckram.errors import BuckramError, BufferFull, check
+from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
 from buckram.streams import records
 from buckram.streams.intake import MAX_ENTRY_RECORDS, Ask, Intake
 from buckram.streams.segment import SegmentWriter

@@ -23,8 +23,7 @@ from buckram.core.record_format import (
     EntryHeader,
     encode_body,
 )
-from buckram.core.stream_errors import RecordTooLarge
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, RecordTooLarge
 from buckram.streams.intake import MAX_ENTRY_RECORDS
 from buckram.streams.records import MAX_TIME
 

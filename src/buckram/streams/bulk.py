@@ -19,12 +19,11 @@ from buckram.client.engine import LedgerAppender
 from buckram.core.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, Columns, HeadersInput, encode
 from buckram.core.stream_changes import MAX_BULK_SEGMENTS, LiveMoved, Step, check_publishable, published
 from buckram.core.stream_codecs import codec_number
-from buckram.core.stream_errors import InvalidSegment, StreamError
 from buckram.core.stream_head import Head, Summary, Transaction
 from buckram.core.stream_names import StreamName, check_name, owner_of
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_transactions import StepId, check_known, newest, settled
-from buckram.errors import InvalidArgument, NoSuchKey, VersionConflict
+from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, StreamError, VersionConflict
 from buckram.seams import KeyOp
 from buckram.streams import records
 from buckram.streams.intake import Cut

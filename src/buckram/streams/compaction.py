@@ -29,11 +29,20 @@ from buckram.core.stream_compaction import (
     plan_runs,
     replacement,
 )
-from buckram.core.stream_errors import CorruptEntry, MalformedBatch, NoSuchStream
 from buckram.core.stream_head import Head, Segment, encode_page
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy, merged
-from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchKey, NoSuchLedger, VersionConflict
+from buckram.errors import (
+    BuckramError,
+    CorruptEntry,
+    InvalidArgument,
+    MalformedBatch,
+    NoSuchEntry,
+    NoSuchKey,
+    NoSuchLedger,
+    NoSuchStream,
+    VersionConflict,
+)
 from buckram.net.pace import Pace
 from buckram.seams import KeyOp, SetValue
 from buckram.streams.ledgers import COMPACT, Intent, discard, listing, make_ledger, read_intent, retiring

@@ -13,10 +13,20 @@ from functools import partial
 
 from buckram.client.client import Client
 from buckram.core.stream_changes import check_usable
-from buckram.core.stream_errors import CursorMoved, NoSuchCursor, NoSuchStream, OffsetOutOfRange
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName, check_name
-from buckram.errors import InvalidArgument, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.errors import (
+    CursorMoved,
+    InvalidArgument,
+    KeyExists,
+    MalformedRecord,
+    MetadataUnavailable,
+    NoSuchCursor,
+    NoSuchKey,
+    NoSuchStream,
+    OffsetOutOfRange,
+    VersionConflict,
+)
 from buckram.seams import CheckVersion, Clock, Create, KeyValue
 from buckram.streams.locate import known_end
 from buckram.streams.metadata import Patience, StreamStore, patiently

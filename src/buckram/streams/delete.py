@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from buckram.client.client import Client
 from buckram.core.stream_changes import deleted
-from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import PAGE_SEGMENTS, Head
 from buckram.core.stream_names import StreamName
-from buckram.errors import KeyNotEmpty, NoSuchKey, NoSuchLedger, RecoveryFailed, VersionConflict
+from buckram.errors import KeyNotEmpty, NoSuchKey, NoSuchLedger, NoSuchStream, RecoveryFailed, VersionConflict
 from buckram.seams import KeyStore
 from buckram.streams.ledgers import discard, drop_ledger, intents
 from buckram.streams.metadata import StreamStore

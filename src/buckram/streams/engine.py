@@ -14,11 +14,19 @@ from typing import Any
 from buckram.client.leaving import joined, leave
 from buckram.core.record_format import Columns, HeadersInput
 from buckram.core.stream_changes import released
-from buckram.core.stream_errors import RecordTooLarge, WriterFailed, WriterLost
 from buckram.core.stream_head import Head, Summary
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import ProducerTable
-from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed, check
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    InvariantViolation,
+    RecordTooLarge,
+    WriteFailed,
+    WriterFailed,
+    WriterLost,
+    check,
+)
 from buckram.net.tasks import TaskScope
 from buckram.streams import records
 from buckram.streams.appender import Appender

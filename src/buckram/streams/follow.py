@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
-from buckram.errors import MetadataError
+from buckram.errors import MetadataError, NoSuchStream
 from buckram.net.tasks import TaskScope
 from buckram.streams.metadata import HeadAt, StreamStore
 

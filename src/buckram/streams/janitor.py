@@ -15,13 +15,20 @@ from typing import Any
 
 from buckram.client.client import Client
 from buckram.core.stream_changes import Step, swept
-from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, WriterExists
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy, merged
 from buckram.core.stream_transactions import decided
 from buckram.core.wall_time import APART_US, Steadiness
-from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, VersionConflict
+from buckram.errors import (
+    BuckramError,
+    InvariantViolation,
+    NoSuchKey,
+    NoSuchNamespace,
+    NoSuchStream,
+    VersionConflict,
+    WriterExists,
+)
 from buckram.streams.delete import delete_stream, drop_leftovers
 from buckram.streams.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, intents
 from buckram.streams.metadata import StreamStore, patiently

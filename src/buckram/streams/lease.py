@@ -12,9 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.core.stream_changes import check_usable
-from buckram.core.stream_errors import NoSuchStream, WriterExists
 from buckram.core.stream_names import StreamName
-from buckram.errors import KeyExists, MetadataError, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.errors import (
+    KeyExists,
+    MetadataError,
+    MetadataUnavailable,
+    NoSuchKey,
+    NoSuchStream,
+    VersionConflict,
+    WriterExists,
+)
 from buckram.net.tasks import TaskScope
 from buckram.seams import CheckVersion, Create, Delete
 from buckram.streams.metadata import Patience, StreamStore

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from buckram.client.create import fitting
 from buckram.client.delete import delete_ledger
 from buckram.client.writer import engine_of
-from buckram.core.stream_errors import StreamError
 from buckram.core.stream_names import StreamName, owner_mark
 from buckram.core.stream_policy import Policy
 from buckram.errors import (
@@ -25,6 +24,7 @@ from buckram.errors import (
     NoSuchKey,
     NoSuchLedger,
     NotEnoughBookies,
+    StreamError,
     VersionConflict,
 )
 from buckram.seams import Create, Delete

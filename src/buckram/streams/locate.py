@@ -8,9 +8,9 @@ from buckram.client.client import Client
 from buckram.client.reader import Reader
 from buckram.core.record_format import EntryHeader
 from buckram.core.stream_batch import Batch, decode
-from buckram.core.stream_errors import CorruptEntry, MalformedBatch
 from buckram.core.stream_head import Head, Segment
 from buckram.core.stream_names import StreamName
+from buckram.errors import CorruptEntry, MalformedBatch
 from buckram.streams.metadata import StreamStore
 from buckram.streams.recovery import entry_header
 from buckram.types import Entry, EntryId

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from buckram.core.stream_changes import Step, check_step
-from buckram.core.stream_errors import NoSuchStream, StreamExists
 from buckram.core.stream_head import (
     PAGE_SEGMENTS,
     Head,
@@ -25,7 +24,7 @@ from buckram.core.stream_head import (
     encode_page,
 )
 from buckram.core.stream_names import StreamName
-from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, MetadataStore, Notify, SetValue
 from buckram.types import LedgerId
 

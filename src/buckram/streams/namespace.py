@@ -11,12 +11,19 @@ from buckram.client.client import Client
 from buckram.client.opening import Opening
 from buckram.core.stream_batch import Record
 from buckram.core.stream_changes import check_properties, check_usable, configured
-from buckram.core.stream_errors import NoSuchNamespace, NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
 from buckram.core.stream_names import StreamName, check_writer_name, stream_name
 from buckram.core.stream_policy import Policy, check_overrides, merged
 from buckram.core.stream_transactions import StepId
-from buckram.errors import BuckramError, InvalidArgument, VersionConflict
+from buckram.errors import (
+    BuckramError,
+    InvalidArgument,
+    NoSuchNamespace,
+    NoSuchStream,
+    OffsetOutOfRange,
+    StreamExists,
+    VersionConflict,
+)
 from buckram.streams.bulk import Bulk
 from buckram.streams.cursors import Cursor, CursorInfo, list_cursors, place_cursor
 from buckram.streams.delete import delete_stream

@@ -14,11 +14,10 @@ from functools import partial
 from buckram.client import leftover
 from buckram.client.client import Client, connect
 from buckram.core.stream_changes import claimed, released, sealed
-from buckram.core.stream_errors import StreamEnded, WriterLost
 from buckram.core.stream_head import Head, WriterInfo
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_policy import Policy
-from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed
+from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
 from buckram.streams.claim import Claim
 from buckram.streams.engine import StreamEngine
 from buckram.streams.lease import Holder, Lease

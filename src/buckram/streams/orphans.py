@@ -15,9 +15,8 @@ from functools import partial
 from typing import Literal
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import NoSuchStream
 from buckram.core.stream_names import StreamName, owner_of
-from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger
+from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger, NoSuchStream
 from buckram.streams.ledgers import drop_ledger, read_intent
 from buckram.streams.metadata import StreamStore, patiently
 from buckram.types import LedgerId

@@ -16,10 +16,9 @@ from buckram.client.opening import NotBlocking
 from buckram.core.record_format import NO_TXID
 from buckram.core.stream_batch import Batch, Record
 from buckram.core.stream_changes import check_usable
-from buckram.core.stream_errors import OffsetOutOfRange, OffsetTruncated
 from buckram.core.stream_head import Head
 from buckram.core.stream_names import StreamName
-from buckram.errors import HandleClosed, InvalidArgument
+from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, OffsetTruncated
 from buckram.streams.locate import known_end, offset_at_time, offset_of_txid
 from buckram.streams.metadata import HeadAt, StreamStore
 from buckram.streams.source import Source

@@ -9,9 +9,8 @@ from types import NoneType
 from typing import TypeVar
 
 from buckram.core.record_format import NO_TXID, Columns, HeaderList, HeadersInput, headers_size
-from buckram.core.stream_errors import RecordTooLarge, TxidOutOfOrder
 from buckram.core.stream_names import check_producer, utf8_size
-from buckram.errors import InvalidArgument
+from buckram.errors import InvalidArgument, RecordTooLarge, TxidOutOfOrder
 from buckram.types import Buffer
 
 T = TypeVar("T")

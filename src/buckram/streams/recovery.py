@@ -9,10 +9,10 @@ from buckram.client.client import Client
 from buckram.client.reader import Reader
 from buckram.core.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, SNAPSHOT, EntryHeader, parse_header
 from buckram.core.stream_batch import Batch, decode, entry_body
-from buckram.core.stream_errors import CorruptEntry, MalformedBatch, StreamError
 from buckram.core.stream_head import Head, Segment, Summary
 from buckram.core.stream_names import StreamName
 from buckram.core.stream_producers import ProducerTable
+from buckram.errors import CorruptEntry, MalformedBatch, StreamError
 from buckram.streams.metadata import StreamStore
 from buckram.types import Entry, LedgerId
 

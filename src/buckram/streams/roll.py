@@ -13,11 +13,10 @@ import asyncio
 from collections.abc import Callable
 
 from buckram.core.stream_changes import check_epoch
-from buckram.core.stream_errors import NoSuchStream, WriterLost
 from buckram.core.stream_head import Summary
 from buckram.core.stream_policy import Policy
 from buckram.core.stream_producers import ProducerTable
-from buckram.errors import BuckramError, HandleClosed, InvariantViolation, WriteFailed
+from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchStream, WriteFailed, WriterLost
 from buckram.net.tasks import TaskScope
 from buckram.streams.claim import Claim
 from buckram.streams.ledgers import discard, make_ledger

@@ -8,15 +8,17 @@ from __future__ import annotations
 from contextlib import suppress
 
 from buckram.core.stream_changes import rolled, swept
-from buckram.core.stream_errors import NoSuchStream, WriterFailed, WriterLost
 from buckram.core.stream_head import Head, Summary
 from buckram.errors import (
     BuckramError,
     LedgerFenced,
     MetadataUnavailable,
     NoSuchKey,
+    NoSuchStream,
     RecoveryFailed,
     VersionConflict,
+    WriterFailed,
+    WriterLost,
 )
 from buckram.streams.claim import Claim
 from buckram.streams.ledgers import drop_ledger, listing

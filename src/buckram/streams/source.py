@@ -15,7 +15,6 @@ from buckram.client.reader import Reader
 from buckram.client.tail import Tail
 from buckram.core.record_format import MARK
 from buckram.core.stream_batch import Batch
-from buckram.core.stream_errors import OffsetTruncated
 from buckram.core.stream_head import Segment
 from buckram.core.stream_names import StreamName
 from buckram.errors import (
@@ -25,6 +24,7 @@ from buckram.errors import (
     NoSuchEntry,
     NoSuchKey,
     NoSuchLedger,
+    OffsetTruncated,
     ReadFailed,
 )
 from buckram.net.tasks import TaskScope

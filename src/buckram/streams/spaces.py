@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.core.stream_errors import NamespaceExists, NamespaceNotEmpty, NoSuchNamespace
 from buckram.core.stream_names import DEFAULT_NAMESPACE, check_name
 from buckram.core.stream_policy import check_overrides
 from buckram.errors import (
@@ -15,7 +14,10 @@ from buckram.errors import (
     KeyExists,
     MalformedRecord,
     MetadataUnavailable,
+    NamespaceExists,
+    NamespaceNotEmpty,
     NoSuchKey,
+    NoSuchNamespace,
     VersionConflict,
 )
 from buckram.streams.metadata import Patience, StreamStore

@@ -7,9 +7,10 @@ them. Not here: clients (metadata/zookeeper), the command (cli/zookeeper.py).
 
 from __future__ import annotations
 
+from buckram.errors import PortInUse, ZooKeeperFailed
 from buckram.zookeeper_server.directory import ForeignDirectory
 from buckram.zookeeper_server.ensemble import Ensemble, start_ensemble
-from buckram.zookeeper_server.server import PortInUse, ZooKeeperFailed, ZooKeeperServer, start_zookeeper
+from buckram.zookeeper_server.server import ZooKeeperServer, start_zookeeper
 
 __all__ = [
     "Ensemble",

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from buckram.errors import CorruptStore, InvalidArgument
+from buckram.errors import CorruptStore, InvalidArgument, ZooKeeperFailed
 from buckram.zookeeper_server.directory import POLL_SECONDS, read_description, write_description
-from buckram.zookeeper_server.server import READY_SECONDS, ZooKeeperFailed, ZooKeeperServer, free_port
+from buckram.zookeeper_server.server import READY_SECONDS, ZooKeeperServer, free_port
 from buckram.zookeeper_server.settings import Member, Settings
 
 FORMAT_VERSION = 1

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from buckram.errors import BuckramError, ConfigError, InvalidArgument
+from buckram.errors import ConfigError, InvalidArgument, PortInUse, ZooKeeperFailed
 from buckram.zookeeper_server.directory import POLL_SECONDS, ServerDirectory
 from buckram.zookeeper_server.settings import Settings, java_command, zoo_cfg
 
@@ -32,12 +32,8 @@ WATCHDOG = 'while read -r _; do :; done; kill -KILL "$1"'
 FOREIGN_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 
-class ZooKeeperFailed(BuckramError):
-    """The server ended, or did not serve in time; the message ends with what it said last."""
 
 
-class PortInUse(ZooKeeperFailed):
-    """Another program listens on the port that this server was to have."""
 
 
 def start_zookeeper(

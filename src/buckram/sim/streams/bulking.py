@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.core.stream_errors import InvalidSegment, NoSuchStream, OpenSegment, StaleTransaction, StreamEnded
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, InvalidSegment, NoSuchStream, OpenSegment, StaleTransaction, StreamEnded
 from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Content, Step
 from buckram.sim.streams.stage import Actor, Stage, full

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from buckram.core.stream_errors import NoSuchStream, StreamEnded
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, NoSuchStream, StreamEnded
 from buckram.sim.checkers.judge import describe
 from buckram.sim.faults import Faults
 from buckram.sim.pace import HOUR_US

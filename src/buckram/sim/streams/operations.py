@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from buckram.core.stream_errors import WriterLost
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, WriterLost
 from buckram.sim.loop import Process
 from buckram.sim.streams.bench import Bench
 from buckram.sim.streams.bulking import Publisher

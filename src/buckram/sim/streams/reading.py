@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from buckram.core.stream_errors import CursorMoved, OffsetOutOfRange, OffsetTruncated
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, CursorMoved, OffsetOutOfRange, OffsetTruncated
 from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.stage import Actor, Stage, full

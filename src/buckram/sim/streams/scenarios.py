@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from buckram.core.stream_errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
+from buckram.errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
 from buckram.sim.metadata import HOST
 from buckram.sim.scenarios.run import Outcome
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play

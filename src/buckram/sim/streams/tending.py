@@ -7,9 +7,16 @@ from __future__ import annotations
 import asyncio
 
 from buckram.client.client import Client
-from buckram.core.stream_errors import NoSuchStream, OffsetOutOfRange, StreamExists
 from buckram.core.stream_names import StreamName
-from buckram.errors import BuckramError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from buckram.errors import (
+    BuckramError,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+    NoSuchStream,
+    OffsetOutOfRange,
+    StreamExists,
+)
 from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Line
 from buckram.sim.streams.stage import NAMESPACE, Actor, full

@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.core.stream_errors import (
+from buckram.core.stream_producers import UNKNOWN_OFFSET
+from buckram.errors import (
+    BuckramError,
+    BufferFull,
+    InvalidArgument,
     OffsetMismatch,
     OutOfOrderSequence,
     ProducerForgotten,
@@ -17,8 +21,6 @@ from buckram.core.stream_errors import (
     WriterFailed,
     WriterLost,
 )
-from buckram.core.stream_producers import UNKNOWN_OFFSET
-from buckram.errors import BuckramError, BufferFull, InvalidArgument
 from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Content, Sent, Session
 from buckram.sim.streams.stage import Actor, Producer, Stage, full

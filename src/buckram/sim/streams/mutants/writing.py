@@ -7,11 +7,10 @@ from typing import Any
 
 from buckram.core import stream_changes
 from buckram.core.stream_changes import Step
-from buckram.core.stream_errors import WriterLost
 from buckram.core.stream_head import Summary
 from buckram.core.stream_producers import ProducerTable
 from buckram.core.stream_window import SegmentProgress, StreamWindow
-from buckram.errors import MetadataUnavailable, VersionConflict
+from buckram.errors import MetadataUnavailable, VersionConflict, WriterLost
 from buckram.sim.streams.mutants.base import Mutant, nothing, plant
 from buckram.sim.streams.plan import StreamPlan
 from buckram.streams import bulk, engine, opening, recovery, repair, roll, sealing

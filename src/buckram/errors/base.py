@@ -1,4 +1,4 @@
-"""The one error tree: typed fields and `retryable`. The wire's status codes are codes.py, to be imported from here.
+"""The roots of the error tree, and the errors of ledgers, bookies and the metadata store: typed fields and `retryable`.
 
 Every error names the value, the limit and what to do. `retryable` means: the same call may
 succeed later without any change by the caller.
@@ -9,59 +9,6 @@ from __future__ import annotations
 from typing import ClassVar, NoReturn
 
 from buckram.codes import Code
-
-__all__ = [
-    "AccessRefused",
-    "AlreadyRegistered",
-    "BookieIOError",
-    "BookieReadOnly",
-    "BookieTooBusy",
-    "BookieUnavailable",
-    "BuckramError",
-    "BufferFull",
-    "ClusterNotInitialised",
-    "Code",
-    "ConfigError",
-    "CorruptStore",
-    "DigestMismatch",
-    "DuplicateEntry",
-    "EntryTooLarge",
-    "ForkedClient",
-    "HandleClosed",
-    "InvalidArgument",
-    "InvariantViolation",
-    "KeyExists",
-    "KeyNotEmpty",
-    "LedgerClosed",
-    "LedgerError",
-    "LedgerExists",
-    "LedgerFenced",
-    "LedgerIdsExhausted",
-    "MalformedRecord",
-    "MetadataError",
-    "MetadataUnavailable",
-    "NoSuchEntry",
-    "NoSuchKey",
-    "NoSuchLedger",
-    "NotEnoughBookies",
-    "ProtocolError",
-    "ReadFailed",
-    "RecoveryFailed",
-    "RequestTimeout",
-    "StoreReplaced",
-    "StoreWentBack",
-    "Unauthorized",
-    "UnknownLedgerState",
-    "ValueTooLarge",
-    "VersionConflict",
-    "WriteFailed",
-    "WrongBookie",
-    "WrongCluster",
-    "WrongCookie",
-    "WrongLedgerManager",
-    "check",
-    "invariant_failed",
-]
 
 
 class BuckramError(Exception):
@@ -123,6 +70,8 @@ class LedgerError(BuckramError):
 
 
 class NoSuchLedger(LedgerError):
+    """The ledger was never created, or it was deleted."""
+
     def __init__(self, ledger_id: int) -> None:
         super().__init__(
             ledger_id, "does not exist (never created, or deleted); `buckram ledger list` shows those that do"
@@ -130,6 +79,8 @@ class NoSuchLedger(LedgerError):
 
 
 class LedgerExists(LedgerError):
+    """The ledger id that was asked for is taken."""
+
     def __init__(self, ledger_id: int) -> None:
         super().__init__(ledger_id, "exists already; choose another id or let the store choose")
 
@@ -174,6 +125,8 @@ class DuplicateEntry(LedgerError):
 
 
 class EntryTooLarge(LedgerError):
+    """An entry is larger than one frame of the wire protocol may be. Nothing was written."""
+
     def __init__(self, ledger_id: int, size: int, limit: int) -> None:
         super().__init__(ledger_id, f"an entry of {size} bytes is over the limit of {limit} bytes; split it")
         self.size, self.limit = size, limit
@@ -202,6 +155,8 @@ class RecoveryFailed(LedgerError):
 
 
 class NotEnoughBookies(BuckramError):
+    """Fewer bookies are usable than an ensemble needs."""
+
     retryable = True
 
     def __init__(self, needed: int, available: int, message: str = "") -> None:
@@ -236,14 +191,18 @@ class RequestTimeout(BookieError):
 
 
 class BookieIOError(BookieError):
-    pass
+    """The bookie could not read or write its files."""
 
 
 class BookieReadOnly(BookieError):
+    """The bookie takes no new entries for now: its disk is full, or it was told so."""
+
     code = Code.READ_ONLY
 
 
 class BookieTooBusy(BookieError):
+    """The bookie, or the connection to it, has as many requests outstanding as it takes."""
+
     code = Code.TOO_MANY_REQUESTS
 
 
@@ -284,24 +243,32 @@ class VersionConflict(MetadataError):
 
 
 class NoSuchBookie(MetadataError):
+    """No bookie of this id is known to the cluster."""
+
     def __init__(self, bookie_id: str) -> None:
         super().__init__(f"bookie {bookie_id}: not known to the cluster; `buckram bookie list` shows those that are")
         self.bookie_id = bookie_id
 
 
 class NoSuchKey(MetadataError):
+    """The metadata store has no such key."""
+
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: no such key")
         self.key = key
 
 
 class KeyExists(MetadataError):
+    """A key of the metadata store that was to be created is there already."""
+
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: exists already")
         self.key = key
 
 
 class KeyNotEmpty(MetadataError):
+    """A key of the metadata store that was to be deleted has children."""
+
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: has children; delete those first")
         self.key = key
@@ -367,6 +334,8 @@ class AccessRefused(MetadataError):
 
 
 class ValueTooLarge(MetadataError):
+    """A value is larger than the metadata store takes in one key."""
+
     def __init__(self, key: str, size: int, limit: int) -> None:
         super().__init__(f"{key}: {size} bytes are over the limit of {limit}; store less in one key")
         self.key, self.size, self.limit = key, size, limit
@@ -378,3 +347,15 @@ class WrongCookie(BuckramError):
 
 class CorruptStore(BuckramError):
     """A bookie's files fail their checks or have a newer format."""
+
+
+class ZooKeeperFailed(BuckramError):
+    """The server ended, or did not serve in time; the message ends with what it said last."""
+
+
+class ChildFailed(BuckramError):
+    """A bookie process ended, or did not get ready in time; the message ends with what it said last."""
+
+
+class PortInUse(ZooKeeperFailed):
+    """Another program listens on the port that this server was to have."""

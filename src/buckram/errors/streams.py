@@ -1,11 +1,11 @@
 """The typed errors of streams. Each names the stream, the value, the limit and what to do. Nothing is decided here.
 
-They are children of errors.BuckramError and belong to the public interface; `retryable` has its meaning.
+They are children of BuckramError and belong to the public interface; `retryable` has its meaning.
 """
 
 from __future__ import annotations
 
-from buckram.errors import BuckramError, InvalidArgument, LedgerError
+from buckram.errors.base import BuckramError, InvalidArgument, LedgerError
 
 
 class StreamError(BuckramError):
@@ -17,29 +17,39 @@ class StreamError(BuckramError):
 
 
 class NoSuchNamespace(BuckramError):
+    """The namespace does not exist."""
+
     def __init__(self, namespace: str) -> None:
         super().__init__(f"namespace {namespace}: does not exist; `buckram namespace create {namespace}` makes it")
         self.namespace = namespace
 
 
 class NamespaceExists(BuckramError):
+    """The namespace that was to be created is there already."""
+
     def __init__(self, namespace: str) -> None:
         super().__init__(f"namespace {namespace}: exists already")
         self.namespace = namespace
 
 
 class NamespaceNotEmpty(BuckramError):
+    """A namespace that was to be deleted still has streams."""
+
     def __init__(self, namespace: str, example: str) -> None:
         super().__init__(f"namespace {namespace}: still has streams, such as {example}; delete those first")
         self.namespace = namespace
 
 
 class NoSuchStream(StreamError):
+    """The stream does not exist."""
+
     def __init__(self, stream: str, message: str = "does not exist; `buckram stream create` makes it") -> None:
         super().__init__(stream, message)
 
 
 class StreamExists(StreamError):
+    """The stream that was to be created is there already."""
+
     def __init__(self, stream: str) -> None:
         super().__init__(stream, "exists already; open it or choose another name")
 
@@ -92,6 +102,8 @@ class OffsetMismatch(StreamError):
 
 
 class OffsetOutOfRange(StreamError):
+    """The offset is beyond the end of the stream."""
+
     def __init__(self, stream: str, offset: int, earliest: int, latest: int) -> None:
         super().__init__(
             stream, f"offset {offset} is out of range: earliest is {earliest}, the next to be written is {latest}"
@@ -245,6 +257,8 @@ class LedgerOfStream(LedgerError):
 
 
 class NoSuchCursor(StreamError):
+    """The stream has no cursor of this name."""
+
     def __init__(self, stream: str, cursor: str) -> None:
         super().__init__(stream, f"cursor {cursor!r} does not exist; reading with it and committing makes it")
         self.cursor = cursor
@@ -274,3 +288,48 @@ def _utc(time_us: int) -> str:
     month = month + 3 if month < 10 else month - 9
     year += era * 400 + (month <= 2)
     return f"{year:04}-{month:02}-{date:02} {second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} UTC"
+
+
+class NotReadable(StreamError):
+    """A batch that was planned before cannot be read to its end now."""
+
+    retryable = True
+
+    def __init__(self, stream: str, stop: int, end: int) -> None:
+        super().__init__(
+            stream,
+            f"records up to offset {stop} are wanted, as the checkpoint says, and those from {end} on cannot be read: "
+            "start the bookies that are down and then the query; if they are lost for good, begin a new checkpoint",
+        )
+        self.stop, self.end = stop, end
+
+
+class RecordsLost(StreamError):
+    """A query wants records that are gone; failOnDataLoss=false goes on without them."""
+
+    def __init__(self, stream: str, first: int, earliest: int | None, what: str) -> None:
+        there = "" if earliest is None else f", the earliest is now {earliest}"
+        super().__init__(
+            stream,
+            f"offset {first} is wanted and {what}{there}: records are lost to this query. "
+            'option("failOnDataLoss", "false") goes on with what is there; retention waits for the query with '
+            'option("cursor", NAME) and the policy retention_cursors',
+        )
+        self.first, self.earliest = first, earliest
+
+
+class ReplayDiffers(StreamError):
+    """A batch that is published already has other rows now. Nothing was written."""
+
+    def __init__(self, stream: str, query: str, batch: int, published: range, now: int) -> None:
+        then = len(published)
+        what = f"now has {now}" if now != then else "now has as many, but not the same ones"
+        super().__init__(
+            stream,
+            f"batch {batch} of query {query} was published with {then} rows (offsets {published.start} to "
+            f"{published.stop - 1}) and {what}: the checkpoint is an older copy, or the query does not give the same "
+            "rows again. Put the newest checkpoint back; or begin with a new one and onCheckpointReset=newEpoch, from "
+            "startingOffsets after what is there; or, if the checkpoint is the newest and the query has uuid(), rand() "
+            "or the like, go on with what was published by onReplayDiffers=keep; nothing was written",
+        )
+        self.query, self.batch = query, batch
