@@ -15,7 +15,9 @@ INTERNAL = {
     "MalformedBatch", "UnknownBatchVersion",  # told as CorruptEntry
     "Busy",  # a MetadataUnavailable of the embedded store, retried there
     "LiveMoved", "RunChanged",  # a compare-and-set that begins anew
-    "OutputLost", "ProfileFailed",  # the command line's own
+    "BadAvailability",  # a repair asks another bookie
+    "StoreError",  # answered over the wire as a code
+    "BadLine", "LineTooLong", "OutputLost", "ProfileFailed",  # the command line's own
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from buckram.client.log import log
 from buckram.config import ClientConfig
 from buckram.core.identity import says_who_it_is
 from buckram.core.placement import Candidate, Chosen, RackRule, choose_ensemble, choose_with_absent, replace_members
@@ -309,7 +310,10 @@ class BookieWatcher:
                 self._stale.set()
                 raise
             lately, self.convicted = convicted - self.convicted, convicted
+            first = not self._known
             change = self._install(fresh, lately)
+            if not first:
+                _say(change, fresh)
         if change:
             self._tell(change)
 
@@ -341,6 +345,20 @@ class BookieWatcher:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _say(change: BookieChange, now: BookieSet) -> None:
+    for bookie_id in change.gone:
+        if bookie_id in now.readonly:
+            log.info("bookie %s is read-only: it takes no new entries", bookie_id)
+        else:
+            log.warning("bookie %s is lost: it is not registered any more", bookie_id)
+    for bookie_id in change.appeared:
+        log.info("bookie %s is there", bookie_id)
+    for bookie_id in change.reborn:
+        log.warning("bookie %s came back without the data that it had", bookie_id)
+    for bookie_id in change.convicted:
+        log.warning("bookie %s is convicted of lying: see `buckram cluster check`", bookie_id)
 
 
 def _rack(info: BookieInfo) -> str | None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from buckram.client.bookies import BookieChange, BookieWatcher
 from buckram.client.ensemble_debts import Filling
+from buckram.client.log import log
 from buckram.client.metadata_cell import MetadataCell
 from buckram.core.append import AppendWindow, Send
 from buckram.core.messages import GetBookieInfo
@@ -99,6 +100,7 @@ class EnsembleChange:
         self._watcher.report_failed(bookie)
         self._failed_at[bookie] = self._loop.time()
         self._last_error = str(error)
+        log.info("ledger %d: bookie %s failed: %s", window.ledger_id, bookie, error)
         self._send(())  # no more to this one
         if window.deferred_sync:
             # M3: entries acknowledged but not forced live on the bookie that would be dropped.
@@ -172,7 +174,10 @@ class EnsembleChange:
         if not window.quorum.writable(left):
             self._fail(self._too_few(left, trouble))
             return
-        self.changes += ensemble != window.ensemble
+        if ensemble != window.ensemble:
+            self.changes += 1
+            members = ", ".join(ensemble)
+            log.info("ledger %d: ensemble changed at entry %d to %s", window.ledger_id, first_entry, members)
         sends, moved = window.resume(ensemble)
         self._after_resume(trouble)
         self._send(sends)
@@ -233,9 +238,13 @@ class EnsembleChange:
         if window.absent:
             names = ", ".join(window.absent.values())
             why = trouble or f"no bookie can take the place of {names}"
+            if not self.degraded:
+                log.warning("ledger %d: degraded, %s (%s)", window.ledger_id, why, self._last_error)
             self.degraded = f"{why} ({self._last_error})"
             self._retry_later()
         else:
+            if self.degraded:
+                log.info("ledger %d: healed, entries get all their copies again", window.ledger_id)
             self.degraded = ""
             self._delay = _RETRY_MIN_S
 

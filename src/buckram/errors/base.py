@@ -359,3 +359,7 @@ class ChildFailed(BuckramError):
 
 class PortInUse(ZooKeeperFailed):
     """Another program listens on the port that this server was to have."""
+
+
+class ForeignDirectory(WrongCookie):
+    """The directory holds something else than this ZooKeeper server."""

@@ -7,8 +7,7 @@ them. Not here: clients (metadata/zookeeper), the command (cli/zookeeper.py).
 
 from __future__ import annotations
 
-from buckram.errors import PortInUse, ZooKeeperFailed
-from buckram.zookeeper_server.directory import ForeignDirectory
+from buckram.errors import ForeignDirectory, PortInUse, ZooKeeperFailed
 from buckram.zookeeper_server.ensemble import Ensemble, start_ensemble
 from buckram.zookeeper_server.server import ZooKeeperServer, start_zookeeper
 

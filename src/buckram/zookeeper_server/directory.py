@@ -14,7 +14,7 @@ import re
 import time
 from pathlib import Path
 
-from buckram.errors import ConfigError, CorruptStore, WrongCookie
+from buckram.errors import ConfigError, CorruptStore, ForeignDirectory
 
 FORMAT_VERSION = 1
 DESCRIPTION = "zookeeper.json"
@@ -22,10 +22,6 @@ LOCK = "lock"
 LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.02
 EXCEPTION = re.compile(r"(Caused by: )?[a-z]+(\.\w+)+(Exception|Error)\b")
-
-
-class ForeignDirectory(WrongCookie):
-    """The directory holds something else than this ZooKeeper server."""
 
 
 class ServerDirectory:
