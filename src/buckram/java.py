@@ -37,8 +37,11 @@ class Java:
     """A usable Java: the value for JAVA_HOME, its major version, and where it came from."""
 
     home: Path
+    """For JAVA_HOME."""
     version: int
+    """The major version, such as 17."""
     origin: str
+    """Where it was found."""
 
 
 def find_java(environment: dict[str, str] | None = None, *, wanted_by: str = "Spark") -> Java:

@@ -61,7 +61,9 @@ class Fragment:
     """A run of entries from `first_entry` on, stored by one ensemble (ordered bookie ids)."""
 
     first_entry: EntryId
+    """The first entry of this fragment; it ends where the next one begins."""
     ensemble: tuple[BookieId, ...]
+    """The bookies that store it, in order; entry n goes to Qw of them from position n % E on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +76,40 @@ class LedgerMetadata:
     """
 
     ensemble_size: int
+    """E: how many bookies store a fragment together."""
     write_quorum: int
+    """Qw: how many copies each entry gets."""
     ack_quorum: int
+    """Qa: how many copies an entry has when it is acknowledged."""
     fragments: tuple[Fragment, ...]
+    """Which bookies store which entries, in order; there is at least one."""
     state: LedgerState = LedgerState.OPEN
+    """OPEN, IN_RECOVERY or CLOSED."""
     last_entry: EntryId | None = None
+    """The last entry of a closed ledger, -1 if it is empty; None unless closed."""
     length: int | None = None
+    """Payload bytes of a closed ledger; None unless closed."""
     digest_type: DigestType | None = DigestType.CRC32C
+    """How entries are checked; None in old records that do not name it."""
     password: bytes | None = b""
+    """The password as the record holds it; None in old records that do not store it."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    """The application's own keys and values."""
     creation_time_ms: int | None = None
+    """Milliseconds since 1970 UTC; None where the record does not store it."""
     creator_token: int = 0
+    """A random number by which a client knows its own record again; 0 where there is none."""
     format_version: int = 3
+    """The serialisation (1, 2 or 3) that the ledger was created with and keeps."""
 
     @property
     def closed(self) -> bool:
+        """Whether the state is CLOSED."""
         return self.state is LedgerState.CLOSED
 
     @property
     def last_fragment(self) -> Fragment:
+        """The fragment that a writer appends to."""
         return self.fragments[-1]
 
 
@@ -111,10 +128,15 @@ class Entry(NamedTuple):
     """
 
     ledger_id: LedgerId
+    """The ledger that it is in."""
     entry_id: EntryId
+    """Its number in the ledger, from 0 on."""
     payload: bytes
+    """What was appended."""
     last_add_confirmed: EntryId
+    """The last confirmed entry (LAC) as its writer knew it when it sent this one."""
     length: int
+    """The ledger's payload bytes up to and with this entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +158,15 @@ class BookieInfo:
     """
 
     bookie_id: BookieId
+    """The name of the bookie in metadata."""
     address: BookieAddress | None
+    """Where it listens; None without an endpoint that clients can use."""
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What it says of itself: incarnation, rack, version ..."""
 
     @property
     def incarnation(self) -> str | None:
+        """Changes whenever its directory was created empty; None for bookies that do not tell one."""
         return self.properties.get("buckram.incarnation")
 
 

@@ -119,7 +119,9 @@ def test_parts_of_a_batch() -> None:
     assert len(whole.between(2000)) == 0
     assert len(whole.between(1010, 1010)) == 0
     assert part.between(1009).first_offset == 1009
+    before = whole.append_time
     assert whole.clamped(7, 9).append_time == 7
+    assert whole.append_time == before, "a batch that others hold, too, stays as it is"
 
 
 blobs = st.binary(max_size=20)

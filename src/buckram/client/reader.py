@@ -79,6 +79,7 @@ class Reader(NotBlocking):
             self._adapt(entries, metadata.length + entries * digest.overhead)
         self._closed = False
         self.ledger_id = ledger_id
+        """The ledger's id."""
 
     def __repr__(self) -> str:
         state = "closed" if self.metadata.closed else "open"

@@ -64,15 +64,23 @@ class RepairReport:
     """What a repair found and did. `healthy`: nothing is left to do."""
 
     ledger_id: LedgerId
+    """The ledger that was repaired."""
     fragments_checked: int
+    """How many fragments were looked at."""
     replicas_checked: int
+    """How many copies of entries were looked at."""
     entries_copied: int
+    """How many copies of entries were written."""
     bytes_copied: int
+    """Bytes of these, as they are stored."""
     replaced: tuple[Replacement, ...]
+    """Members that were gone, and who took their places."""
     problems: tuple[str, ...]
+    """What could not be repaired, in sentences; run the repair again later."""
 
     @property
     def healthy(self) -> bool:
+        """Whether nothing is left to do."""
         return not self.problems
 
 

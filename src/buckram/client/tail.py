@@ -98,6 +98,7 @@ class Tail:
         return await self._fetch()
 
     async def aclose(self) -> None:
+        """End the tail early."""
         self._ended = True
         self._fetched.clear()
         self._polls.stop()

@@ -23,6 +23,7 @@ class Writer(NotBlocking):
     def __init__(self, engine: LedgerAppender) -> None:
         self._engine = engine
         self.ledger_id = engine.ledger_id
+        """The ledger's id."""
         # The methods below say what there is; on a handle they are the engine's own, so that an append costs no more.
         self.append = engine.append  # type: ignore[method-assign]
         self.append_nowait = engine.append_nowait  # type: ignore[method-assign]

@@ -39,14 +39,23 @@ class Record(NamedTuple):
     """One record. Times in microseconds UTC. `value` None is the delete marker, different from an empty one."""
 
     offset: int
+    """Its number in the stream."""
     value: bytes | None
+    """What was appended; None is the delete marker."""
     key: bytes | None
+    """The key, None if it has none."""
     headers: HeaderList
+    """Pairs of a name and bytes, in order; names may repeat."""
     timestamp: int
+    """Event time, as the application gave it."""
     append_time: int
+    """When its writer sent it; never less than that of the record before."""
     txid: int | None
+    """The application's own number, None if it gave none."""
     producer: str | None = None
+    """Whose record it is, None without a producer."""
     sequence: int | None = None
+    """The producer's number of it, None without a producer."""
 
 
 class BinaryColumn(NamedTuple):
@@ -91,7 +100,7 @@ class HeaderColumn(NamedTuple):
 
 
 class Batch:
-    """Records first_offset .. next_offset - 1 of one entry; `len()` of them. Immutable."""
+    """Records first_offset .. next_offset - 1 of one entry; `len()` of them. No method changes it."""
 
     __slots__ = (
         "_headers", "_keys", "_producers", "_sequences", "_start", "_stop", "_timestamps", "_txids", "_values",
@@ -101,8 +110,13 @@ class Batch:
     def __init__(
         self, header: EntryHeader, body: Buffer, base: int, ledger_id: int, entry_id: int, payload_bytes: int
     ) -> None:
-        self.header, self.base, self.ledger_id, self.entry_id = header, base, ledger_id, entry_id
+        self.header, self.base = header, base
+        self.ledger_id = ledger_id
+        """The ledger that holds the entry, -1 if that is not known."""
+        self.entry_id = entry_id
+        """Its entry in the ledger, -1 if that is not known."""
         self.payload_bytes = payload_bytes
+        """Size of the entry as it is stored."""
         self.append_time = header.append_time
         """Microseconds UTC; the same for all records of an entry, never less than that of the entry before."""
         self._start, self._stop = 0, header.records
@@ -123,6 +137,7 @@ class Batch:
 
     @property
     def first_offset(self) -> int:
+        """The offset of the first record."""
         return self.base + self.header.first + self._start
 
     @property
@@ -134,12 +149,15 @@ class Batch:
         return self._stop - self._start
 
     def values(self) -> list[bytes | None]:
+        """The value of each record; None is the delete marker."""
         return self._values.rows(self._start, self._stop)
 
     def keys(self) -> list[bytes | None]:
+        """The key of each record, None where it has none."""
         return [None] * len(self) if self._keys is None else self._keys.rows(self._start, self._stop)
 
     def headers(self) -> list[HeaderList]:
+        """The headers of each record: pairs of a name and bytes."""
         return [()] * len(self) if self._headers is None else self._headers.rows(self._start, self._stop)
 
     def timestamps(self) -> list[int]:
@@ -149,6 +167,7 @@ class Batch:
         return self._timestamps[self._start : self._stop].tolist()
 
     def txids(self) -> list[int | None]:
+        """The txid of each record, None where it has none."""
         if self._txids is None:
             return [None] * len(self)
         return [None if txid == NO_TXID else txid for txid in self._txids[self._start : self._stop].tolist()]
@@ -162,6 +181,7 @@ class Batch:
         return [None if place < 0 else (names[place], sequence) for place, sequence in rows]
 
     def records(self) -> list[Record]:
+        """The records, one by one."""
         offsets = range(self.first_offset, self.next_offset)
         values, time = self.values(), self.append_time
         if self.header.columns & ~VALUE_NULLS == 0:
@@ -185,9 +205,13 @@ class Batch:
     # -- parts and columns --------------------------------------------------------------------------------
 
     def clamped(self, least: int, most: int) -> Batch:
-        """Its append time held within these bounds, where its segment's row says so. Changes this batch."""
-        self.append_time = min(max(self.append_time, least), most)
-        return self
+        """The same records with an append time within these bounds, where their segment's row says so."""
+        time = min(max(self.append_time, least), most)
+        if time == self.append_time:
+            return self
+        part = self._copy()
+        part.append_time = time
+        return part
 
     def between(self, first: int, stop: int | None = None) -> Batch:
         """The records with first <= offset < stop that are in this batch; a view of the same bytes."""
@@ -196,10 +220,14 @@ class Batch:
         end = self._stop if stop is None else max(start, min(self._stop, stop - at))
         if (start, end) == (self._start, self._stop):
             return self
+        part = self._copy()
+        part._start, part._stop = start, end
+        return part
+
+    def _copy(self) -> Batch:
         part = Batch.__new__(Batch)
         for name in Batch.__slots__:
             setattr(part, name, getattr(self, name))
-        part._start, part._stop = start, end
         return part
 
     @property
@@ -209,22 +237,27 @@ class Batch:
 
     @property
     def value_column(self) -> BinaryColumn:
+        """Values in Arrow's layout."""
         return self._values
 
     @property
     def key_column(self) -> BinaryColumn | None:
+        """Keys in Arrow's layout; None if no record has one."""
         return self._keys
 
     @property
     def header_column(self) -> HeaderColumn | None:
+        """Headers in Arrow's layout; None if no record has any."""
         return self._headers
 
     @property
     def timestamp_column(self) -> memoryview | None:
+        """Event times as int64 microseconds; None if all are the append time."""
         return self._timestamps
 
     @property
     def txid_column(self) -> memoryview | None:
+        """Txids as int64, the least int64 for none; None if no record has one."""
         return self._txids
 
     def __repr__(self) -> str:

@@ -42,17 +42,29 @@ class StreamInfo:
     """A stream at one moment. `end`: the offset after the last readable record. Times in microseconds UTC."""
 
     name: str
+    """NAMESPACE/STREAM."""
     uid: str
+    """What tells it from an earlier stream of this name."""
     created: int
+    """When it was created."""
     earliest: int
+    """The first offset that can be read."""
     end: int
+    """The offset after the last readable record."""
     ended: bool
+    """Whether it was marked as ended: no record follows."""
     writer: WriterInfo | None
+    """Who opened it for writing and has not closed it; None if nobody."""
     policy: Policy
+    """Its settings in force: those of its own, then the namespace's, then defaults."""
     overrides: Mapping[str, Any]
+    """The settings of its own."""
     properties: Mapping[str, str]
+    """The application's own names and values."""
     last_append: int
+    """Append time of the last record of its sealed segments."""
     transactions: Mapping[str, Transaction]
+    """The newest bulk step of each application."""
     segments: int
     """How many are listed, dead ones that wait for deletion included. Compaction of old ones may have left fewer."""
     writer_gone: bool = False
@@ -63,7 +75,9 @@ class Namespace:
     """A namespace of streams. Stream names may be given bare or as NAMESPACE/STREAM of this namespace."""
 
     def __init__(self, client: Client, name: str) -> None:
-        self._client, self.name = client, stream_name("x", name).namespace
+        self._client = client
+        self.name = stream_name("x", name).namespace
+        """Of the namespace."""
         self._streams = StreamStore(client.services.store)
         self._spaces = Namespaces(self._streams)
 
@@ -100,6 +114,7 @@ class Namespace:
         return await self._info(name, HeadAt(head, 0))
 
     async def exists(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
         try:
             check_usable(stream, (await self._streams.read(self._name(stream))).head)
         except NoSuchStream:

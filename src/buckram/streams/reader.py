@@ -71,6 +71,7 @@ class StreamReader(NotBlocking):
     ) -> None:  # fmt: skip
         _check(span)
         self.stream = str(name)
+        """NAMESPACE/STREAM."""
         self._client, self._streams, self._name, self._span = client, streams, name, span
         self._cursor = cursor
         self._on_open, self._on_closed = on_open, on_closed

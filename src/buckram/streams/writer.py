@@ -23,7 +23,14 @@ class StreamWriter(NotBlocking):
 
     def __init__(self, engine: StreamEngine) -> None:
         self._engine = engine
-        self.stream, self.name, self.epoch, self.policy = engine.stream, engine.name, engine.epoch, engine.policy
+        self.stream = engine.stream
+        """NAMESPACE/STREAM."""
+        self.name = engine.name
+        """What others are told of this writer."""
+        self.epoch = engine.epoch
+        """Each writer of the stream has a higher one than those before."""
+        self.policy = engine.policy
+        """The stream's settings, as they were when it was opened."""
         self.lost = engine.lost
         """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
         # The methods below say what there is; on a handle they are the engine's own, so that an append costs no more.

@@ -23,6 +23,7 @@ class BulkLedger:
     def __init__(self, thread: LoopThread, ledger: _BulkLedger) -> None:
         self._thread, self._ledger = thread, ledger
         self.ledger_id = ledger.ledger_id
+        """The ledger's id."""
 
     def append_many(
         self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
@@ -54,7 +55,12 @@ class Bulk:
 
     def __init__(self, thread: LoopThread, bulk: _Bulk) -> None:
         self._thread, self._bulk = thread, bulk
-        self.stream, self.application, self.version = bulk.stream, bulk.application, bulk.version
+        self.stream = bulk.stream
+        """NAMESPACE/STREAM."""
+        self.application = bulk.application
+        """Whose step it is."""
+        self.version = bulk.version
+        """The number of the step; each is published once."""
 
     def published(self) -> Transaction | None:
         """What this version was published as; None if it was not."""

@@ -22,20 +22,24 @@ class Reader(NotAsync):
         self._thread = thread
         self._reader = reader
         self.ledger_id = reader.ledger_id
+        """The ledger's id."""
 
     def __repr__(self) -> str:
         return repr(self._reader).replace("<", "<sync.", 1)
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as last seen."""
         return self._reader.metadata
 
     @property
     def last_confirmed(self) -> EntryId:
+        """The last entry known to be readable; -1 if none."""
         return self._reader.last_confirmed
 
     @property
     def length(self) -> int | None:
+        """Payload bytes of a closed ledger; None while it is open."""
         return self._reader.length
 
     def read_last_confirmed(self) -> EntryId:
@@ -128,4 +132,5 @@ class Tail:
         return list(self._fetched) or self._thread.run(self._tail.next_chunk, timeout_s)
 
     def close(self) -> None:
+        """End the tail early."""
         self._thread.run(self._tail.aclose)

@@ -30,7 +30,14 @@ class StreamWriter(NotAsync):
 
     def __init__(self, thread: LoopThread, writer: _StreamWriter, scope: TaskScope, config: ClientConfig) -> None:
         self._thread, self._writer, self._scope = thread, writer, scope
-        self.stream, self.name, self.epoch, self.policy = writer.stream, writer.name, writer.epoch, writer.policy
+        self.stream = writer.stream
+        """NAMESPACE/STREAM."""
+        self.name = writer.name
+        """What others are told of this writer."""
+        self.epoch = writer.epoch
+        """Each writer of the stream has a higher one than those before."""
+        self.policy = writer.policy
+        """The stream's settings, as they were when it was opened."""
         self.lost = threading.Event()
         """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
         self._handover: Handover[int] = Handover(
@@ -57,10 +64,12 @@ class StreamWriter(NotAsync):
 
     @property
     def pending_bytes(self) -> int:
+        """Bytes of values, keys and headers that are not acknowledged."""
         return self._writer.pending_bytes
 
     @property
     def max_record_bytes(self) -> int:
+        """Value, key and headers of one record; RecordTooLarge above."""
         return self._writer.max_record_bytes
 
     @property
@@ -80,6 +89,7 @@ class StreamWriter(NotAsync):
 
     @property
     def degraded_reason(self) -> str:
+        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
         return self._writer.degraded_reason
 
     @property
@@ -197,6 +207,7 @@ class StreamReader(NotAsync):
     def __init__(self, thread: LoopThread, reader: _StreamReader) -> None:
         self._thread, self._reader = thread, reader
         self.stream = reader.stream
+        """NAMESPACE/STREAM."""
         self._rest: Batch | None = None
         self._records: Iterator[Record] = iter(())
         self._position: int | None = None

@@ -57,6 +57,7 @@ class Namespace:
     def __init__(self, thread: LoopThread, namespace: _Namespace, config: ClientConfig) -> None:
         self._thread, self._namespace, self._config = thread, namespace, config
         self.name = namespace.name
+        """Of the namespace."""
 
     def __repr__(self) -> str:
         return repr(self._namespace).replace("<", "<sync.", 1)
@@ -68,6 +69,7 @@ class Namespace:
         return self._thread.run(lambda: self._namespace.create(stream, properties=properties, **policy))
 
     def exists(self, stream: str) -> bool:
+        """Whether there is a stream of this name."""
         return self._thread.run(lambda: self._namespace.exists(stream))
 
     def list(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> builtins.list[str]:

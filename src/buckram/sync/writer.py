@@ -24,6 +24,7 @@ class Writer(NotAsync):
         self._writer = writer
         self._scope = scope
         self.ledger_id = writer.ledger_id
+        """The ledger's id."""
         self._handover: Handover[EntryId] = Handover(
             thread, scope, config, f"ledger {writer.ledger_id}", writer.append_nowait, writer.append
         )
@@ -33,18 +34,22 @@ class Writer(NotAsync):
 
     @property
     def last_confirmed(self) -> EntryId:
+        """The last entry that every reader may see; -1 before the first."""
         return self._writer.last_confirmed
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last saw or wrote it."""
         return self._writer.metadata
 
     @property
     def degraded(self) -> bool:
+        """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
         return self._writer.degraded
 
     @property
     def degraded_reason(self) -> str:
+        """Why entries get fewer copies than they should; empty if they do not."""
         return self._writer.degraded_reason
 
     def append(self, payload: Buffer, *, entry_id: EntryId | None = None) -> EntryId:

@@ -158,6 +158,7 @@ class Cluster:
 
     def __init__(self, uri: str, nodes: list[_Node]) -> None:
         self.uri = uri
+        """What connect() takes."""
         self._nodes = nodes
         self._clients: list[Client] = []
 
@@ -213,6 +214,7 @@ class Cluster:
         return number
 
     async def close(self) -> None:
+        """Stop all bookies and clients."""
         for client in self._clients:
             await client.close()
         for node in self._nodes:

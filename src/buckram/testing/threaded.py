@@ -29,6 +29,7 @@ class ThreadedCluster:
 
     @property
     def uri(self) -> str:
+        """What connect() takes."""
         return self._running.uri
 
     @property
@@ -49,6 +50,7 @@ class ThreadedCluster:
         self._call(self._running.pause(number))
 
     def resume(self, number: int) -> None:
+        """After pause: what arrived meanwhile is handled, in order."""
         self._call(self._running.resume(number))
 
     def restart(self, number: int) -> None:
