@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,17 @@ INTERNAL = {
     "StoreError",  # answered over the wire as a code
     "BadLine", "LineTooLong", "OutputLost", "ProfileFailed",  # the command line's own
 }  # fmt: skip
+
+
+NOT_OF_A_CALL = {
+    "BuckramError", "LedgerError", "MetadataError", "StreamError",  # to catch a whole branch
+    "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "ProtocolError", "RequestTimeout",
+    "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
+    "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
+    "AlreadyRegistered", "CorruptStore", "WrongCookie", "NoSuchBookie",  # of bookies and the command line
+    "ChildFailed", "ForeignDirectory", "PortInUse", "ZooKeeperFailed",  # of processes that a program starts
+}  # fmt: skip
+"""Errors that no docstring of docs/api.md has to name."""
 
 
 def every_error() -> dict[str, type]:
@@ -51,6 +64,16 @@ def test_every_error_says_what_it_means(name: str) -> None:
     cls = getattr(errors, name)
     assert cls.__doc__
     assert cls.__doc__ != getattr(cls.__base__, "__doc__", None)
+
+
+def test_every_error_is_named_by_a_call_that_raises_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    titles = {name for name, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.BuckramError)}
+    sections = [part.partition("\n") for part in page.split("\n### ")[1:]]
+    said = "\n".join(text for title, _, text in sections if title.split()[0] not in titles)
+    exported = titles & set(buckram.__all__)
+    assert exported >= NOT_OF_A_CALL
+    assert {name for name in exported - NOT_OF_A_CALL if not re.search(rf"\b{name}\b", said)} == set()
 
 
 async def test_the_first_error_that_a_newcomer_meets_is_exported(tmp_path: object) -> None:

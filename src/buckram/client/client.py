@@ -66,7 +66,10 @@ def connect(
 
     A URI (sqlite:///abs/path, memory:, ...) or an open store, which stays the caller's. None: the cluster of
     BUCKRAM_METADATA or of `buckram up` in this directory. `config` and `net` None: defaults, and what BUCKRAM_CLIENT_*
-    and BUCKRAM_NET_* of the environment say. Errors: ConfigError, MetadataUnavailable, StoreWentBack.
+    and BUCKRAM_NET_* of the environment say.
+
+    Errors: ClusterNotInitialised (nothing was set up there), ConfigError, WrongLedgerManager, WrongCluster,
+    AccessRefused, MetadataUnavailable, StoreWentBack.
     """
 
     async def start() -> Client:
@@ -103,7 +106,9 @@ def _net_config() -> NetConfig:
 class Client(NotBlocking):
     """One connection to a cluster, shared by all its handles; use connect().
 
-    Belongs to one event loop and one process: ForkedClient in a child. `async with` or close().
+    Belongs to one event loop and one process. `async with` or close(). Errors of every call: InvalidArgument,
+    ForkedClient (in a child process), HandleClosed (after close()), MetadataUnavailable, StoreReplaced, WrongCluster,
+    MalformedRecord (the metadata store holds what does not parse). InvariantViolation is a bug: please report it.
     """
 
     def __init__(
@@ -161,7 +166,8 @@ class Client(NotBlocking):
         `ensemble`: E, "E/Qw/Qa" or (E, Qw, Qa); write_quorum and ack_quorum override. NotEnoughBookies. With `degraded`
         up to Qw - Qa known bookies that are away may be members, as long as every write set has Qa live ones: entries
         get fewer copies until they return, `writer.degraded` says so. False: never; nor with deferred sync. `digest`:
-        crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists for one that is taken.
+        crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists for one that is taken,
+        LedgerIdUsed for one of a ledger that was deleted; LedgerIdsExhausted where none is left to choose.
         `deferred_sync`: acknowledged before the sync, durable after `writer.force()`.
         """
         quorum = Quorum.parse(ensemble)
@@ -260,7 +266,8 @@ class Client(NotBlocking):
     ) -> None:
         """Delete a ledger, after recovering it if it is not closed. `force`: also if it cannot be recovered.
 
-        LedgerOfStream for one that was made for a stream: truncating or deleting the stream deletes it.
+        Errors: NoSuchLedger, Unauthorized, RecoveryFailed (not with `force`), LedgerOfStream for one of a
+        stream: truncating or deleting the stream deletes it.
         """
         kind = None if digest is None else digest_type(digest)
         await delete_ledger(
@@ -284,7 +291,10 @@ class Client(NotBlocking):
         digest: str | DigestType | None = None,
         progress: Progress | None = None,
     ) -> RepairReport:
-        """Copy missing or bad entries from good replicas, onto another bookie where one is gone; says what it did."""
+        """Copy missing or bad entries from good replicas, onto another bookie where one is gone; says what it did.
+
+        Errors: NoSuchLedger, Unauthorized, MetadataUnavailable. What could not be repaired is in the report.
+        """
         kind = None if digest is None else digest_type(digest)
         return await repair_ledger(
             self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress

@@ -114,7 +114,11 @@ class Reader(NotBlocking):
     # -- reading -----------------------------------------------------------------------------------------
 
     async def read(self, first: EntryId, last: EntryId) -> list[Entry]:
-        """The entries first..last, both inclusive; all of them or an error for the lowest that failed."""
+        """The entries first..last, both inclusive; all of them or an error for the lowest that failed.
+
+        Errors: NoSuchEntry (every replica says that it does not hold it, or it lies beyond the last confirmed one),
+        ReadFailed, DigestMismatch (bytes that fail their checks; both retryable).
+        """
         await self._check_range(first, last)
         return await self._gather(first, last, self._digest.open_prefix)
 

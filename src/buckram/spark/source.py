@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class BuckramDataSource(DataSource):
-    """Found by PySpark through the module pyspark_buckram, or registered with buckram.spark.register."""
+    """Found by PySpark through the module pyspark_buckram, or registered with buckram.spark.register.
+
+    A query fails with RecordsLost (what it wants is gone), NotReadable (bookies are down), ReplayDiffers,
+    CheckpointReset or UnknownQuery; docs/spark.md says what to do then.
+    """
 
     @classmethod
     def name(cls) -> str:

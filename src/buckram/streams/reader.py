@@ -60,8 +60,8 @@ class StreamReader(NotBlocking):
     """`async for record in reader`, or batches with `async for batch in reader.batches()`; one consumer at a time.
 
     Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; on_truncated="skip" goes on at
-    the earliest), CorruptEntry, ReadFailed (retryable), HandleClosed. After an error the next call goes on where it
-    was.
+    the earliest), CorruptEntry, MissingCodec, ReadFailed (retryable), HandleClosed. After an error the next call goes
+    on where it was.
     """
 
     def __init__(

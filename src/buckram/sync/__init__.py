@@ -45,7 +45,10 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 def connect(
     metadata: str | MetadataStore | None = None, *, config: ClientConfig | None = None, net: NetConfig | None = None
 ) -> Client:
-    """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here)."""
+    """A client of the cluster that `metadata` names (a URI; None: that of BUCKRAM_METADATA or of `buckram up` here).
+
+    Errors as those of buckram.connect, ClusterNotInitialised first of all.
+    """
     settings = config or _client.client_config()
     thread = LoopThread()
     try:
@@ -110,7 +113,7 @@ class Client(NotAsync):
     def recover(
         self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
     ) -> Reader:
-        """Fence the writer, close the ledger, and give a reader of it."""
+        """Fence the writer, close the ledger, and give a reader of it. RecoveryFailed: too few bookies, try later."""
 
         async def start() -> _Reader:
             return await self._client.recover(ledger_id, password=password, digest=digest)

@@ -79,7 +79,11 @@ class Bulk:
         return self._thread.run(create)
 
     def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
-        """Make the ledgers segments and record the transaction, in one step; the offsets they got."""
+        """Make the ledgers segments and record the transaction, in one step; the offsets they got.
+
+        Nothing was published after OpenSegment (a writer has an open segment, see `seal_live`), StaleTransaction,
+        CheckpointReset, UnknownQuery, InvalidSegment or StreamEnded.
+        """
         return self._thread.run(lambda: self._bulk.publish(ledgers, seal_live=seal_live))
 
     def abort(self, ledgers: Iterable[LedgerId]) -> None:
