@@ -193,12 +193,12 @@ def test_the_life_of_a_stream(ok: Run, run: Run) -> None:
 
     refused = run("ledger", "delete", shown["segment_list"][0]["ledger"], "--yes")
     assert (refused.code, "shop/orders" in refused.err) == (Exit.REFUSED, True)
-    assert ok("stream", "truncate", "shop/orders", "--before", 2, "--json").json["earliest"] == 2
+    assert ok("stream", "truncate", "shop/orders", "--before", 2, "--yes", "--json").json["earliest"] == 2
     gone = run("stream", "read", "shop/orders", "--start", 0)
     assert gone.code == Exit.NOT_FOUND
     assert "earliest is now 2" in gone.err
     assert ok("stream", "read", "shop/orders").out == "3\n"
-    beyond = run("stream", "truncate", "shop/orders", "--before", 9)
+    beyond = run("stream", "truncate", "shop/orders", "--before", 9, "--yes")
     assert beyond.code == Exit.NOT_FOUND
     assert "2" in beyond.err
     assert "3" in beyond.err
@@ -239,7 +239,7 @@ def test_namespaces(ok: Run, run: Run) -> None:
         (("stream", "create", "x", "--property", "nothing"), Exit.USAGE),
         (("stream", "truncate", "x", "--yes"), Exit.USAGE),
         (("stream", "truncate", "x", "--before", 1, "--keep-bytes", "1"), Exit.USAGE),
-        (("stream", "truncate", "missing", "--before", 1), Exit.NOT_FOUND),
+        (("stream", "truncate", "missing", "--before", 1, "--yes"), Exit.NOT_FOUND),
         (("stream", "read", "missing", "--start", "soon"), Exit.USAGE),
         (("stream", "read", "missing", "--since", "yesterday"), Exit.USAGE),
         (("stream", "write", "x", "--jsonl", "--key-separator", "="), Exit.USAGE),

@@ -111,7 +111,7 @@ async def test_an_operator_clears_it_with_a_command(tmp_path: Path, capfd: pytes
     assert "say --loss N" in said
     code, said = await command("--loss", "1")
     assert code == Exit.USAGE
-    assert "say --yes" in said
+    assert "add --yes" in said
     code, said = await command("--loss", "1", "--yes", "--json")
     assert (code, json.loads(said)) == (Exit.OK, {"directory": str(tmp_path), "cleared": True, "loss": 1})
     assert "nothing to do" in (await command())[1]

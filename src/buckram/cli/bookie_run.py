@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async, yes_option
-from buckram.cli.output import confirm, emit
+from buckram.cli.output import confirm_loss, emit
 from buckram.config import Sourced, load
 from buckram.errors import InvalidArgument
 from buckram.types import BookieInfo
@@ -177,9 +177,8 @@ def clear_limbo(directory: str, config_file: str | None, loss: int | None, yes: 
                 f"{directory}: loss {newest} was found after loss {loss}; start the bookie, repair every ledger that "
                 f"names it once more, then clear loss {newest}"
             )
-        if not yes and not sys.stdin.isatty():
-            raise InvalidArgument("say --yes if every ledger that names this bookie was repaired and nothing was left")
-        confirm("Was every ledger that names this bookie repaired, and nothing was left?", yes)
+        question = "Was every ledger that names this bookie repaired, and nothing was left?"
+        confirm_loss(question, yes, f"{directory}: loss {loss} is not cleared")
         run_async(clear(directory, config, loss, environment=os.environ))
     if as_json:
         emit({"directory": directory, "cleared": newest > 0, "loss": newest or None})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from buckram.cli.cluster_history import accept_restore, backup, collect, restore
 from buckram.cli.cluster_require import require
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import STATES, confirm, emit, table
+from buckram.cli.output import STATES, confirm_loss, emit, table
 from buckram.errors import ConfigError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -204,9 +203,7 @@ def pardon(bookie_id: str, uri: str | None, yes: bool, as_json: bool) -> None:
     Example:
       buckram cluster pardon bookie-3:3181 --yes
     """
-    if not yes and not sys.stdin.isatty():
-        raise InvalidArgument(f"cluster pardon lets bookie {bookie_id} store new entries: add --yes if that is right")
-    confirm(f"Let bookie {bookie_id} have new ensembles again?", yes)
+    confirm_loss(f"Let bookie {bookie_id} have new ensembles again?", yes, f"bookie {bookie_id} is not pardoned")
     there = run_async(_pardon(cluster_uri(uri), bookie_id))
     if as_json:
         emit({"bookie": bookie_id, "pardoned": there})
@@ -246,9 +243,7 @@ def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_js
     if instance_id is None and not force:
         raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster that is to go, or --force")
     _require_zookeeper(where)
-    if not yes and not sys.stdin.isatty():
-        raise InvalidArgument(f"cluster nuke removes every ledger of {where}: add --yes if that is what you want")
-    confirm(f"Remove the cluster at {where} with all its ledgers?", yes)
+    confirm_loss(f"Remove the cluster at {where} with all its ledgers?", yes, f"no ledger of {where} is removed")
     removed = run_async(_nuke(where, instance_id, force))
     if as_json:
         emit({"uri": where, "nodes_removed": removed})

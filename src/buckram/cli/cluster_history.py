@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from buckram.cli.options import DIGESTS, cluster_uri, connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, emit, table
+from buckram.cli.output import confirm_loss, emit, table
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,12 +25,6 @@ async def open_tree(uri: str) -> TreeStore:
     store = await open_store(uri)
     assert isinstance(store, TreeStore)
     return store
-
-
-def _sure(question: str, what: str, yes: bool) -> None:
-    if not yes and not sys.stdin.isatty():
-        raise InvalidArgument(f"{what}: add --yes if that is what you want")
-    confirm(question, yes)
 
 
 @click.command("backup")
@@ -87,9 +80,9 @@ def restore(file: Path, uri: str | None, yes: bool, as_json: bool) -> None:
     from buckram.metadata.backup import read_file
 
     where, made = cluster_uri(uri), read_file(file)
-    _sure(
-        f"Put {where} back to the {made.ledgers} ledgers of {file}?",
-        f"cluster restore gives up everything in {where} that is not in {file}", yes,
+    confirm_loss(
+        f"Put {where} back to the {made.ledgers} ledgers of {file}?", yes,
+        f"nothing is restored (it gives up everything in {where} that is not in {file})",
     )  # fmt: skip
     history, next_id = run_async(_restore(where, made))
     if as_json:
@@ -126,9 +119,9 @@ def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json
       buckram cluster accept-restore --yes
     """
     where = cluster_uri(uri)
-    _sure(
-        f"Go on with the metadata in {where} as it is now?",
-        f"cluster accept-restore gives up the metadata that {where} does not hold", yes,
+    confirm_loss(
+        f"Go on with the metadata in {where} as it is now?", yes,
+        f"nothing is accepted (it gives up the metadata that {where} does not hold)",
     )  # fmt: skip
     shown = run_async(_accept(where, without))
     if as_json:
@@ -306,9 +299,9 @@ def collect(uri: str | None, yes: bool, as_json: bool) -> None:
       buckram cluster collect --yes
     """
     where = cluster_uri(uri)
-    _sure(
-        f"Let the bookies of {where} delete every ledger that its metadata does not know?",
-        f"cluster collect lets bookies delete what the metadata in {where} does not know", yes,
+    confirm_loss(
+        f"Let the bookies of {where} delete every ledger that its metadata does not know?", yes,
+        f"bookies go on keeping what the metadata in {where} does not know",
     )  # fmt: skip
     history = run_async(_collect(where))
     if as_json:

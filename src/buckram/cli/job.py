@@ -207,7 +207,7 @@ def orphans_command(
     from buckram.cli.options import cluster_uri
 
     if delete:
-        output.confirm("Delete all orphans that are safe to delete?", yes)
+        output.confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
     with _session("buckram orphans", master, cores) as session, _told("ledgers", show=not as_json) as told:
         from buckram.jobs.orphans import orphans
 

@@ -24,7 +24,7 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )  # fmt: skip
-from buckram.cli.output import STATES, confirm, emit, ledger_json, print_ledger, progress, remark, table
+from buckram.cli.output import STATES, confirm, confirm_loss, emit, ledger_json, print_ledger, progress, remark, table
 from buckram.core.quorum import Quorum
 from buckram.errors import AccessRefused, InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
 from buckram.types import Entry, LedgerMetadata
@@ -249,7 +249,8 @@ async def _tail(uri: str | None, ledger_id: int, first: int, raw: bool, password
 
 
 def _recover_command(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
-    confirm(f"Recover ledger {ledger_id}? A writer that is still alive is fenced: it cannot go on.", yes)
+    question = f"Recover ledger {ledger_id}? A writer that is still alive is fenced: it cannot go on."
+    confirm(question, yes, f"ledger {ledger_id} is not recovered")
     _print(ledger_id, run_async(_recover(uri, ledger_id, password)), as_json)
 
 
@@ -311,7 +312,7 @@ def delete(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: b
     Example:
       buckram ledger delete 7 --yes
     """
-    confirm(f"Delete ledger {ledger_id} and all its entries?", yes)
+    confirm_loss(f"Delete ledger {ledger_id} and all its entries?", yes, f"ledger {ledger_id} is not deleted")
     run_async(_delete(uri, ledger_id, password))
     if as_json:
         emit({"ledger": ledger_id, "deleted": True})

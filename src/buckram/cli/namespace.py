@@ -10,7 +10,7 @@ import click
 
 from buckram.cli import values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, emit
+from buckram.cli.output import confirm_loss, emit
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PAGE = 1000
@@ -131,7 +131,7 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
     Example:
       buckram namespace delete shop --yes
     """
-    confirm(f"Delete namespace {name}?", yes)
+    confirm_loss(f"Delete namespace {name}?", yes, f"namespace {name} is not deleted")
 
     async def main() -> None:
         async with connected(uri) as client:

@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
+from buckram.cli.exits import Exit
 from buckram.core.metadata import BIRTH
+from buckram.errors import InvalidArgument
 from buckram.types import LedgerMetadata, LedgerState
 
 STATES = {LedgerState.OPEN: "open", LedgerState.IN_RECOVERY: "in_recovery", LedgerState.CLOSED: "closed"}
@@ -75,10 +77,26 @@ def print_ledger(ledger_id: int, metadata: LedgerMetadata) -> None:
         print(f"  {key} = {value}")
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask where a person sits at a terminal; click.Abort when the answer is no."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(question, abort=True, err=True)
+class Declined(click.ClickException):
+    """A person answered no. The message says what did not happen."""
+
+    exit_code = Exit.FAILED
+
+
+def confirm(question: str, yes: bool, refusal: str) -> None:
+    """Ask where a person sits at a terminal; for what loses nothing, so that scripts need no `--yes`.
+
+    Declined with `refusal`, which says what did not happen, when the answer is no.
+    """
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Declined(refusal)
+
+
+def confirm_loss(question: str, yes: bool, refusal: str) -> None:
+    """As `confirm`, for what cannot be undone: without a terminal and without `--yes` it is refused."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
+    confirm(question, yes, refusal)
 
 
 @contextlib.contextmanager

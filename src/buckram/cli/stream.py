@@ -12,7 +12,7 @@ import click
 from buckram.cli import values
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, emit, table
+from buckram.cli.output import confirm, confirm_loss, emit, table
 from buckram.cli.stream_care import cursor, cursor_json, janitor, orphans
 from buckram.cli.stream_read import read, tail
 from buckram.cli.stream_write import write
@@ -252,7 +252,10 @@ def truncate(
     if sum(choice is not None for choice in (before, before_time, keep_bytes)) + before_cursors != 1:
         raise InvalidArgument("give one of --before, --before-time, --keep-bytes and --before-cursors")
     kept = None if keep_bytes is None else values.size("--keep-bytes", keep_bytes)
-    confirm(f"Drop the oldest records of stream {full}? They cannot be read any more.", yes)
+    confirm_loss(
+        f"Drop the oldest records of stream {full}? They cannot be read any more.", yes,
+        f"stream {full} is not truncated",
+    )  # fmt: skip
 
     async def main() -> int:
         async with connected(uri) as client:
@@ -282,7 +285,7 @@ def delete(name: str, force: bool, yes: bool, uri: str | None, as_json: bool) ->
       buckram stream delete shop/orders --yes
     """
     full = stream_name(name)
-    confirm(f"Delete stream {full} and all its records?", yes)
+    confirm_loss(f"Delete stream {full} and all its records?", yes, f"stream {full} is not deleted")
 
     async def main() -> None:
         async with connected(uri) as client:
@@ -331,7 +334,8 @@ def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) ->
     Example:
       buckram stream end shop/orders --yes
     """
-    confirm(f"End stream {name}? It can never be written again.", yes)
+    full = stream_name(name)
+    confirm_loss(f"End stream {full}? It can never be written again.", yes, f"stream {full} is not ended")
     _closing(name, takeover, uri, as_json, end=True)
 
 
@@ -349,5 +353,6 @@ def seal(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) -
       buckram stream seal shop/orders
     """
     if takeover:
-        confirm(f"Take stream {name} over? Its writer is fenced: its next append fails.", yes)
+        question = f"Take stream {name} over? Its writer is fenced: its next append fails."
+        confirm(question, yes, f"stream {name} is not sealed")
     _closing(name, takeover, uri, as_json, end=False)

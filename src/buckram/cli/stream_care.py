@@ -12,7 +12,7 @@ import click
 
 from buckram.cli import values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, emit, remark, table
+from buckram.cli.output import confirm, confirm_loss, emit, remark, table
 from buckram.core.stream_names import stream_name
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def delete_cursor(name: str, cursor_name: str, yes: bool, uri: str | None, as_js
       buckram stream cursor delete shop/orders billing --yes
     """
     full = stream_name(name)
-    confirm(f"Delete cursor {cursor_name} of stream {full}?", yes)
+    question = f"Delete cursor {cursor_name} of stream {full}?"
+    confirm_loss(question, yes, f"cursor {cursor_name} of stream {full} is not deleted")
 
     async def main() -> None:
         async with connected(uri) as client:
@@ -200,7 +201,7 @@ def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
       buckram stream orphans --delete --yes
     """
     if delete:
-        confirm("Delete all orphans that are safe to delete?", yes)
+        confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
     found, deleted = run_async(_orphans(uri, delete))
     if as_json:
         emit({"orphans": [_orphan_json(one) for one in found], "deleted": deleted})

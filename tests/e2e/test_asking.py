@@ -1,0 +1,59 @@
+"""What cannot be undone is asked about, and refused where nobody can be asked."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import buckram, environment
+
+from buckram.cli.exits import Exit
+
+LOSSES = [
+    ("ledger", "delete", 7),
+    ("namespace", "delete", "shop"),
+    ("stream", "delete", "orders"),
+    ("stream", "end", "orders"),
+    ("stream", "truncate", "orders", "--before", 3),
+    ("stream", "cursor", "delete", "orders", "billing"),
+]
+HARMLESS = [("ledger", "recover", 7), ("ledger", "close", 7), ("stream", "seal", "orders", "--takeover")]
+
+
+@pytest.mark.parametrize("words", LOSSES)
+def test_loss_without_terminal_and_yes_is_refused(words: tuple[object, ...], tmp_path: Path) -> None:
+    """No cluster is there: what is refused says so before it looks for one."""
+    done = buckram(*words, cwd=tmp_path, uri=f"sqlite://{tmp_path}/metadata.db")
+    assert (done.code, done.out) == (Exit.USAGE, "")
+    assert "add --yes" in done.err
+    assert " not " in done.err
+
+
+@pytest.mark.parametrize("words", HARMLESS)
+def test_what_loses_nothing_needs_no_yes(words: tuple[object, ...], tmp_path: Path) -> None:
+    done = buckram(*words, cwd=tmp_path, uri=f"sqlite://{tmp_path}/metadata.db")
+    assert "--yes" not in done.err
+    assert "cluster" in done.err  # it went on and looked for one
+
+
+@pytest.mark.parametrize("words", [LOSSES[2], HARMLESS[0]])
+def test_no_is_an_answer_and_no_interrupt(words: tuple[object, ...], tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "buckram", *map(str, words)], stdin=theirs, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=environment(f"sqlite://{tmp_path}/metadata.db"), cwd=tmp_path,
+        )  # fmt: skip
+        os.write(ours, b"n\n")
+        _, said = process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == Exit.FAILED
+    last = said.decode().splitlines()[-1]
+    assert "stopped" not in last
+    assert "is not deleted" in last or "is not recovered" in last
