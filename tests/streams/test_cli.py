@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import Ended, environment
+from tests.e2e.conftest import Ended, environment, wait_until
 from tests.e2e.conftest import buckram as spawned
 
 from buckram.cli.app import run as in_process
@@ -223,6 +223,49 @@ def test_namespaces(ok: Run, run: Run) -> None:
     assert "retention_bytes = none\n" in ok("namespace", "show", "n1").out
     assert {"default", "n1"} <= set(ok("namespace", "list", "--json").json["namespaces"])
     assert ok("namespace", "list", "--prefix", "n").out == "n1\n"
+
+
+def test_create_refuses_what_cannot_be(ok: Run, run: Run) -> None:
+    large = run("stream", "create", "wide", "--set", "ensemble=9/9/9")
+    assert (large.code, "has 3" in large.err, "--force" in large.err) == (Exit.USAGE, True, True)
+    assert run("stream", "show", "wide").code == Exit.NOT_FOUND
+    ok("stream", "create", "wide", "--set", "ensemble=9/9/9", "--force")
+    blank = run("stream", "create", "two words")
+    assert (blank.code, "two-words" in blank.err) == (Exit.USAGE, True)
+    ok("stream", "create", "two words", "--force")
+
+
+def test_output_speaks_to_people(uri: str, ok: Run, run: Run) -> None:
+    ok("stream", "write", "said", stdin=b"a\nb\n")
+    shown = ok("stream", "show", "said").out
+    assert "1 segment," in shown
+    assert "roll_bytes=1GiB" in shown
+    assert "roll_s=1d" in shown
+    ledger = ok("stream", "show", "said", "--segments", "--json").json["segment_list"][0]["ledger"]
+    assert "buckram stream read default/said" in ok("ledger", "show", ledger).out
+    assert "buckram stream read default/said" in ok("ledger", "read", ledger).err
+    ok("stream", "cursor", "set", "said", "c", 2)
+    back = run("stream", "cursor", "set", "said", "c", 1)
+    assert (back.code, "another reader" in back.err) == (Exit.REFUSED, False)
+    assert "cursor delete default/said c" in back.err
+
+
+def test_an_open_stream_knows_its_last_append_and_its_ledger_says_seal(uri: str, ok: Run, run: Run) -> None:
+    dead = Child(uri, "stream", "write", "still", "--acks")
+    dead.give(b"a\nb\n")
+    while dead.line() != "1":
+        pass
+
+    def shown() -> dict[str, Any]:
+        return ok("stream", "show", "still", "--segments", "--json").json
+
+    # What a writer told nobody of is not readable yet, and its time is unknown.
+    wait_until(lambda: shown()["end"] == 2, "two records readable")
+    assert shown()["last_append_time_us"] is not None
+    dead.process.kill()
+    dead.end()
+    said = run("ledger", "repair", shown()["segment_list"][-1]["ledger"]).err
+    assert "`buckram stream seal default/still`" in said
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buckram.cli.bookie_forget import forget
 from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
@@ -50,6 +51,7 @@ def bookie() -> None:
 
 
 bookie.add_command(run)
+bookie.add_command(forget)
 bookie.add_command(config)
 bookie.add_command(clear_limbo)
 
@@ -113,6 +115,10 @@ def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
         emit(found)
         return
     memory = found.pop("memory")
+    if found["state"] == "down":
+        print(f"bookie {bookie_id} is down: the cluster knows its cookie, and it is not registered")
+        print("  start it again; if it is gone for good, `buckram cluster check` says what to do")
+        return
     for key, value in found.items():
         print(f"{key:>12}  {'' if value is None else value}")
     if memory:

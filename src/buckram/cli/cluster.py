@@ -11,7 +11,7 @@ from buckram.cli.cluster_history import accept_restore, backup, collect, restore
 from buckram.cli.cluster_require import require
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import STATES, confirm_loss, emit, table
+from buckram.cli.output import STATES, confirm_loss, counted, emit, table
 from buckram.errors import ConfigError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -123,10 +123,25 @@ async def _check(uri: str) -> Checkup:
     store = await _open(uri)
     try:
         found = await examine(store)
+        _examine_absent(found)
         await _examine_clocks(store, found)
         return found
     finally:
         await store.close()
+
+
+def _examine_absent(found: Checkup) -> None:
+    """Bookies that made a cookie once and are not registered now."""
+    from buckram.metadata.checkup import Problem
+
+    for name in found.cookies:
+        if name not in found.writable and name not in found.readonly:
+            named = "ledgers name it: " if name in found.away else ""
+            advice = (
+                f"{named}start it again; if it is gone for good, `buckram ledger repair` each ledger that names it, "
+                f"then `buckram bookie forget {name}`"
+            )
+            found.problems.append(Problem(f"bookie {name}", "is down: it has a cookie and is not registered", advice))
 
 
 async def _examine_clocks(store: TreeStore, found: Checkup) -> None:
@@ -171,20 +186,21 @@ def _names(bookies: list[str]) -> str:
 
 
 def _print(found: Checkup) -> None:
-    counted = ", ".join(f"{count} {STATES[state]}" for state, count in found.ledgers.items())
+    cookies, under = counted(len(found.cookies), "cookie"), counted(found.under_replicated, "ledger")
+    states = ", ".join(f"{count} {STATES[state]}" for state, count in found.ledgers.items())
     table(("what", "found"), [
         ("cluster", found.uri),
         ("instance id", found.instance_id or "none"),
         ("ledger manager", found.manager or "unknown"),
         ("epoch", found.epoch or "none yet"),
-        ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {len(found.cookies)} cookies"),
-        ("ledgers", f"{counted}, {found.unreadable} unreadable"),
-        ("under-replicated", f"{found.under_replicated} ledgers name bookies that are away{_names(found.away)}"),
+        ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {cookies}"),
+        ("ledgers", f"{states}, {found.unreadable} unreadable"),
+        ("under-replicated", f"{under} with bookies that are away{_names(found.away)}"),
     ])  # fmt: skip
     if not found.problems:
         click.echo("nothing is wrong")
         return
-    click.echo(f"{len(found.problems)} problems:")
+    click.echo(f"{counted(len(found.problems), 'problem')}:")
     for one in found.problems:
         click.echo(f"  {one.node}: {one.found}\n    {one.advice}")
 
@@ -248,7 +264,7 @@ def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_js
     if as_json:
         emit({"uri": where, "nodes_removed": removed})
     else:
-        click.echo(f"cluster at {where} removed: {removed} nodes")
+        click.echo(f"cluster at {where} removed: {counted(removed, 'node')}")
 
 
 def _require_zookeeper(uri: str) -> None:

@@ -27,7 +27,7 @@ _NOT_FOUND = (
     errors.NoSuchNamespace, errors.NoSuchCursor, errors.OffsetOutOfRange,
     errors.OffsetTruncated,
 )  # fmt: skip
-_USAGE = (errors.InvalidArgument, errors.ConfigError)
+_USAGE = (errors.InvalidArgument, errors.ConfigError, errors.ClusterNotInitialised)
 _REFUSED = (
     errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
     errors.CorruptStore, errors.KeyExists, errors.DuplicateEntry, errors.EntryTooLarge, errors.ValueTooLarge,
@@ -36,6 +36,14 @@ _REFUSED = (
     errors.CursorMoved, errors.TxidOutOfOrder, errors.ProducerForgotten,
     errors.OutOfOrderSequence, errors.UnknownQuery,
 )  # fmt: skip
+
+
+_OPTIONS = {
+    'on_truncated="skip"': "--skip-truncated",
+    "wait=True, --wait": "--wait",
+    "takeover=True, --takeover": "--takeover",
+}
+"""What errors say to programs, and what they say at the command line."""
 
 
 def exit_code_of(error: BaseException) -> Exit:
@@ -65,6 +73,8 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:  # without the number, which helps nobody
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(message.split()) or type(error).__name__
+    for python, option in _OPTIONS.items():
+        text = text.replace(python, option)
     code = exit_code_of(error)
     if code is Exit.INTERRUPTED:
         return "interrupted"

@@ -24,8 +24,20 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )  # fmt: skip
-from buckram.cli.output import STATES, confirm, confirm_loss, emit, ledger_json, print_ledger, progress, remark, table
+from buckram.cli.output import (
+    STATES,
+    confirm,
+    confirm_loss,
+    counted,
+    emit,
+    ledger_json,
+    print_ledger,
+    progress,
+    remark,
+    table,
+)
 from buckram.core.quorum import Quorum
+from buckram.core.stream_names import owner_of
 from buckram.errors import AccessRefused, InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
 from buckram.types import Entry, LedgerMetadata
 
@@ -199,6 +211,7 @@ async def _read(
     uri: str | None, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
 ) -> None:
     async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
+        await _hint_stream(client, ledger_id, frames=not as_json and not raw)
         end = await reader.read_last_confirmed() if last is None else last
         while first <= end:
             window = min(end, first + WINDOW_ENTRIES - 1)
@@ -207,6 +220,28 @@ async def _read(
             else:
                 _print_payloads(await reader.read_payloads(first, window), raw)
             first = window + 1
+
+
+async def _hint_stream(client: Client, ledger_id: int, *, frames: bool) -> None:
+    """Entries of a stream's ledger are frames of records, which nobody wants on a terminal."""
+    owner = owner_of((await client.metadata(ledger_id)).custom_metadata)
+    if owner is None:
+        return
+    hint = f"ledger {ledger_id} belongs to stream {owner[0]}: `buckram stream read {owner[0]}` prints its records"
+    if frames and sys.stdout.isatty():
+        raise InvalidArgument(f"{hint}; its entries are binary: --json or --raw prints them all the same")
+    remark(hint)
+
+
+async def _hint_open_stream(client: Client, ledger_id: int) -> None:
+    """Repair cannot tell where an open ledger ends; a stream's is sealed, not recovered."""
+    metadata = await client.metadata(ledger_id)
+    owner = owner_of(metadata.custom_metadata)
+    if owner is not None and not metadata.closed:
+        remark(
+            f"ledger {ledger_id} is the open segment of stream {owner[0]}: if its writer is dead, "
+            f"`buckram stream seal {owner[0]}`, then repair again"
+        )
 
 
 def _print_json(entries: Sequence[Entry]) -> None:
@@ -239,6 +274,7 @@ def tail(ledger_id: int, first: int, raw: bool, password: str, uri: str | None, 
 
 async def _tail(uri: str | None, ledger_id: int, first: int, raw: bool, password: str, as_json: bool) -> None:
     async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
+        await _hint_stream(client, ledger_id, frames=not as_json and not raw)
         async for entry in reader.tail(start=first):
             if as_json:
                 _print_json([entry])
@@ -353,12 +389,14 @@ async def _repair(uri: str | None, ledger_id: int, password: str, as_json: bool)
 
         async with connected(uri) as client:
             report = await client.repair(ledger_id, password=password, progress=show)
+            await _hint_open_stream(client, ledger_id)
     if as_json:
         shown = {**dataclasses.asdict(report), "healthy": report.healthy}
         emit({"ledger": shown.pop("ledger_id"), **shown})
     else:
-        print(f"checked {report.replicas_checked} replicas of entries in {report.fragments_checked} fragments")
-        print(f"copied {report.entries_copied} entries, {report.bytes_copied} bytes")
+        fragments = counted(report.fragments_checked, "fragment")
+        print(f"checked {counted(report.replicas_checked, 'replica')} of entries in {fragments}")
+        print(f"copied {counted(report.entries_copied, 'entry')}, {counted(report.bytes_copied, 'byte')}")
         for change in report.replaced:
             print(f"from entry {change.first_entry}: {change.new} instead of {change.old}")
         for problem in report.problems:

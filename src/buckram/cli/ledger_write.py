@@ -17,7 +17,7 @@ from buckram.cli.options import (
     quorum,
     run_async,
 )
-from buckram.cli.output import emit, progress, remark
+from buckram.cli.output import Degraded, emit, progress, remark
 from buckram.cli.stdin import Lines
 from buckram.errors import EntryTooLarge, LedgerError
 from buckram.net.tasks import TaskScope
@@ -83,6 +83,7 @@ class _Copy:
         self._writer, self._close, self._acks = writer, close, acks
         self._entries = 0
         self._printed = -1
+        self._degraded = Degraded()
         self._longest = 0
         self._too_long: LineTooLong | None = None
         self._failure: BaseException | None = None
@@ -154,6 +155,7 @@ class _Copy:
     async def _append(self, part: list[bytes]) -> None:
         try:
             await self._writer.append_many(part)
+            self._degraded.look(self._writer)
             self._report_acks()
         except Exception as error:
             # Kept for the feeding loop; flush and close raise the writer's own first failure as well.

@@ -153,4 +153,4 @@ def _show(name: str, overrides: Mapping[str, Any], as_json: bool, done: str) -> 
         return
     print(f"namespace {name}{' ' + done if done else ''}")
     for key, value in whole.items():
-        print(f"  {key} = {values.NONE if value is None else value}{'  (set here)' if key in overrides else ''}")
+        print(f"  {key} = {values.shown_setting(key, value)}{'  (set here)' if key in overrides else ''}")

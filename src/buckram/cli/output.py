@@ -6,12 +6,13 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from buckram.cli.exits import Exit
 from buckram.core.metadata import BIRTH
+from buckram.core.stream_names import owner_of
 from buckram.errors import InvalidArgument
 from buckram.types import LedgerMetadata, LedgerState
 
@@ -29,18 +30,42 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"no JSON form for {type(value).__name__}")
 
 
+def counted(number: int, noun: str) -> str:
+    """1 segment, 2 segments; 1 entry, 2 entries."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1] + 'ies' if noun.endswith('y') else noun + 's'}"
+
+
+class Degraded:
+    """Says on standard error when what a writer appends gets fewer copies than it should, once each time it begins."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def look(self, writer: Degradable) -> None:
+        if writer.degraded and not self._said:
+            remark(f"degraded: {writer.degraded_reason}")
+        self._said = writer.degraded
+
+
 def remark(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as they need; numbers to the right."""
+    """Columns as wide as they need; numbers to the right, also where some cells are empty."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[n]) for row in texts)]) for n, name in enumerate(header)]
-    right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(header))]
+    right = [_numbers([row[n] for row in rows]) for n in range(len(header))]
     for row in [list(header), *texts]:
         cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def _numbers(column: Sequence[object]) -> bool:
+    cells = [cell for cell in column if cell not in ("", None)]
+    return bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
 
 
 def ledger_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
@@ -69,12 +94,25 @@ def print_ledger(ledger_id: int, metadata: LedgerMetadata) -> None:
     quorum = f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"
     print(f"ledger {ledger_id}: {shown['state']}, ensemble {quorum}, digest {shown['digest']}")
     if metadata.closed:
+        size = counted(metadata.length or 0, "byte")
         empty = metadata.last_entry is None or metadata.last_entry < 0
-        print("  no entries" if empty else f"  entries 0..{metadata.last_entry}, {metadata.length} bytes")
+        print("  no entries" if empty else f"  entries 0..{metadata.last_entry}, {size}")
+    owner = owner_of(metadata.custom_metadata)
+    if owner is not None:
+        print(f"  belongs to stream {owner[0]}: `buckram stream read {owner[0]}` shows its records")
     for fragment in metadata.fragments:
         print(f"  from entry {fragment.first_entry}: {', '.join(fragment.ensemble)}")
     for key, value in shown["custom_metadata"].items():
         print(f"  {key} = {value}")
+
+
+class Degradable(Protocol):
+    """A writer, of a ledger or of a stream."""
+
+    @property
+    def degraded(self) -> bool: ...
+    @property
+    def degraded_reason(self) -> str: ...
 
 
 class Declined(click.ClickException):

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import values
+from buckram.cli.fitting import refuse_blanks, refuse_too_large
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, confirm_loss, emit, table
+from buckram.cli.output import confirm, confirm_loss, counted, emit, table
 from buckram.cli.stream_care import cursor, cursor_json, janitor, orphans
 from buckram.cli.stream_read import read, tail
 from buckram.cli.stream_write import write
 from buckram.core.stream_names import stream_name
-from buckram.errors import InvalidArgument
+from buckram.errors import BuckramError, InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
@@ -42,10 +43,11 @@ for command in (write, read, tail, cursor, janitor, orphans):
 @click.argument("name")
 @policy_option
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Free text; repeatable.")
+@click.option("--force", is_flag=True, help="Also with blanks in its name, or an ensemble of more bookies than exist.")
 @metadata_option
 @json_option
 def create(
-    name: str, settings: tuple[str, ...], properties: tuple[str, ...], uri: str | None, as_json: bool
+    name: str, settings: tuple[str, ...], properties: tuple[str, ...], force: bool, uri: str | None, as_json: bool
 ) -> None:
     """Create an empty stream. `stream write` does so by itself.
 
@@ -54,9 +56,13 @@ def create(
       buckram stream create shop/orders --set retention_s=30d --property owner=billing
     """
     full, chosen, words = stream_name(name), values.policy(settings), values.pairs("--property", properties)
+    if not force:
+        refuse_blanks(full)
 
     async def main() -> StreamInfo:
         async with connected(uri) as client:
+            if not force:
+                await refuse_too_large(client, chosen)
             return await client.namespace(full.namespace).create(full.stream, properties=words, **chosen)
 
     _show(run_async(main()), [], [], as_json)
@@ -119,7 +125,22 @@ async def _names(client: Client, namespace: str | None, prefix: str) -> list[str
 
 async def _info(client: Client, full: str) -> StreamInfo:
     name = stream_name(full)
-    return await client.namespace(name.namespace).info(name.stream)
+    ns = client.namespace(name.namespace)
+    return await _with_last_append(ns, await ns.info(name.stream))
+
+
+async def _with_last_append(ns: Namespace, info: StreamInfo) -> StreamInfo:
+    """The head knows the last append of sealed segments only; an open one is asked for its last record."""
+    if info.writer is None or info.end <= info.earliest:
+        return info
+    try:
+        async with ns.read(info.name, start=info.end - 1, stop=info.end) as reader:
+            batch = await reader.next_batch()
+    except BuckramError:
+        return info  # truncated meanwhile, or bookies are away: what the head says is still true
+    if batch is None:
+        return info
+    return dataclasses.replace(info, last_append=max(info.last_append, batch.append_time))
 
 
 @stream.command("show")
@@ -139,7 +160,7 @@ def show(name: str, with_segments: bool, uri: str | None, as_json: bool) -> None
     async def main() -> tuple[StreamInfo, list[CursorInfo], list[Segment]]:
         async with connected(uri) as client:
             ns = client.namespace(full.namespace)
-            info = await ns.info(full.stream)
+            info = await _with_last_append(ns, await ns.info(full.stream))
             rows = [row async for row in ns.segments(full.stream)] if with_segments else []
             return info, await _cursors(ns, full.stream), rows
 
@@ -186,7 +207,8 @@ def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_j
         emit(shown | ({"segment_list": [_segment_json(row) for row in rows]} if rows else {}))
         return
     state = "ended" if info.ended else f"writer {_writer(info)}" if info.writer else "no writer"
-    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {info.segments} segments, {state}")
+    segments = counted(info.segments, "segment")
+    print(f"stream {info.name}: offsets {info.earliest}..{info.end} (not included), {segments}, {state}")
     if info.last_append:
         print(f"  last append {values.iso(info.last_append)}")
     print(f"  policy {values.shown_policy(dataclasses.asdict(info.policy))}")
@@ -195,7 +217,8 @@ def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_j
     for found in cursors:
         print(f"  cursor {found.name} at {found.offset}, lag {found.lag}")
     for row in rows:
-        size = f"{row.summary.records} records, {row.summary.bytes} bytes" if row.summary else "open"
+        done = row.summary
+        size = f"{counted(done.records, 'record')}, {counted(done.bytes, 'byte')}" if done else "open"
         print(f"  segment {row.number}: ledger {row.ledger}, from offset {row.base}, {size}")
 
 

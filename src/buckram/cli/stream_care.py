@@ -12,7 +12,8 @@ import click
 
 from buckram.cli import values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, confirm_loss, emit, remark, table
+from buckram.cli.output import confirm, confirm_loss, counted, emit, remark, table
+from buckram.core.stream_errors import CursorMoved, StreamError
 from buckram.core.stream_names import stream_name
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ def cursor_json(one: CursorInfo) -> dict[str, Any]:
     return {"cursor": one.name, "offset": one.offset, "lag": one.lag, "changed_us": one.changed}
 
 
+class CursorBackwards(CursorMoved):
+    """What `cursor set` says: nobody else moved the cursor, it stands there."""
+
+    def __init__(self, stream: str, cursor: str, offset: int, wanted: int) -> None:
+        StreamError.__init__(
+            self, stream, f"cursor {cursor!r} is at {offset} and does not go back to {wanted}: to move it down, "
+            f"`buckram stream cursor delete {stream} {cursor}` first",
+        )  # fmt: skip
+        self.cursor, self.offset, self.wanted = cursor, offset, wanted
+
+
 @cursor.command("set")
 @click.argument("name")
 @click.argument("cursor_name", metavar="CURSOR")
@@ -79,7 +91,10 @@ def set_cursor(name: str, cursor_name: str, offset: int, uri: str | None, as_jso
 
     async def main() -> None:
         async with connected(uri) as client:
-            await client.namespace(full.namespace).move_cursor(full.stream, cursor_name, offset)
+            try:
+                await client.namespace(full.namespace).move_cursor(full.stream, cursor_name, offset)
+            except CursorMoved as error:
+                raise CursorBackwards(str(full), cursor_name, error.offset, offset) from None
 
     run_async(main())
     if as_json:
@@ -172,7 +187,7 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
 
 
 def _waiting(streams: int) -> None:
-    remark(f"{streams} streams may have lost their writer: looking at them again in a while (--wait)")
+    remark(f"{counted(streams, 'stream')} may have lost the writer: looking again in a while (--wait)")
 
 
 def _tell(report: JanitorReport, as_json: bool) -> None:
@@ -181,7 +196,7 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
         return
     done = [f"{value} {name.replace('_', ' ')}" for name, value in dataclasses.asdict(report).items()
             if isinstance(value, int) and value and name != "streams"]  # fmt: skip
-    print(f"{report.streams} streams: {', '.join(done) or 'nothing to do'}", flush=True)
+    print(f"{counted(report.streams, 'stream')}: {', '.join(done) or 'nothing to do'}", flush=True)
     for problem in report.problems:
         remark(f"put off: {problem}")
 

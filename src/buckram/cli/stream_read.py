@@ -7,6 +7,7 @@ import base64
 import json
 import signal
 import sys
+from binascii import b2a_base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ class Form:
 
     def show(self, records: Iterable[Record]) -> bytes:
         if self.as_json:
-            return b"".join(json.dumps(_json(record)).encode() + b"\n" for record in records)
+            return "".join([_json_line(record) for record in records]).encode()
         if self.raw:
             return b"".join(record.value or b"" for record in records)
         return b"".join(self._line(record) for record in records)
@@ -49,6 +50,19 @@ class Form:
         if self.keys is not None:
             parts += [record.key or b"", self.keys.encode()]
         return b"".join([*parts, record.value or b"", b"\n"])
+
+
+def _json_line(record: Record) -> str:
+    """The same bytes as json.dumps makes, many times faster for what most records are: a value, perhaps a key."""
+    offset, value, key, headers, timestamp, append_time, txid, producer, _ = record
+    if headers or txid is not None or producer is not None:
+        return json.dumps(_json(record)) + "\n"
+    key_text = "null" if key is None else f'"{b2a_base64(key, newline=False).decode()}"'
+    text = "null" if value is None else f'"{b2a_base64(value, newline=False).decode()}"'
+    return (
+        f'{{"offset": {offset}, "timestamp_us": {timestamp}, "append_time_us": {append_time}, '
+        f'"key_base64": {key_text}, "value_base64": {text}}}\n'
+    )
 
 
 def _json(record: Record) -> dict[str, Any]:

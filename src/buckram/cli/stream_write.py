@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import emit, progress, remark
+from buckram.cli.output import Degraded, emit, progress, remark
 from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
 from buckram.core.stream_names import StreamName, stream_name
@@ -101,6 +101,7 @@ class _Copy:
         self._name, self._choice = name, choice
         self._lines = self._taken = self._records = 0
         self._first: int | None = None
+        self._degraded = Degraded()
         self._last: int | None = None
         self._failure: BuckramError | None = None
         # What is wrong with a JSON record may come out as late as when it is appended: none may be behind it.
@@ -193,6 +194,7 @@ class _Copy:
     ) -> None:
         try:
             offsets = await writer.append_many(**arguments)
+            self._degraded.look(writer)
             self._acknowledged(offsets)
             advance(len(offsets))
         except BuckramError as error:

@@ -124,4 +124,29 @@ def _setting(key: str, text: str, default: object) -> Any:
 
 
 def shown_policy(settings: Mapping[str, Any]) -> str:
-    return "  ".join(f"{key}={NONE if value is None else value}" for key, value in settings.items())
+    return "  ".join(f"{key}={shown_setting(key, value)}" for key, value in settings.items())
+
+
+def shown_setting(key: str, value: object) -> str:
+    """A setting as one types it: 1GiB, 1d, yes, none."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)) and key.endswith("_s"):
+        return _largest(value, _DURATIONS, "s")
+    if isinstance(value, int) and key.endswith("_bytes"):
+        return _largest(value, _SIZES, "")
+    return str(value)
+
+
+_SIZES = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024}
+_DURATIONS = {"d": 86_400, "h": 3600, "m": 60}
+
+
+def _largest(value: float, units: Mapping[str, int], rest: str) -> str:
+    """In the largest unit that it is a whole number of."""
+    for unit, size in units.items():
+        if value and value % size == 0:
+            return f"{int(value // size)}{unit}"
+    return f"{int(value) if value == int(value) else repr(value)}{rest}"

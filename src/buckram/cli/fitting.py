@@ -1,0 +1,40 @@
+"""What `stream create` refuses unless told: names that shells take apart, ensembles that this cluster cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from buckram.core.quorum import Quorum
+from buckram.core.stream_names import StreamName
+from buckram.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+
+
+def refuse_blanks(name: StreamName) -> None:
+    """InvalidArgument for a name that has to be quoted wherever it is typed."""
+    if any(c.isspace() for c in str(name)):
+        raise InvalidArgument(
+            f"stream name {str(name)!r} has a blank in it: choose another, such as "
+            f"{'-'.join(str(name).split())!r}, or say --force"
+        )
+
+
+async def refuse_too_large(client: Client, policy: Mapping[str, Any]) -> None:
+    """InvalidArgument when the policy asks for more bookies than the cluster has ever known."""
+    if policy.get("ensemble") is None:
+        return
+    from buckram.client.create import fitting
+
+    wanted = Quorum.parse(policy["ensemble"])
+    store = client.services.store
+    current = await store.bookies()
+    known = len({*await store.known_bookies(), *current.writable, *current.readonly})
+    if wanted.ensemble_size > known:
+        fits = f"ensemble={fitting(known, wanted)} fits" if known else "start bookies"
+        raise InvalidArgument(
+            f"ensemble={wanted} needs {wanted.ensemble_size} bookies and this cluster has {known}: {fits}, or start "
+            "more bookies, or say --force"
+        )
