@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -23,6 +24,11 @@ KEY = master_key(b"")
 DIGEST = Digest(DigestType.CRC32C, b"")
 
 
+def _same_code() -> dict[str, str]:
+    """The child runs what is tested, also where that is not what is installed."""
+    return {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+
+
 class Process:
     """`buckram bookie run` with its ready line."""
 
@@ -32,7 +38,7 @@ class Process:
         command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory)]
         self.process = subprocess.Popen(
             [*command, "--json", *(options or ("--port", "0"))], stdout=subprocess.PIPE, stderr=self.log.open("ab"),
-            env={"PATH": "/usr/bin:/bin", "BUCKRAM_BOOKIE_ADMISSION": "any", **environment},
+            env={"PATH": "/usr/bin:/bin", **_same_code(), "BUCKRAM_BOOKIE_ADMISSION": "any", **environment},
         )
 
     def ready(self) -> dict[str, Any]:
@@ -118,6 +124,13 @@ def test_metrics_are_served(tmp_path: Path, processes: list[Process]) -> None:
         text = page.read().decode()
         assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert "buckram_bookie_added_entries_total 7.0" in text
+    assert "_created" not in text
+    assert 'buckram_bookie_state{state="writable"} 1.0' in text
+    assert 'buckram_bookie_state{state="readonly"} 0.0' in text
+    assert "buckram_build_info{" in text
+    for path, said in (("health", "writable"), ("ready", "writable"), ("version", '"version"')):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as page:
+            assert (page.status, said in page.read().decode()) == (200, True)
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=10)
     assert processes[-1].end() == 0

@@ -235,6 +235,25 @@ def test_create_refuses_what_cannot_be(ok: Run, run: Run) -> None:
     ok("stream", "create", "two words", "--force")
 
 
+def test_names_and_keys_are_completed(uri: str, ok: Run) -> None:
+    ok("namespace", "create", "compl")
+    ok("stream", "create", "compl/one")
+    ok("stream", "create", "complete")
+
+    def completed(*words: str) -> list[str]:
+        asked = {"_BUCKRAM_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        done = subprocess.run(
+            [sys.executable, "-m", "buckram"], env={**environment(uri), **asked}, capture_output=True, check=False
+        )
+        return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
+
+    assert completed("buckram", "stream", "read", "compl") == ["complete", "compl/"]
+    assert completed("buckram", "stream", "read", "compl/") == ["compl/one"]
+    assert completed("buckram", "namespace", "show", "comp") == ["compl"]
+    assert len(completed("buckram", "bookie", "show", "b")) >= 3
+    assert completed("buckram", "stream", "create", "x", "--set", "roll") == ["roll_bytes=", "roll_s="]
+
+
 def test_output_speaks_to_people(uri: str, ok: Run, run: Run) -> None:
     ok("stream", "write", "said", stdin=b"a\nb\n")
     shown = ok("stream", "show", "said").out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,16 @@ def test_it_says_once_what_it_puts_off_and_ends_when_told(
     with ThreadedCluster(bookies=1) as cluster, up_janitor.JanitorThread(cluster.uri, 1) as janitor:
         pass
     assert not janitor._thread.is_alive()
+
+
+def test_up_serves_metrics_and_health(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    up = Up(tmp_path / "data", "--bookies", 1, "--metrics", f"127.0.0.1:{port}")
+    try:
+        assert [one["http"] for one in up.ready["bookies"]] == [f"127.0.0.1:{port}"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as page:
+            assert page.read() == b"writable\n"
+    finally:
+        assert up.stop() == 0

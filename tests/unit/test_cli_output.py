@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from buckram.cli import values
+from buckram.cli.app import run
 from buckram.cli.exits import Exit, exit_code_of, line_of
-from buckram.cli.output import Degraded, counted, table
+from buckram.cli.output import Degraded, counted, table, transfer
 from buckram.cli.stream_read import Form, _json
+from buckram.cli.up import _pages
 from buckram.core.stream_batch import Record
 from buckram.core.stream_errors import OffsetTruncated, WriterExists
-from buckram.errors import ClusterNotInitialised, ConfigError
+from buckram.errors import ClusterNotInitialised, ConfigError, InvalidArgument
 
 
 def test_one_is_singular() -> None:
@@ -99,3 +105,50 @@ def test_json_lines_cost_a_fraction_of_the_json_module() -> None:
         return time.thread_time() - begun
 
     assert min(cost(True) for _ in range(5)) < 0.5 * min(cost(False) for _ in range(5))
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _shown(monkeypatch: pytest.MonkeyPatch, *, typing: bool, **options: int) -> str:
+    screen = _Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdin", _Terminal() if typing else io.StringIO())
+    with transfer("records", **options) as bar:
+        assert bar.shown is not typing
+        bar.advance(5, 500)
+    return screen.getvalue()
+
+
+def test_bar_knows_size_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = _shown(monkeypatch, typing=False, total=1000)
+    for part in ("0.5/1.0 kB", "5 records", "/s", ":--"):
+        assert part in shown
+    assert "5/10" in _shown(monkeypatch, typing=False, count=10)
+
+
+def test_no_bar_while_somebody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _shown(monkeypatch, typing=True, total=1000) == ""
+
+
+def test_size_of_input_is_what_is_left_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"12345\n789\n")
+    code = "import os; from buckram.cli.output import input_size; os.read(0, 6); print(input_size())"
+    with (tmp_path / "in").open("rb") as file:
+        assert subprocess.run([sys.executable, "-c", code], stdin=file, capture_output=True).stdout == b"4\n"
+    assert subprocess.run([sys.executable, "-c", code], input=b"123456", capture_output=True).stdout == b"None\n"
+
+
+def test_version_says_whether_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert "compiled: " in capsys.readouterr().out
+
+
+def test_metrics_of_up_need_a_port_for_each_bookie() -> None:
+    assert _pages("127.0.0.1:9100", 2) == {1: "127.0.0.1:9100", 2: "127.0.0.1:9101"}
+    with pytest.raises(InvalidArgument, match="needs a port from 1 to 65533"):
+        _pages("127.0.0.1:0", 2)

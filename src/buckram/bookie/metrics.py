@@ -1,10 +1,10 @@
-"""The metrics endpoint: one page of Prometheus text over the least HTTP that scrapers need. Nothing else is served."""
+"""The metrics endpoint: Prometheus text, health, readiness and version over the least HTTP that scrapers need."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
 
 from buckram.config import host_port
 from buckram.seams import Listener, Network
@@ -19,14 +19,25 @@ def parse_address(text: str, what: str) -> BookieAddress:
     return BookieAddress(*host_port(text, f"{what} = {text!r}"))
 
 
-async def serve_metrics(network: Network, address: BookieAddress, render: Callable[[], bytes]) -> Listener:
-    """Listen; OSError when the port is in use."""
-    return await network.listen(address.host, address.port, lambda: _Page(render))
+class Answer(NamedTuple):
+    """What a page says. `good` False: 503, for probes of health and readiness."""
+
+    content: bytes
+    good: bool = True
+    content_type: str = _CONTENT_TYPE
+
+
+Pages = Mapping[bytes, Callable[[], Answer]]
+
+
+async def serve_pages(network: Network, address: BookieAddress, pages: Pages) -> Listener:
+    """Listen; OSError when the port is in use. `pages`: what is served under which path."""
+    return await network.listen(address.host, address.port, lambda: _Page(pages))
 
 
 class _Page(asyncio.Protocol):
-    def __init__(self, render: Callable[[], bytes]) -> None:
-        self._render, self._request = render, b""
+    def __init__(self, pages: Pages) -> None:
+        self._pages, self._request = pages, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._deadline = asyncio.get_running_loop().call_later(PATIENCE_S, transport.close)
@@ -44,15 +55,18 @@ class _Page(asyncio.Protocol):
         method, _, rest = self._request.partition(b" ")
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
-            self._answer("405 Method Not Allowed", b"only GET is served\n", body=True)
-        elif path not in (b"/", b"/metrics"):
-            self._answer("404 Not Found", b"only /metrics is served\n", body=True)
+            self._answer("405 Method Not Allowed", Answer(b"only GET is served\n"), body=True)
+        elif path not in self._pages:
+            known = b", ".join(name for name in self._pages if name != b"/")
+            self._answer("404 Not Found", Answer(b"only these are served: " + known + b"\n"), body=True)
         else:
-            self._answer("200 OK", self._render(), body=method == b"GET")
+            answer = self._pages[path]()
+            self._answer("200 OK" if answer.good else "503 Service Unavailable", answer, body=method == b"GET")
 
-    def _answer(self, status: str, content: bytes, *, body: bool) -> None:
+    def _answer(self, status: str, answer: Answer, *, body: bool) -> None:
+        content = answer.content
         head = (
-            f"HTTP/1.1 {status}", f"Content-Type: {_CONTENT_TYPE}", f"Content-Length: {len(content)}",
+            f"HTTP/1.1 {status}", f"Content-Type: {answer.content_type}", f"Content-Length: {len(content)}",
             "Connection: close", "", "",
         )
         self._transport.write("\r\n".join(head).encode() + (content if body else b""))

@@ -15,10 +15,11 @@ from buckram.bookie import cookie, superblock
 from buckram.bookie.brake import Brake
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
-from buckram.bookie.metrics import parse_address, serve_metrics
+from buckram.bookie.metrics import parse_address, serve_pages
 from buckram.bookie.position import Claim
 from buckram.bookie.registration import PATIENCE_S, Registration
 from buckram.bookie.server import BookieServer, Service
+from buckram.bookie.status_pages import status_pages
 from buckram.bookie.store import Store
 from buckram.bookie.witness import Witness
 from buckram.config import BookieConfig, NetConfig, StoreConfig
@@ -78,6 +79,17 @@ class Bookie:
     @property
     def server(self) -> BookieServer:
         return self._server
+
+    @property
+    def state(self) -> str:
+        """starting, writable, readonly, unregistered (clients do not find it) or failed."""
+        if self.failed.done():
+            return "failed"
+        if self._registration is None or self.store is None:
+            return "starting"
+        if not self._registration.registered:
+            return "unregistered"
+        return "writable" if self.store.is_writable else "readonly"
 
     async def start(self) -> BookieInfo:
         """Bind, check the cookie, open the store, serve, register. On an error everything is undone and it is raised:
@@ -258,7 +270,7 @@ async def serve_bookie(
             bookie = Bookie(runtime, disk, metadata, bookie_config, store_config, net_config, shares=available)
             if isinstance(stats, PrometheusStats):
                 where = parse_address(bookie_config.metrics, "metrics")
-                page = await serve_metrics(runtime.network, where, partial(_render, bookie, stats))
+                page = await serve_pages(runtime.network, where, status_pages(bookie, stats))
             try:
                 on_ready(await _start_in(directory, bookie))
                 stopping = asyncio.ensure_future(stop.wait())
@@ -282,11 +294,6 @@ async def _start_in(directory: str, bookie: Bookie) -> BookieInfo:
         return await bookie.start()
     except (WrongCookie, CorruptStore) as error:
         raise type(error)(f"{directory}: {error}") from error
-
-
-def _render(bookie: Bookie, stats: PrometheusStats) -> bytes:
-    bookie.server.refresh_gauges()
-    return stats.render()
 
 
 def open_disk(directory: str, mode: str, layer: str = "") -> Disk:

@@ -45,7 +45,8 @@ class Nouns(click.Group):
 
 
 @click.command(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="buckram")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda *given: _version(*given),
+              help="Show the version and whether the compiled module is in use.")
 def app() -> None:
     """Buckram: replicated, durable logs.
 
@@ -58,6 +59,17 @@ def app() -> None:
     Exit codes: 0 it held; 1 it failed; 2 a wrong argument or setting; 3 no such ledger, stream, entry, offset or
     bookie; 4 it may succeed later; 5 refused (fenced, closed, wrong password, foreign directory); 130 interrupted.
     """
+
+
+def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    from importlib.metadata import version
+
+    from buckram.core.hot import COMPILED
+
+    click.echo(f"buckram, version {version('buckram')}, compiled: {'yes' if COMPILED else 'no'}")
+    context.exit()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buckram.cli import completion
 from buckram.cli.bookie_forget import forget
 from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.options import connected, json_option, metadata_option, run_async
@@ -97,7 +98,7 @@ def _describe(bookie_id: str, info: BookieInfo | None, state: str) -> dict[str, 
 
 
 @bookie.command("show")
-@click.argument("bookie_id")
+@click.argument("bookie_id", shell_complete=completion.bookies)
 @metadata_option
 @json_option
 def show(bookie_id: str, uri: str | None, as_json: bool) -> None:
@@ -160,7 +161,7 @@ async def _check_known(client: Client, bookie_id: str) -> None:
 
 
 @bookie.command("entries")
-@click.argument("bookie_id")
+@click.argument("bookie_id", shell_complete=completion.bookies)
 @click.option("--ledger", "ledger_id", type=ID, required=True)
 @metadata_option
 @json_option
@@ -190,7 +191,7 @@ async def _entries(uri: str | None, bookie_id: str, ledger_id: int) -> list[tupl
 
 
 @bookie.command("read")
-@click.argument("bookie_id")
+@click.argument("bookie_id", shell_complete=completion.bookies)
 @click.option("--ledger", "ledger_id", type=ID, required=True)
 @click.option("--entry", "entry_id", type=ID, required=True)
 @metadata_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from buckram.cli import completion
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit
@@ -29,7 +30,7 @@ class Kept(click.ClickException):
 
 
 @click.command("forget")
-@click.argument("bookie_id")
+@click.argument("bookie_id", shell_complete=completion.bookies)
 @metadata_option
 @json_option
 def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:

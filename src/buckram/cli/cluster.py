@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from buckram.cli import completion
 from buckram.cli.cluster_history import accept_restore, backup, collect, restore, salvage
 from buckram.cli.cluster_require import require
 from buckram.cli.exits import Exit
@@ -206,7 +207,7 @@ def _print(found: Checkup) -> None:
 
 
 @cluster.command("pardon")
-@click.argument("bookie_id")
+@click.argument("bookie_id", shell_complete=completion.bookies)
 @metadata_option
 @yes_option
 @json_option

@@ -1,17 +1,15 @@
-"""`buckram ledger`: create, show, list, read, tail, recover, close, delete, repair. Writing is in ledger_write.py."""
+"""`buckram ledger`: create, show, list, recover, close, delete, repair. Entries: ledger_write.py, ledger_read.py."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from buckram.cli.exits import Exit
+from buckram.cli.ledger_read import LEDGER, read, tail
 from buckram.cli.ledger_write import write
 from buckram.cli.options import (
     connected,
@@ -38,14 +36,12 @@ from buckram.cli.output import (
 )
 from buckram.core.quorum import Quorum
 from buckram.core.stream_names import owner_of
-from buckram.errors import AccessRefused, InvalidArgument, MalformedRecord, MetadataError, NoSuchLedger
-from buckram.types import Entry, LedgerMetadata
+from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchLedger
+from buckram.types import LedgerMetadata
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
 
-LEDGER = click.IntRange(min=0)
-WINDOW_ENTRIES = 10_000
 READ_AT_ONCE = 64
 
 
@@ -54,7 +50,8 @@ def ledger() -> None:
     """Create, write, read and manage ledgers."""
 
 
-ledger.add_command(write)
+for command in (write, read, tail):
+    ledger.add_command(command)
 
 
 @ledger.command("create")
@@ -185,105 +182,6 @@ def _row(ledger_id: int, answer: LedgerMetadata | MetadataError) -> tuple[object
     return ledger_id, STATES[answer.state], *end, shape, len(answer.fragments)
 
 
-@ledger.command("read")
-@click.argument("ledger_id", type=LEDGER)
-@click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
-@click.option("--last", type=LEDGER, help="Last entry, itself included; default is the last readable one.")
-@click.option("--raw", is_flag=True, help="Payloads one after another, no line ends between them.")
-@password_option
-@metadata_option
-@json_option
-def read(
-    ledger_id: int, first: int, last: int | None, raw: bool, password: str, uri: str | None, as_json: bool
-) -> None:
-    """Print entries, one payload a line. Never fences; an open ledger is read up to its last confirmed entry.
-
-    \b
-    Example:
-      buckram ledger read 7 --first 100 --last 199
-    """
-    if last is not None and last < first:
-        raise InvalidArgument(f"--first {first} --last {last}: the last entry must not come before the first")
-    run_async(_read(uri, ledger_id, first, last, raw, password, as_json))
-
-
-async def _read(
-    uri: str | None, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
-) -> None:
-    async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
-        await _hint_stream(client, ledger_id, frames=not as_json and not raw)
-        end = await reader.read_last_confirmed() if last is None else last
-        while first <= end:
-            window = min(end, first + WINDOW_ENTRIES - 1)
-            if as_json:
-                _print_json(await reader.read(first, window))
-            else:
-                _print_payloads(await reader.read_payloads(first, window), raw)
-            first = window + 1
-
-
-async def _hint_stream(client: Client, ledger_id: int, *, frames: bool) -> None:
-    """Entries of a stream's ledger are frames of records, which nobody wants on a terminal."""
-    owner = owner_of((await client.metadata(ledger_id)).custom_metadata)
-    if owner is None:
-        return
-    hint = f"ledger {ledger_id} belongs to stream {owner[0]}: `buckram stream read {owner[0]}` prints its records"
-    if frames and sys.stdout.isatty():
-        raise InvalidArgument(f"{hint}; its entries are binary: --json or --raw prints them all the same")
-    remark(hint)
-
-
-async def _hint_open_stream(client: Client, ledger_id: int) -> None:
-    """Repair cannot tell where an open ledger ends; a stream's is sealed, not recovered."""
-    metadata = await client.metadata(ledger_id)
-    owner = owner_of(metadata.custom_metadata)
-    if owner is not None and not metadata.closed:
-        remark(
-            f"ledger {ledger_id} is the open segment of stream {owner[0]}: if its writer is dead, "
-            f"`buckram stream seal {owner[0]}`, then repair again"
-        )
-
-
-def _print_json(entries: Sequence[Entry]) -> None:
-    for entry in entries:
-        emit({"entry": entry.entry_id, "payload_base64": base64.b64encode(entry.payload).decode()})
-
-
-def _print_payloads(payloads: Sequence[bytes], raw: bool) -> None:
-    end = b"" if raw else b"\n"
-    sys.stdout.buffer.write(b"".join(payload + end for payload in payloads))
-    sys.stdout.buffer.flush()
-
-
-@ledger.command("tail")
-@click.argument("ledger_id", type=LEDGER)
-@click.option("--first", type=LEDGER, default=0, show_default=True, help="First entry.")
-@click.option("--raw", is_flag=True, help="Payloads one after another, no line ends between them.")
-@password_option
-@metadata_option
-@json_option
-def tail(ledger_id: int, first: int, raw: bool, password: str, uri: str | None, as_json: bool) -> None:
-    """Print entries as they become readable, until the ledger is closed.
-
-    \b
-    Example:
-      buckram ledger tail 7
-    """
-    run_async(_tail(uri, ledger_id, first, raw, password, as_json))
-
-
-async def _tail(uri: str | None, ledger_id: int, first: int, raw: bool, password: str, as_json: bool) -> None:
-    async with connected(uri) as client, await client.open(ledger_id, password=password) as reader:
-        await _hint_stream(client, ledger_id, frames=not as_json and not raw)
-        async for entry in reader.tail(start=first):
-            if as_json:
-                _print_json([entry])
-            else:
-                _print_payloads([entry.payload], raw)
-
-
-
-
 def _recover_command(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: bool) -> None:
     question = f"Recover ledger {ledger_id}? A writer that is still alive is fenced: it cannot go on."
     confirm(question, yes, f"ledger {ledger_id} is not recovered")
@@ -359,6 +257,17 @@ def delete(ledger_id: int, password: str, yes: bool, uri: str | None, as_json: b
 async def _delete(uri: str | None, ledger_id: int, password: str) -> None:
     async with connected(uri) as client:
         await client.delete(ledger_id, password=password)
+
+
+async def _hint_open_stream(client: Client, ledger_id: int) -> None:
+    """Repair cannot tell where an open ledger ends; a stream's is sealed, not recovered."""
+    metadata = await client.metadata(ledger_id)
+    owner = owner_of(metadata.custom_metadata)
+    if owner is not None and not metadata.closed:
+        remark(
+            f"ledger {ledger_id} is the open segment of stream {owner[0]}: if its writer is dead, "
+            f"`buckram stream seal {owner[0]}`, then repair again"
+        )
 
 
 @ledger.command("repair")

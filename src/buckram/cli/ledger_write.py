@@ -17,7 +17,7 @@ from buckram.cli.options import (
     quorum,
     run_async,
 )
-from buckram.cli.output import Degraded, emit, progress, remark
+from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.stdin import Lines
 from buckram.errors import EntryTooLarge, LedgerError
 from buckram.net.tasks import TaskScope
@@ -105,8 +105,8 @@ class _Copy:
             loop.add_signal_handler(number, end_input)
         scope = TaskScope("ledger write")
         try:
-            with progress("entries", None, show=not self._acks) as advance:
-                await self._feed(lines, scope, advance)
+            with transfer("entries", total=input_size(), show=not self._acks) as bar:
+                await self._feed(lines, scope, bar)
                 await self._writer.flush()
             if self._failure is not None:
                 raise self._failure
@@ -124,8 +124,7 @@ class _Copy:
         if self._too_long is not None:
             raise self._too_long
 
-    async def _feed(self, lines: Lines, scope: TaskScope, advance: object) -> None:
-        assert callable(advance)
+    async def _feed(self, lines: Lines, scope: TaskScope, bar: Bar) -> None:
         async for whole in lines:
             batch = self._sound(whole)
             for begin in range(0, len(batch), BATCH_ENTRIES):
@@ -136,7 +135,8 @@ class _Copy:
                 # Tasks start in the order they are made, so entries keep the order of the lines.
                 scope.spawn(self._append(part), "append")
                 self._entries += len(part)
-                advance(len(part))
+                if bar.shown:
+                    bar.advance(len(part), sum(map(len, part)) + len(part))
             if self._too_long is not None:
                 self._close = True
                 break

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from buckram.cli import values
+from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import confirm_loss, emit
 
@@ -19,7 +19,7 @@ _PAGE = 1000
 def policy_option(command: F) -> F:
     """Settings of a namespace or a stream."""
     return click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", shell_complete=completion.policy_keys,
         help="Policy; repeatable. Keys: ensemble, digest, roll_bytes, roll_s, retention_s, retention_bytes, "
         "retention_cursors, retention_consumed, compression, max_producers, producer_s. Durations as 7d, sizes as "
         "10GiB; none takes a setting back.",
@@ -80,7 +80,7 @@ def list_namespaces(prefix: str, uri: str | None, as_json: bool) -> None:
 
 
 @namespace.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.namespaces)
 @metadata_option
 @json_option
 def show(name: str, uri: str | None, as_json: bool) -> None:
@@ -99,7 +99,7 @@ def show(name: str, uri: str | None, as_json: bool) -> None:
 
 
 @namespace.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.namespaces)
 @policy_option
 @metadata_option
 @json_option
@@ -120,7 +120,7 @@ def set_policy(name: str, settings: tuple[str, ...], uri: str | None, as_json: b
 
 
 @namespace.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.namespaces)
 @yes_option
 @metadata_option
 @json_option

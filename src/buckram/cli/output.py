@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import click
@@ -135,6 +138,77 @@ def confirm_loss(question: str, yes: bool, refusal: str) -> None:
     if not yes and not sys.stdin.isatty():
         raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
     confirm(question, yes, refusal)
+
+
+@dataclass(slots=True)
+class Bar:
+    """What a command that copies tells of its progress; nothing where nothing is shown."""
+
+    _show: Callable[[int, int], None] | None = None
+
+    def advance(self, count: int, size: int = 0) -> None:
+        """So many more entries or records, of so many bytes together."""
+        if self._show is not None:
+            self._show(count, size)
+
+    @property
+    def shown(self) -> bool:
+        return self._show is not None
+
+
+def input_size() -> int | None:
+    """Bytes of standard input that are still to be read, where it is a file."""
+    try:
+        found = os.fstat(0)
+        return found.st_size - os.lseek(0, 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else None
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def transfer(noun: str, *, total: int | None = None, count: int | None = None, show: bool = True,
+             reading: bool = False) -> Iterator[Bar]:
+    """A bar for what is copied: how many, bytes, rate and time left. `total`: bytes; `count`: entries or records.
+
+    `reading`: results go to standard output, so a terminal there shows no bar, and typing is no matter.
+    """
+    wanted = show and sys.stderr.isatty() and not (sys.stdout if reading else sys.stdin).isatty()
+    if not wanted:
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )  # fmt: skip
+
+    by_bytes = count is None
+    columns = [
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+        DownloadColumn() if by_bytes else MofNCompleteColumn(), TextColumn("{task.fields[rest]}"),
+        TransferSpeedColumn() if by_bytes else TextColumn(""), TimeRemainingColumn(),
+    ]  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(noun, total=total if by_bytes else count, rest="")
+        began, done, moved = bar.get_time(), 0, 0
+
+        def advance(more: int, size: int) -> None:
+            nonlocal done, moved
+            done, moved = done + more, moved + size
+            seconds = max(bar.get_time() - began, 1e-3)
+            if by_bytes:
+                rest = f"{done} {noun}, {done / seconds:.0f}/s"
+            else:
+                rest = f"{done / seconds:.0f}/s, {moved / 1e6:.1f} MB, {moved / 1e6 / seconds:.1f} MB/s"
+            bar.update(task, advance=size if by_bytes else more, rest=rest)
+
+        yield Bar(advance)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli import values
+from buckram.cli import completion, values
 from buckram.cli.fitting import refuse_blanks, refuse_too_large
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
@@ -40,7 +40,7 @@ for command in (write, read, tail, cursor, janitor, orphans):
 
 
 @stream.command("create")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @policy_option
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Free text; repeatable.")
 @click.option("--force", is_flag=True, help="Also with blanks in its name, or an ensemble of more bookies than exist.")
@@ -69,7 +69,7 @@ def create(
 
 
 @stream.command("list")
-@click.argument("namespace", required=False)
+@click.argument("namespace", required=False, shell_complete=completion.namespaces)
 @click.option("--prefix", default="", help="Only streams whose bare name begins so.")
 @click.option("--long", "with_state", is_flag=True, help="With offsets, segments and writer of each.")
 @metadata_option
@@ -144,7 +144,7 @@ async def _with_last_append(ns: Namespace, info: StreamInfo) -> StreamInfo:
 
 
 @stream.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--segments", "with_segments", is_flag=True, help="Also every segment.")
 @metadata_option
 @json_option
@@ -223,7 +223,7 @@ def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_j
 
 
 @stream.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @policy_option
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="Set a property; repeatable.")
 @click.option("--remove-property", "removed", multiple=True, metavar="KEY", help="Remove a property; repeatable.")
@@ -253,7 +253,7 @@ def set_stream(
 
 
 @stream.command("truncate")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--before", type=OFFSET, help="Drop the records below this offset.")
 @click.option("--before-time", metavar="TIME", help="Drop what was appended before: 7d (ago), 2026-11-21T08:00.")
 @click.option("--keep-bytes", metavar="SIZE", help="Drop the oldest segments that are not needed to keep so much.")
@@ -295,7 +295,7 @@ def truncate(
 
 
 @stream.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--force", is_flag=True, help="Also when its bookies are gone and a live writer cannot be fenced.")
 @yes_option
 @metadata_option
@@ -345,7 +345,7 @@ def _closing(name: str, takeover: bool, uri: str | None, as_json: bool, *, end: 
 
 
 @stream.command("end")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
 @yes_option
 @metadata_option
@@ -363,7 +363,7 @@ def end(name: str, takeover: bool, yes: bool, uri: str | None, as_json: bool) ->
 
 
 @stream.command("seal")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--takeover", is_flag=True, help="Fence the writer that is there.")
 @yes_option
 @metadata_option

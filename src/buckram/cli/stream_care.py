@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli import values
+from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import confirm, confirm_loss, counted, emit, remark, table
 from buckram.core.stream_errors import CursorMoved, StreamError
@@ -31,7 +31,7 @@ def cursor() -> None:
 
 
 @cursor.command("list")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @metadata_option
 @json_option
 def list_cursors(name: str, uri: str | None, as_json: bool) -> None:
@@ -75,7 +75,7 @@ class CursorBackwards(CursorMoved):
 
 
 @cursor.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.argument("cursor_name", metavar="CURSOR")
 @click.argument("offset", type=OFFSET)
 @metadata_option
@@ -104,7 +104,7 @@ def set_cursor(name: str, cursor_name: str, offset: int, uri: str | None, as_jso
 
 
 @cursor.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.argument("cursor_name", metavar="CURSOR")
 @yes_option
 @metadata_option

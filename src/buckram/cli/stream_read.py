@@ -9,13 +9,15 @@ import signal
 import sys
 from binascii import b2a_base64
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from buckram.cli import values
+from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.output import transfer
 from buckram.core.stream_names import StreamName, stream_name
 from buckram.errors import InvalidArgument
 
@@ -104,7 +106,7 @@ def form_options(command: Any) -> Any:
 
 
 @click.command("read")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--start", metavar="OFFSET", help='First offset, "earliest" or "latest"; default earliest.')
 @click.option("--stop", type=OFFSET, help="The offset to end before; default: what is readable now.")
 @click.option("--since", metavar="TIME", help="Appended at or after: 10m (ago), 2026-11-21T08:00, @SECONDS.")
@@ -153,7 +155,7 @@ def read(
 
 
 @click.command("tail")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("-n", "--count", type=click.IntRange(0), default=10, show_default=True, help="Begin with so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new records until Ctrl-C or the end of the stream.")
 @click.option("--since", metavar="TIME", help="Instead of -n: appended at or after: 10m (ago), 2026-11-21T08:00.")
@@ -205,7 +207,9 @@ async def _print(reader: StreamReader, form: Form, count: int | None, commit: bo
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with reader:
+    # How many will come is known only where a count was asked for.
+    async with reader, AsyncExitStack() as stack:
+        bar = stack.enter_context(transfer("records", count=count, reading=True))
         ended = asyncio.ensure_future(stopped.wait())
         printed: int | None = None
         due = loop.time() + COMMIT_S
@@ -224,7 +228,9 @@ async def _print(reader: StreamReader, form: Form, count: int | None, commit: bo
                 if batch is not None:
                     batch = batch if count is None else batch.between(batch.first_offset, batch.first_offset + count)
                     count = None if count is None else count - len(batch)
-                    _out(form.show(batch.records()) if _needs_records(form) else _values(batch.values()))
+                    data = form.show(batch.records()) if _needs_records(form) else _values(batch.values())
+                    _out(data)
+                    bar.advance(len(batch), len(data))
                     printed = batch.next_offset if commit else None
                 if printed is not None and loop.time() >= due:
                     await reader.commit(printed)

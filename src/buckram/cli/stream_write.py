@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from buckram.cli import completion
 from buckram.cli.options import connected, json_option, metadata_option, run_async
-from buckram.cli.output import Degraded, emit, progress, remark
+from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
 from buckram.core.stream_names import StreamName, stream_name
@@ -45,7 +45,7 @@ class Choice:
 
 
 @click.command("write")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.streams)
 @click.option("--takeover", is_flag=True, help="Fence the writer that is there and go on after it.")
 @click.option("--wait", is_flag=True, help="Wait until the writer that is there has gone.")
 @click.option("--create/--no-create", default=True, show_default=True, help="Make the stream if it is not there.")
@@ -118,8 +118,8 @@ class _Copy:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, source.stop)
                 scope.spawn(_when_lost(writer, source), "lost")
-                with progress("records", None, show=not choice.acks) as advance:
-                    await self._feed(writer, source, scope, advance)
+                with transfer("records", total=input_size(), show=not choice.acks) as bar:
+                    await self._feed(writer, source, scope, bar)
                 await self._finish(writer)
             finally:
                 await scope.close()
@@ -160,9 +160,7 @@ class _Copy:
         if failure is not None:
             raise failure
 
-    async def _feed(
-        self, writer: StreamWriter, source: Lines, scope: TaskScope, advance: Callable[[int], None]
-    ) -> None:
+    async def _feed(self, writer: StreamWriter, source: Lines, scope: TaskScope, bar: Bar) -> None:
         bad: BadLine | None = None
         async for batch in source:
             for begin in range(0, len(batch), BATCH_RECORDS):
@@ -172,7 +170,8 @@ class _Copy:
                 part = batch[begin : begin + BATCH_RECORDS]
                 rows, bad = self._choice.lines.parse(part, self._lines + 1, writer.max_record_bytes)
                 # Tasks start in the order they are made, so records keep the order of the lines.
-                scope.spawn(self._append(writer, self._arguments(rows), advance), "append")
+                size = sum(map(len, part)) + len(part) if bar.shown else 0
+                scope.spawn(self._append(writer, self._arguments(rows), bar, size), "append")
                 self._lines += len(part)
                 if bad is not None:
                     break
@@ -189,14 +188,12 @@ class _Copy:
         self._taken += len(rows.values)
         return arguments
 
-    async def _append(
-        self, writer: StreamWriter, arguments: dict[str, Any], advance: Callable[[int], None]
-    ) -> None:
+    async def _append(self, writer: StreamWriter, arguments: dict[str, Any], bar: Bar, size: int) -> None:
         try:
             offsets = await writer.append_many(**arguments)
             self._degraded.look(writer)
             self._acknowledged(offsets)
-            advance(len(offsets))
+            bar.advance(len(offsets), size)
         except BuckramError as error:
             self._failure = self._failure or error
         finally:

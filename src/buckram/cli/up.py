@@ -16,6 +16,7 @@ from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
 from buckram.cli.up_janitor import JanitorThread
+from buckram.config import host_port
 from buckram.errors import ChildFailed, ConfigError, InvalidArgument, ZooKeeperFailed
 from buckram.processes import BookieProcess, ReadyLine, stop_all
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
@@ -34,8 +35,12 @@ ZOOKEEPER_SECONDS = 120.0
 @click.option(
     "--janitor", default="10s", show_default=True, metavar="TIME", help="How often to look after streams, or `never`."
 )
+@click.option("--metrics", metavar="HOST:PORT", help="Metrics and health of the first bookie there, of each other one "
+              "on the next port.")
 @json_option
-def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, as_json: bool) -> None:
+def up(
+    bookies: int | None, directory: str, zookeeper: bool, janitor: str, metrics: str | None, as_json: bool
+) -> None:
     """Start a cluster here and keep it running until Ctrl-C.
 
     The bookies are child processes with their data under DIR. The same DIR again starts the same cluster again.
@@ -53,17 +58,18 @@ def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, as_js
     root.mkdir(parents=True, exist_ok=True)
     try:
         with only_one(root):
-            _run(ClusterDirectory.read(root), bookies, zookeeper, every, as_json, stop)
+            _run(ClusterDirectory.read(root), bookies, zookeeper, every, metrics, as_json, stop)
     except (ChildFailed, ZooKeeperFailed):
         if not stop.is_set():
             raise
 
 
 def _run(
-    place: ClusterDirectory, bookies: int | None, zookeeper: bool, janitor_s: float | None, as_json: bool,
-    stop: threading.Event,
+    place: ClusterDirectory, bookies: int | None, zookeeper: bool, janitor_s: float | None, metrics: str | None,
+    as_json: bool, stop: threading.Event,
 ) -> None:  # fmt: skip
     count = _count(place, bookies)
+    pages = _pages(metrics, count)
     _check_kind(place, zookeeper)
     with ExitStack() as cleanup:
         server = None
@@ -75,14 +81,15 @@ def _run(
         uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
         run_async(_prepare(uri, before, count))
         children = {
-            n: BookieProcess(uri, place.bookie(n), bookie_id=f"bookie-{n}", port=place.free_port(n))
+            n: BookieProcess(uri, place.bookie(n), bookie_id=f"bookie-{n}", port=place.free_port(n),
+                             options=("--metrics", pages[n]) if n in pages else ())
             for n in range(1, count + 1)
         }
         cleanup.callback(stop_all, list(children.values()))
         _start(children, place, stop)
         if janitor_s is not None:
             cleanup.enter_context(JanitorThread(uri, janitor_s))
-        _report(children, uri, server, as_json)
+        _report(children, uri, server, pages, as_json)
         _watch(children, server, stop)
 
 
@@ -94,6 +101,16 @@ def _count(place: ClusterDirectory, asked: int | None) -> int:
             f"--bookies {asked}: {place.root} has {place.bookies} bookies with data; leave the option out"
         )
     return asked or place.bookies or 3
+
+
+def _pages(metrics: str | None, count: int) -> dict[int, str]:
+    """Where each bookie serves its metrics: HOST:PORT, and the ports after it."""
+    if metrics is None:
+        return {}
+    host, port = host_port(metrics, f"--metrics {metrics!r}")
+    if not 0 < port <= 65_535 - count:
+        raise InvalidArgument(f"--metrics {metrics!r}: needs a port from 1 to {65_535 - count}, one for each bookie")
+    return {n: f"{host}:{port + n - 1}" for n in range(1, count + 1)}
 
 
 def _check_kind(place: ClusterDirectory, zookeeper: bool) -> None:
@@ -172,20 +189,27 @@ def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: th
         remark(problem)
 
 
-def _report(children: dict[int, BookieProcess], uri: str, server: ZooKeeperServer | None, as_json: bool) -> None:
-    lines: list[ReadyLine] = [child.ready for child in children.values() if child.ready is not None]
+def _report(
+    children: dict[int, BookieProcess], uri: str, server: ZooKeeperServer | None,
+    pages: dict[int, str], as_json: bool,
+) -> None:  # fmt: skip
+    lines: list[tuple[ReadyLine, str | None]] = [
+        (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
+    ]
     if as_json:
         missing = [f"bookie-{n}" for n, child in children.items() if child.ready is None]
         address = server.address if server is not None else None
         emit({
-            "uri": uri, "bookies": [line.as_json() for line in lines], "zookeeper": address, "not_started": missing,
+            "uri": uri, "bookies": [{**line.as_json(), "http": page} for line, page in lines], "zookeeper": address,
+            "not_started": missing,
         })  # fmt: skip
         return
     click.echo(f"cluster {uri}")
     if server is not None:
         click.echo(f"  ZooKeeper at {server.address}, process {server.pid}")
-    for line in lines:
-        click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}")
+    for line, page in lines:
+        told = f", metrics at http://{page}/metrics" if page else ""
+        click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")
     click.echo("ready; Ctrl-C stops it")
 
 

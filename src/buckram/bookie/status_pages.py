@@ -1,0 +1,56 @@
+"""What a bookie's HTTP port says: /metrics, /health, /ready and /version."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from buckram.bookie.metrics import Answer, Pages
+from buckram.core.hot import COMPILED
+from buckram.net.stats import PrometheusStats
+
+if TYPE_CHECKING:
+    from buckram.bookie.process import Bookie
+
+STATES = ("starting", "writable", "readonly", "unregistered", "failed")
+_PLAIN, _JSON = "text/plain; charset=utf-8", "application/json"
+
+
+def status_pages(bookie: Bookie, stats: PrometheusStats) -> Pages:
+    """The pages by path. Health: the process serves and its store works. Ready: clients find it and it is trusted."""
+    facts = _facts()
+    stats.gauge("buckram_build_info", "Always 1; the labels say what runs.", **facts).set(1)
+    gauges = {
+        state: stats.gauge("buckram_bookie_state", "1 for the state that the bookie is in.", state=state)
+        for state in STATES
+    }
+
+    def metrics() -> Answer:
+        bookie.server.refresh_gauges()
+        now = bookie.state
+        for state, gauge in gauges.items():
+            gauge.set(state == now)
+        return Answer(stats.render())
+
+    def health() -> Answer:
+        return Answer(f"{bookie.state}\n".encode(), bookie.state != "failed", _PLAIN)
+
+    def ready() -> Answer:
+        return Answer(f"{bookie.state}\n".encode(), bookie.state in ("writable", "readonly"), _PLAIN)
+
+    def told_version() -> Answer:
+        return Answer(json.dumps(facts).encode() + b"\n", content_type=_JSON)
+
+    return {
+        b"/": metrics, b"/metrics": metrics, b"/health": health, b"/ready": ready, b"/version": told_version,
+    }  # fmt: skip
+
+
+def _facts() -> dict[str, str]:
+    try:
+        ours = version("buckram")
+    except PackageNotFoundError:
+        ours = "unknown"
+    return {"version": ours, "python": platform.python_version(), "compiled": "yes" if COMPILED else "no"}
