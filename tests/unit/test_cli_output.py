@@ -18,8 +18,7 @@ from buckram.cli.output import Degraded, counted, table, transfer
 from buckram.cli.stream_read import Form, _json
 from buckram.cli.up import _pages
 from buckram.core.stream_batch import Record
-from buckram.core.stream_errors import OffsetTruncated, WriterExists
-from buckram.errors import ClusterNotInitialised, ConfigError, InvalidArgument
+from buckram.errors import ClusterNotInitialised, ConfigError, InvalidArgument, OffsetTruncated, WriterExists
 
 
 def test_one_is_singular() -> None:

@@ -13,8 +13,8 @@ import click
 from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import confirm, confirm_loss, counted, emit, remark, table
-from buckram.core.stream_errors import CursorMoved, StreamError
 from buckram.core.stream_names import stream_name
+from buckram.errors import CursorMoved, StreamError
 
 if TYPE_CHECKING:
     from buckram.streams.cursors import CursorInfo
