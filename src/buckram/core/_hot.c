@@ -4,6 +4,10 @@
  * own instruction. It takes three cycles to answer but can be asked in each, so three entries are checked side by side.
  */
 #define PY_SSIZE_T_CLEAN
+/* The stable interface of Python 3.11: what is built once serves every later Python. */
+#ifndef Py_GIL_DISABLED
+#define Py_LIMITED_API 0x030B0000
+#endif
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
@@ -119,6 +123,7 @@ static Py_ssize_t verify(const uint8_t *entries, Py_ssize_t stride, Py_ssize_t c
 
 static PyObject *verified(PyObject *self, PyObject *args)
 {
+    (void)self;
     Py_buffer packet;
     Py_ssize_t at, stride, count, size;
     long long ledger, first;
@@ -144,9 +149,12 @@ static PyObject *verified(PyObject *self, PyObject *args)
 static int64_t lay_frames(uint8_t *at, PyObject *payloads, uint32_t header, const char *key, int64_t ledger,
                           int64_t first, int64_t lac, int64_t length)
 {
-    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(payloads); n++) {
-        PyObject *payload = PyTuple_GET_ITEM(payloads, n);
-        Py_ssize_t size = PyBytes_GET_SIZE(payload);
+    Py_ssize_t count = PyTuple_Size(payloads);
+    for (Py_ssize_t n = 0; n < count; n++) {
+        char *payload;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(payloads, n), &payload, &size))
+            return -1;
         if (size > INT64_MAX - length || size > UINT32_MAX - (FRAME - 4)) {
             PyErr_SetString(PyExc_OverflowError, "a payload or the ledger's length is out of range");
             return -1;
@@ -159,7 +167,7 @@ static int64_t lay_frames(uint8_t *at, PyObject *payloads, uint32_t header, cons
         put_big_endian(at + ENTRY + 8, (uint64_t)(first + n), 8);
         put_big_endian(at + ENTRY + 16, (uint64_t)lac, 8);
         put_big_endian(at + ENTRY + 24, (uint64_t)length, 8);
-        memcpy(at + FRAME, PyBytes_AS_STRING(payload), (size_t)size);
+        memcpy(at + FRAME, payload, (size_t)size);
         at += FRAME + size;
     }
     return length;
@@ -167,11 +175,11 @@ static int64_t lay_frames(uint8_t *at, PyObject *payloads, uint32_t header, cons
 
 static void lay_digests(uint8_t *at, PyObject *payloads)
 {
-    Py_ssize_t count = PyTuple_GET_SIZE(payloads);
+    Py_ssize_t count = PyTuple_Size(payloads);
     for (Py_ssize_t n = 0; n < count;) {
-        Py_ssize_t size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(payloads, n));
+        Py_ssize_t size = PyBytes_Size(PyTuple_GetItem(payloads, n));
         int lanes = 1;
-        while (lanes < LANES && n + lanes < count && PyBytes_GET_SIZE(PyTuple_GET_ITEM(payloads, n + lanes)) == size)
+        while (lanes < LANES && n + lanes < count && PyBytes_Size(PyTuple_GetItem(payloads, n + lanes)) == size)
             lanes++;
         uint32_t found[LANES];
         digests(at + ENTRY, FRAME + size, size, lanes, found);
@@ -184,24 +192,26 @@ static void lay_digests(uint8_t *at, PyObject *payloads)
 /* The bytes of all frames, -1 with an exception. */
 static Py_ssize_t framed_size(PyObject *payloads)
 {
-    Py_ssize_t total = 0;
-    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(payloads); n++) {
-        PyObject *payload = PyTuple_GET_ITEM(payloads, n);
+    Py_ssize_t count = PyTuple_Size(payloads), total = 0;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        PyObject *payload = PyTuple_GetItem(payloads, n);
         if (!PyBytes_Check(payload)) {
-            PyErr_Format(PyExc_TypeError, "a payload is %s, not bytes", Py_TYPE(payload)->tp_name);
+            PyErr_Format(PyExc_TypeError, "a payload is %R, not bytes", (PyObject *)Py_TYPE(payload));
             return -1;
         }
-        if (PyBytes_GET_SIZE(payload) > PY_SSIZE_T_MAX / 2 - FRAME - total) {
+        Py_ssize_t size = PyBytes_Size(payload);
+        if (size > PY_SSIZE_T_MAX / 2 - FRAME - total) {
             PyErr_NoMemory();
             return -1;
         }
-        total += FRAME + PyBytes_GET_SIZE(payload);
+        total += FRAME + size;
     }
     return total;
 }
 
 static PyObject *sealed(PyObject *self, PyObject *args)
 {
+    (void)self;
     const char *key;
     Py_ssize_t key_size;
     long long header, ledger, first, lac, length;
@@ -214,13 +224,13 @@ static PyObject *sealed(PyObject *self, PyObject *args)
     PyObject *data = NULL, *payloads = PyList_AsTuple(list); /* nobody changes that meanwhile */
     if (payloads == NULL)
         return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(payloads), total = framed_size(payloads);
+    Py_ssize_t count = PyTuple_Size(payloads), total = framed_size(payloads);
     int fits = length >= 0 && header >= 0 && header <= UINT32_MAX && (count == 0 || first <= INT64_MAX - (count - 1));
     if (total >= 0 && !fits)
         PyErr_Format(PyExc_OverflowError, "header %lld, entry ids from %lld on, length %lld: out of range", header,
                      first, length);
     else if (total >= 0 && (data = PyBytes_FromStringAndSize(NULL, total)) != NULL) {
-        uint8_t *at = (uint8_t *)PyBytes_AS_STRING(data);
+        uint8_t *at = (uint8_t *)PyBytes_AsString(data);
         length = lay_frames(at, payloads, (uint32_t)header, key, ledger, first, lac, length);
         if (length < 0)
             Py_CLEAR(data);
@@ -286,6 +296,7 @@ static Py_ssize_t scan(const uint8_t *chunk, Py_ssize_t size, Py_ssize_t offset,
 
 static PyObject *scanned(PyObject *self, PyObject *args)
 {
+    (void)self;
     Py_buffer chunk;
     Py_ssize_t offset, max_packet, max_run;
     if (!PyArg_ParseTuple(args, "y*nnn", &chunk, &offset, &max_packet, &max_run))

@@ -1,0 +1,75 @@
+"""What users install: a wheel with what they need, without what they do not, that works outside a checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from scripts.check_wheel import faults
+
+ROOT = Path(__file__).parents[2]
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+import buckram
+assert buckram.__file__.startswith(sys.argv[1]), buckram.__file__
+for module in pkgutil.walk_packages(buckram.__path__, "buckram."):
+    if module.name.startswith(("buckram.spark", "buckram.jobs")) or module.name.endswith("__main__"):
+        continue
+    importlib.import_module(module.name)
+assert not [name for name in sys.modules if name.startswith("buckram.sim")]
+"""
+
+
+def test_the_wheel_has_what_users_need_and_nothing_else(wheel: Path) -> None:
+    assert faults(wheel) == []
+
+
+def test_one_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        compiled = [name for name in archive.namelist() if re.search(r"\.(so|pyd)$", name)]
+    if not compiled:
+        pytest.skip("there is no C compiler here")
+    assert "-cp311-abi3-" in wheel.name
+    assert compiled == ["buckram/core/_hot.abi3.so"]
+
+
+def test_every_module_of_the_wheel_can_be_imported_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", IMPORT_ALL, str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_links_of_the_readme_lead_to_files_of_the_sources(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    source = dict(value.split(", ", 1) for value in metadata.get_all("Project-URL", []))["Source"]
+    links = re.findall(rf"\]\({re.escape(source)}/([^)#]+)", str(metadata.get_payload()))
+    assert len(links) >= 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_a_release_has_addresses_that_lead_somewhere(wheel: Path) -> None:
+    """The check of a release sees an address of the domain that is reserved for examples."""
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
+    reserved = ".example/" in text.partition("\n\n")[0]
+    assert reserved == any("example address" in fault for fault in faults(wheel, release=True))
+
+
+@pytest.mark.parametrize("name", ["buckram/sim/__init__.py", "tests/conftest.py", "buckram/core/x.c"])
+def test_what_is_not_for_users_is_seen(wheel: Path, tmp_path: Path, name: str) -> None:
+    spoilt = tmp_path / wheel.name
+    spoilt.write_bytes(wheel.read_bytes())
+    with zipfile.ZipFile(spoilt, "a") as archive:
+        archive.writestr(name, "")
+    assert faults(spoilt) == [f"{name} is not for users"]
