@@ -8,46 +8,68 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
+ALL_STAMP := .venv/.setup-all-stamp
+SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py src/buckram/core/_hot.c
+# "yes" from the commit on that formats the tree: `ruff format .`
+FORMATTED := no
 METADATA ?= sqlite
 export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
 unexport SPARK_HOME PYSPARK_SUBMIT_ARGS JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS PYTHONHOME PYTHONPATH
 
-.PHONY: help setup run test lint bench bench-java soak regenerate check-generated clean
+.PHONY: help setup setup-all run check test test-light lint format bench bench-java soak regenerate check-generated clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
 
-setup: $(STAMP)  ## make .venv with everything that the other targets need
+setup: $(STAMP)  ## make .venv for `make check`, small: no Spark, no Java; shows what it fetches
 
-$(STAMP): pyproject.toml scripts/make_venv.py src/buckram/core/_hot.c
+$(STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/_hot.*.so build/lib.* build/temp.*
-	@"$(PYTHON)" scripts/make_venv.py .venv -e '.[compression,dev,examples,jre,spark]' >&2
+	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[compression]' >&2
 	@touch $(STAMP)
 
-run: $(STAMP)  ## the main job: real records through a Spark pipeline; a bookie and the driver are killed
+setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, plots and Apache's jars, 1.3 GB: for all other targets
+
+$(ALL_STAMP): $(SETUP_SOURCES)
+	@rm -rf src/buckram/core/_hot.*.so build/lib.* build/temp.*
+	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group tools -e '.[compression,jre,spark]' >&2
+	@$(BIN)/python -m javakit >&2
+	@touch $(STAMP) $(ALL_STAMP)
+
+run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a bookie and the driver are killed
 	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)"
 
-lint: $(STAMP)  ## ruff, mypy --strict, layers, generated pages
+check: $(STAMP)  ## what to run after each change: lint, types, and quick tests of what changed; half a minute
+	@FORMATTED=$(FORMATTED) $(BIN)/python scripts/check.py
+
+lint: $(ALL_STAMP)  ## ruff, mypy --strict, layers, generated pages
 	@$(BIN)/ruff check .
+	@if [ $(FORMATTED) = yes ]; then $(BIN)/ruff format --check .; fi
 	@$(BIN)/mypy --strict
 	@$(BIN)/mypy --strict bench examples javakit scripts
 	@$(BIN)/lint-imports --no-cache
 	@$(MAKE) check-generated
 
+format: $(STAMP)  ## write every file as ruff format has it
+	@$(BIN)/ruff format .
+
 test: lint  ## lint, types and every test; a fixed share of each long check
 	@$(BIN)/python $(if $(PYTEST_ARGS),-m pytest $(PYTEST_ARGS),scripts/run_tests.py)
 
-bench: $(STAMP)  ## the standard benchmark suite; resumable, cases in .bench/
-	@$(BIN)/python -m bench $(CASES)
+test-light: $(STAMP)  ## the tests that need no Spark and no Java, with any Python from 3.11 on
+	@$(BIN)/python scripts/run_tests.py --light
 
-bench-java: $(STAMP)  ## side by side with Apache BookKeeper, 75 minutes; needs a JDK 17 and Maven; resumable, ROWS="one paced_p99" runs some
-	@$(BIN)/python -m bench.java $(if $(ROWS),$(ROWS),--docs)
+bench: $(ALL_STAMP)  ## the standard benchmark suite; resumable, results in bench-results/; NET=1 as between machines
+	@NET="$(NET)" $(BIN)/python -m bench $(CASES)
 
-soak: $(STAMP)  ## the long checks in full; resumable, state in .soak/
+bench-java: $(ALL_STAMP)  ## side by side with Apache BookKeeper, 75 minutes; needs a JDK 17 and Maven; resumable, ROWS="one paced_p99" runs some; NET=1 as between machines
+	@NET="$(NET)" $(BIN)/python -m bench.java $(if $(ROWS),$(ROWS),$(if $(NET),,--docs))
+
+soak: $(ALL_STAMP)  ## the long checks in full; resumable, state in .soak/
 	@$(BIN)/python scripts/soak.py $(CHECKS)
 
-regenerate: $(STAMP)  ## write the generated files again: protobuf module, API and configuration pages
+regenerate: $(ALL_STAMP)  ## write the generated files again: protobuf module, API and configuration pages
 	@$(BIN)/python scripts/generate_docs.py
 	@$(BIN)/python scripts/generate_proto.py
 
@@ -55,4 +77,4 @@ check-generated: $(STAMP)
 	@$(BIN)/python scripts/generate_docs.py --check
 
 clean:  ## remove what tests and runs left behind; keeps .venv
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist spark-warehouse .bench .soak
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist spark-warehouse .bench .soak .test-times

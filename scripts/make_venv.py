@@ -1,17 +1,20 @@
 """Make a virtual environment and install into it, also where the system's Python has no ensurepip.
 
-`python make_venv.py DIRECTORY PIP_ARGUMENT...`. Debian ships `ensurepip` apart (python3-venv); without it, pip is
-borrowed from the system or fetched as a wheel from the package index, so that no root is needed.
+`python make_venv.py DIRECTORY [--group NAME]... PIP_ARGUMENT...`. Groups are those of pyproject.toml, read here because
+pip knows them only from 25.1 on. Debian ships `ensurepip` apart (python3-venv); without it, pip is borrowed from the
+system or fetched as a wheel from the package index, so that no root is needed. What pip fetches and installs is shown.
 """
 
 from __future__ import annotations
 
+import argparse
 import html
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -23,16 +26,53 @@ def main() -> int:
     if sys.version_info < MINIMUM:
         print(f"Python {sys.version.split()[0]} is too old: 3.11 or newer is needed; set PYTHON=/path/to/python3.11")
         return 1
-    target, arguments = Path(sys.argv[1]), sys.argv[2:]
-    python = target / "bin" / "python"
+    parser = argparse.ArgumentParser(prog="make_venv.py", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--group", action="append", default=[], help="a dependency group of pyproject.toml")
+    options, arguments = parser.parse_known_args()
+    target: Path = options.directory
+    began, python = time.monotonic(), target / "bin" / "python"
     if not python.exists() or subprocess.call([str(python), "-m", "pip", "--version"], stdout=subprocess.DEVNULL) != 0:
         make(target)
-    quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-    return subprocess.call([str(python), "-m", "pip", "install", *quiet, *arguments])
+    code = install(python, [*arguments, *grouped(options.group)])
+    if code == 0:
+        size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file() and not path.is_symlink())
+        print(f"{target}: {size / 1e6:,.0f} MB, made in {time.monotonic() - began:.0f} s", flush=True)
+    return code
+
+
+def grouped(names: list[str], pyproject: Path = Path("pyproject.toml")) -> list[str]:
+    """The requirements of these dependency groups."""
+    import tomllib  # after the check of Python's version, which 3.10 must live to see
+
+    groups = tomllib.loads(pyproject.read_text())["dependency-groups"]
+    found: list[str] = []
+    for name in names:
+        if name not in groups:
+            raise SystemExit(f"{pyproject} has no dependency group {name!r}; known: {', '.join(groups)}")
+        found += groups[name]
+    return found
+
+
+SHOWN = ("  Downloading ", "Building wheels", "Installing ", "Successfully built", "ERROR", "WARNING", "error", "    ")
+"""Beginnings of pip's lines that say what takes time or went wrong."""
+
+
+def install(python: Path, arguments: list[str]) -> int:
+    """pip install, with what it does shown line by line."""
+    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    command = [str(python), "-m", "pip", "install", *quiet]
+    print(f"pip install {' '.join(arguments)}", flush=True)
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            if line.startswith(SHOWN) and "Using cached" not in line and ".metadata (" not in line:
+                print(f"  {line.partition(' (from ')[0].rstrip()[:160]}", flush=True)
+    return pip.returncode
 
 
 def make(target: Path) -> None:
-    print(f"making {target} with {sys.executable}")
+    print(f"making {target} with {sys.executable}", flush=True)
     if subprocess.call([sys.executable, "-m", "venv", str(target)], stdout=subprocess.DEVNULL) == 0:
         return
     print("this Python has no ensurepip (on Debian it is in python3-venv): fetching pip itself")

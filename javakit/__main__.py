@@ -1,0 +1,45 @@
+"""`python -m javakit`: which tools beyond PyPI are here, and Apache's jars fetched where Maven is.
+
+Part of `make setup-all`. Nothing that is missing is an error: what needs it is skipped, or says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from buckram.errors import ConfigError
+from buckram.java import find_java
+from javakit.programs import NEWEST, OLDER, NoJava, jars, missing_tools
+
+USES = {
+    "cc": "the compiled module; without it its Python twin does the same",
+    "git": "the results of make bench and make soak belong to a commit",
+    "javac": "tests/interop and make bench-java: a JDK 17",
+    "mvn": "tests/interop and make bench-java: Maven",
+    "ip": "make bench NET=1",
+}
+BUILD = Path("build/jars")
+
+
+def main() -> int:
+    for tool, use in USES.items():
+        found = shutil.which(tool)
+        print(f"  {tool:6} {found or 'MISSING: ' + use}", flush=True)
+    try:
+        java = find_java()
+        print(f"  {'java':6} {java.home} ({java.version})", flush=True)
+    except ConfigError as error:
+        print(f"  {'java':6} MISSING: {error}", flush=True)
+    if missing_tools():
+        return 0
+    for line in (NEWEST, OLDER):
+        try:
+            print(f"  Apache BookKeeper, {line}: {len(jars(BUILD, line))} jars", flush=True)
+        except NoJava as error:
+            print(f"  Apache BookKeeper, {line}: {error}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
