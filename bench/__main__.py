@@ -3,12 +3,15 @@
 `python -m bench [CASE...] [--again] [--repeat N] [--save-baseline] [--list]`. A case that was measured for this very
 commit is not run again, so an interrupted suite goes on where it stopped. Figures that are worse than those of the
 baseline for this kind of machine (bench/baselines) by more than their noise are named.
+
+With NET=1 in the environment every bookie is on a machine of its own (machines.py); results are kept apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -22,8 +25,11 @@ from rich.table import Table
 
 from bench.baseline import Worse, load, machine_kind, save, summary, worse
 from bench.cases import CASES, Figures
+from bench.machines import network, wanted
 
 RESULTS = Path("bench-results")
+APART = RESULTS / "net"
+"""As between machines."""
 
 
 def commit() -> str:
@@ -47,18 +53,24 @@ def main() -> int:
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
         parser.error(f"no case {unknown[0]!r}; known: {', '.join(CASES)}")
-    RESULTS.mkdir(exist_ok=True)
+    apart = wanted(os.environ)
+    with network(apart):
+        return _run(options, APART if apart else RESULTS, "-net" if apart else "")
+
+
+def _run(options: argparse.Namespace, folder: Path, suffix: str) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
     version, failed = commit(), False
     measured: dict[str, list[Figures]] = {}
     for name in options.cases or CASES:
         try:
-            measured[name] = _measured(name, version, again=options.again, repeat=options.repeat)
+            measured[name] = _measured(name, version, folder, again=options.again, repeat=options.repeat)
         except (RuntimeError, OSError) as error:
             failed = True
             print(f"{name} failed: {error}", file=sys.stderr)
     results = {name: _middle(figures) for name, figures in measured.items()}
-    _show(results, version)
-    kind = machine_kind()
+    _show(results, version + (", as between machines" if suffix else ""))
+    kind = machine_kind() + suffix
     lost = _compare(measured, kind)
     if options.save_baseline:
         print(f"baseline: {save(kind, version, {name: summary(many) for name, many in measured.items()})}")
@@ -80,9 +92,9 @@ def _compare(measured: dict[str, list[Figures]], kind: str) -> list[Worse]:
     return lost
 
 
-def _measured(name: str, version: str, *, again: bool, repeat: int) -> list[Figures]:
+def _measured(name: str, version: str, folder: Path, *, again: bool, repeat: int) -> list[Figures]:
     """What the file of this case has, and as many more measurements as are missing."""
-    path, kept = RESULTS / f"{name}.json", list[Figures]()
+    path, kept = folder / f"{name}.json", list[Figures]()
     if path.exists() and not again:
         found = json.loads(path.read_text())
         if found["commit"] == version and not version.endswith("+"):

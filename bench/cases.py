@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.harness import Bench, cluster, last_json
 from bench.machine import Watch, cpu_seconds, drop_caches, memory
+from bench.machines import helpers
 from buckram import connect
 
 Figures = dict[str, Any]
@@ -36,7 +37,7 @@ def case(function: Case) -> Case:
 def _written(bench: Bench, replicas: int = 3, **options: object) -> Figures:
     """A write load with what it cost: CPU of the bookies an add, bytes on the disk a payload byte and replica."""
     cpu, before = [cpu_seconds(pid) for pid in bench.pids], _stored_entries(bench)
-    with Watch(bench.folder, bench.pids) as watch:
+    with Watch(bench.folder, [*bench.pids, *helpers()]) as watch:
         figures = bench.write(**options)
     figures.pop("ledgers", None)
     # Not `acked`: the generator's warm-up went to the disk as well.
@@ -112,7 +113,7 @@ def growing_store() -> Figures:
         figures: Figures = {}
         speeds: list[int] = []
         stored = 0
-        with Watch(bench.folder, bench.pids) as watch:
+        with Watch(bench.folder, [*bench.pids, *helpers()]) as watch:
             while stored < GROWING_GIB * GIB:
                 figures = bench.write(ledgers=1, seconds=15)
                 speeds.append(figures["adds_per_s"])
@@ -174,8 +175,9 @@ def idle_bookie() -> Figures:
 def overload() -> Figures:
     """Ten clients overload one bookie with adds and reads; four of them never read an answer."""
     with cluster(1) as bench:
-        port = bench.bookies[0].ready.port if bench.bookies[0].ready else 0
-        command = [sys.executable, "-m", "bench.overload", bench.uri, str(port), str(SECONDS)]
+        ready = bench.bookies[0].ready
+        assert ready is not None
+        command = [sys.executable, "-m", "bench.overload", bench.uri, ready.host, str(ready.port), str(SECONDS)]
         figures = last_json(command)
         peak = memory(bench.pids[0])["peak"]
         again = bench.write(ensemble="1/1/1", ledgers=1, rate=1000, seconds=3)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.machines import bookie_place
 from buckram.processes import BookieProcess, stop_all
 
 DATA_VARIABLE = "BENCH_DIR"
@@ -62,10 +63,20 @@ def cluster(bookies: int = 3, environment: Mapping[str, str] | None = None) -> I
     """Bookie processes with data below BENCH_DIR (default bench-results/data); all of it is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
     uri = f"sqlite://{folder / 'metadata.db'}"
-    children = [
-        BookieProcess(uri, folder / f"bookie-{n}", bookie_id=f"bookie-{n}", environment=environment)
-        for n in range(1, bookies + 1)
-    ]
+    children = []
+    for n in range(1, bookies + 1):
+        place = bookie_place(n)
+        name = f"bookie-{n}"
+        children.append(
+            BookieProcess(
+                uri,
+                folder / name,
+                bookie_id=name,
+                host=place.host,
+                environment=environment,
+                launcher=place.launcher,
+            )
+        )
     try:
         for child in children:
             child.start()

@@ -23,12 +23,12 @@ OK, TOO_BUSY = 0, 106
 _CODE = struct.Struct(">i")
 
 
-def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 100) -> int:
+def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 100, host: str = "127.0.0.1") -> int:
     """Entry `entry` of each of these ledgers (password empty, CRC32C), all answers awaited. What the bookie refuses
     because it is busy is sent again; how many those were."""
     body, key, digest = [b"x" * size], master_key(b""), Digest(DigestType.CRC32C, b"")
     refused = 0
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection((host, port), timeout=60) as connection:
         for batch in _batches(ledgers):
             while batch:
                 frames = b"".join(
@@ -47,9 +47,9 @@ def add_entry(port: int, ledgers: Iterable[int], entry: int = 0, *, size: int = 
     return refused
 
 
-def holds(port: int, ledger: int, entry: int = 0) -> bool:
+def holds(port: int, ledger: int, entry: int = 0, *, host: str = "127.0.0.1") -> bool:
     """Whether the bookie has this entry."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection((host, port), timeout=60) as connection:
         connection.sendall(encode_request(Read(ledger, entry)))
         length = int.from_bytes(_read(connection, 4), "big")
         code: int = _CODE.unpack_from(_read(connection, length), 4)[0]

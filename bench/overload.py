@@ -1,6 +1,6 @@
 """Ten clients that together ask more of one bookie than it can do; four send requests and never read an answer.
 
-`python -m bench.overload URI PORT SECONDS`. Last line: what the six that read got done.
+`python -m bench.overload URI HOST PORT SECONDS`. Last line: what the six that read got done.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ENTRY = 1024
 LEDGER_OF_THE_DEAF = 2**40
 
 
-def deaf(port: int, ledger: int, number: int, end: float, sent: list[int]) -> None:
+def deaf(host: str, port: int, ledger: int, number: int, end: float, sent: list[int]) -> None:
     """Adds and reads as fast as the socket takes them; the answers stay in the socket."""
     payloads = [random.randbytes(ENTRY)] * 64
     key = master_key(b"")
     reads = b"".join(encode_request(Read(ledger, n)) for n in range(64))
     first = 0
     while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as connection:
             connection.settimeout(0.2)
             while time.monotonic() < end:
                 frames, *_ = frame_adds(
@@ -50,7 +50,7 @@ def deaf(port: int, ledger: int, number: int, end: float, sent: list[int]) -> No
         time.sleep(0.05)
 
 
-async def main(uri: str, port: int, seconds: float) -> dict[str, object]:
+async def main(uri: str, host: str, port: int, seconds: float) -> dict[str, object]:
     counts = {"adds": 0, "reads": 0, "errors": 0}
     slowest = 0.0
     async with contextlib.AsyncExitStack() as stack:
@@ -60,7 +60,7 @@ async def main(uri: str, port: int, seconds: float) -> dict[str, object]:
         await writer.close()
         end = time.monotonic() + seconds
         sent = [0] * DEAF
-        jobs = [(port, writer.ledger_id, n, end, sent) for n in range(DEAF)]
+        jobs = [(host, port, writer.ledger_id, n, end, sent) for n in range(DEAF)]
         threads = [threading.Thread(target=deaf, args=job, daemon=True) for job in jobs]
         for thread in threads:
             thread.start()
@@ -98,4 +98,4 @@ async def main(uri: str, port: int, seconds: float) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))))
+    print(json.dumps(asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))))

@@ -71,7 +71,7 @@ def ledgers() -> Figures:
         assert ready is not None
         bench.write(ensemble="1/1/1", ledgers=100, seconds=2)
         for size in LEDGERS:
-            add_entry(ready.port, range(FIRST_MADE + known, FIRST_MADE + size))
+            add_entry(ready.port, range(FIRST_MADE + known, FIRST_MADE + size), host=ready.host)
             known = size
             _load(bench, figures, size)
     return {**figures, **_flatness(figures)}
@@ -95,7 +95,7 @@ def connections() -> Figures:
         with cluster(1) as bench:
             ready, pid = bench.bookies[0].ready, bench.pids[0]
             assert ready is not None
-            spread = _Spread(ready.port, size)
+            spread = _Spread(ready.host, ready.port, size)
             added, cpu = asyncio.run(spread.run(pid))
             figures[f"bookie_cpu_us_at_{size}"] = round(cpu / added * 1e6, 3)
             figures[f"adds_per_s_at_{size}"] = round(added / SECONDS)
@@ -106,15 +106,15 @@ def connections() -> Figures:
 class _Spread:
     """RATE adds a second, in groups of ten, by turns over so many connections, each with a ledger of its own."""
 
-    def __init__(self, port: int, count: int) -> None:
-        self._port, self._count = port, count
+    def __init__(self, host: str, port: int, count: int) -> None:
+        self._host, self._port, self._count = host, port, count
         self._entries = [0] * count
         self._acked, self._sent = 0, 0
         self._idle = asyncio.Event()
 
     async def run(self, pid: int) -> tuple[int, float]:
         """How many were acknowledged in SECONDS after every ledger was seen, and the CPU seconds of the bookie."""
-        links = [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(self._count)]
+        links = [await asyncio.open_connection(self._host, self._port) for _ in range(self._count)]
         takers = [asyncio.ensure_future(self._take(reader)) for reader, _ in links]
         writers = [writer for _, writer in links]
         await self._send(writers, max(2.0, 2 * self._count * BATCH / RATE))
@@ -165,10 +165,10 @@ def deletion() -> Figures:
         assert ready is not None
         alone = bench.write(**paced)
         # Nothing is in metadata for these, which is what a bookie sees of deleted ones.
-        add_entry(ready.port, range(FIRST_MADE, FIRST_MADE + DELETED))
+        add_entry(ready.port, range(FIRST_MADE, FIRST_MADE + DELETED), host=ready.host)
         beside = bench.write(**paced)
         sampled = range(FIRST_MADE, FIRST_MADE + DELETED, max(1, DELETED // 100))
-        left = sum(holds(ready.port, ledger) for ledger in sampled)
+        left = sum(holds(ready.port, ledger, host=ready.host) for ledger in sampled)
         return {
             "p99_ms_alone": alone["p99_ms"], "p99_ms": beside["p99_ms"], "p999_ms_alone": alone["p999_ms"],
             "p999_ms": beside["p999_ms"], "dropped_share": round(1 - left / len(sampled), 2), "ledgers": DELETED,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import data_root
+from bench.machines import bookie_place, zookeeper
 from buckram import connect
 from buckram.client.client import Client
 from buckram.core.metadata import created
@@ -19,7 +20,6 @@ from buckram.metadata.uri import open_store
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.processes import BookieProcess, stop_all
 from buckram.seams import Create, KeyOp
-from buckram.zookeeper_server import start_zookeeper
 
 CREATES = int(os.environ.get("BENCH_ZK_CREATES", "5000"))
 LISTED = int(os.environ.get("BENCH_ZK_LISTED", "100000"))
@@ -32,12 +32,16 @@ def measure() -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="case-", dir=data_root()))
     bookies: list[BookieProcess] = []
     try:
-        with start_zookeeper(folder / "zookeeper") as server:
-            uri = f"zk://{server.address}/ledgers"
+        with zookeeper(folder / "zookeeper") as server:
+            uri = f"zk://{server}/ledgers"
             asyncio.run(_initialise(uri))
             starts = []
             for number in range(1, 4):
-                bookie = BookieProcess(uri, folder / f"bookie-{number}", bookie_id=f"bookie-{number}")
+                place = bookie_place(number)
+                bookie = BookieProcess(
+                    uri, folder / f"bookie-{number}", bookie_id=f"bookie-{number}",
+                    host=place.host, launcher=place.launcher,
+                )  # fmt: skip
                 bookies.append(bookie)
                 began = time.monotonic()
                 bookie.start()

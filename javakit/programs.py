@@ -6,12 +6,13 @@ by the hash of the sources.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 POM = Path(__file__).parent / "pom.xml"
@@ -48,6 +49,20 @@ def class_path(sources: Sequence[Path], build: Path, line: str = NEWEST) -> str:
 
     What is found is kept below `build`, which may be shared by processes.
     """
+    with _locked(build) as folder:
+        found = _resolve(folder, line)
+        return f"{_compile(sources, folder, line, found)}:{found}"
+
+
+def jars(build: Path, line: str = NEWEST) -> list[str]:
+    """The jars of a release line alone; NoJava when they cannot be had."""
+    with _locked(build) as folder:
+        return _resolve(folder, line).split(":")
+
+
+@contextlib.contextmanager
+def _locked(build: Path) -> Iterator[Path]:
+    """The folder, made and locked, where all tools are here."""
     absent = missing_tools()
     if absent:
         raise NoJava(absent)
@@ -55,16 +70,15 @@ def class_path(sources: Sequence[Path], build: Path, line: str = NEWEST) -> str:
     build.mkdir(parents=True, exist_ok=True)
     with (build / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        jars = _resolve(build, line)
-        return f"{_compile(sources, build, line, jars)}:{jars}"
+        yield build
 
 
 def _resolve(build: Path, line: str) -> str:
     kept = build / f"{line}-{_hash([POM])}.classpath"
     if kept.exists():
-        jars = kept.read_text().strip()
-        if all(Path(jar).exists() for jar in jars.split(":")):
-            return jars
+        found = kept.read_text().strip()
+        if all(Path(jar).exists() for jar in found.split(":")):
+            return found
     draft = kept.with_suffix(".new")
     done = subprocess.run(
         ["mvn", "-q", "-B", "-f", str(POM), "-P", line, RESOLVE, f"-Dmdep.outputFile={draft}"],
@@ -76,13 +90,13 @@ def _resolve(build: Path, line: str) -> str:
     return kept.read_text().strip()
 
 
-def _compile(sources: Sequence[Path], build: Path, line: str, jars: str) -> Path:
+def _compile(sources: Sequence[Path], build: Path, line: str, found: str) -> Path:
     classes = build / f"{line}-{_hash([POM, *sources])}.classes"
     if not classes.exists():
         draft = classes.with_suffix(f".{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
         done = subprocess.run(
-            ["javac", "-nowarn", "-proc:none", "-Xlint:-options", "-d", str(draft), "-cp", jars, *map(str, sources)],
+            ["javac", "-nowarn", "-proc:none", "-Xlint:-options", "-d", str(draft), "-cp", found, *map(str, sources)],
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"javac: {done.stderr[-4000:]}"
@@ -98,15 +112,17 @@ def _hash(paths: Sequence[Path]) -> str:
 
 
 def spawn(
-    classes: str, options: Sequence[str], arguments: Sequence[str], log: Path, *, talks: bool
+    classes: str, options: Sequence[str], arguments: Sequence[str], log: Path, *, talks: bool,
+    launcher: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """A JVM with a pipe as standard input, at whose end it shall end (our programs do).
 
-    `talks`: its standard output is for us; else that goes to the log, too.
+    `talks`: its standard output is for us; else that goes to the log, too. `launcher` stands before the command and
+    must become it (exec).
     """
     with log.open("ab") as out:
         return subprocess.Popen(
-            ["java", *options, *OPENS, *LOGGING, "-cp", classes, *arguments],
+            [*launcher, "java", *options, *OPENS, *LOGGING, "-cp", classes, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE if talks else out, stderr=out,
         )  # fmt: skip
 

@@ -1,20 +1,23 @@
 """Measures rows of the comparison, remembers what is done, prints the table and one JSON line; exit code 1 when a must
-does not hold."""
+does not hold. With NET=1 every bookie is on a machine of its own (bench/machines.py)."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from bench.java.docs import write_docs
-from bench.java.figures import FIGURES, Outcome, outcome
+from bench.java.figures import FIGURES, Figure, Outcome, outcome
 from bench.java.plan import PLOTTED, chosen, measurements, order
 from bench.java.report import as_json, show
 from bench.java.runs import Run, Session
 from bench.java.state import FOLDER, State, version
+from bench.machines import network, wanted
 
 
 def main() -> int:
@@ -37,7 +40,15 @@ def main() -> int:
     figures = chosen(options.rows)
     if not figures or (options.rows and not all(chosen([row]) for row in options.rows)):
         parser.error(f"no such row; known: {known}")
-    state = State(FOLDER, version(), anew=options.again, any_version=options.keep)
+    apart = wanted(os.environ)
+    if apart and options.docs:
+        parser.error("--docs writes the figures of one machine; leave NET=1 or --docs away")
+    with network(apart):
+        return _run(options, figures, FOLDER / "net" if apart else FOLDER)
+
+
+def _run(options: argparse.Namespace, figures: Sequence[Figure], folder: Path) -> int:
+    state = State(folder, version(), anew=options.again, any_version=options.keep)
     session = partial(Session, seconds=options.seconds, wait_s=options.wait, share=options.share)
     runs = [*measurements(figures), *([] if options.rows else PLOTTED)]
     failed = _measure(order(runs, options.rounds), state, session)

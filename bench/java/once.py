@@ -122,11 +122,11 @@ def idle(session: Session, run: Run) -> Figures:
 def million(session: Session, run: Run) -> Figures:
     """An entry in each of a million ledgers, a second one in some at random; memory at its highest."""
     with solo(session, run) as side:
-        port, order = side.ports[0], list(range(session.part(MILLION)))
+        host, port, order = side.hosts[0], side.ports[0], list(range(session.part(MILLION)))
         began = time.monotonic()
-        refused = add_entry(port, order)
+        refused = add_entry(port, order, host=host)
         again = random.Random(1).sample(order, len(order) // 5)
-        refused += add_entry(port, again, 1)
+        refused += add_entry(port, again, 1, host=host)
         took = time.monotonic() - began
         found = memory(side.pids[0])
         return {
@@ -137,13 +137,13 @@ def million(session: Session, run: Run) -> Figures:
         }
 
 
-def _first_answer(start: Callable[[], None], port: int) -> float:
+def _first_answer(start: Callable[[], None], port: int, host: str) -> float:
     """Seconds from the start of a process to its first answer."""
     began = time.monotonic()
     start()
-    while not answers(port):
+    while not answers(port, host):
         if time.monotonic() - began > START_DEADLINE_S:
-            raise RuntimeError(f"no answer at port {port} after {START_DEADLINE_S:g} s")
+            raise RuntimeError(f"no answer at {host}:{port} after {START_DEADLINE_S:g} s")
         time.sleep(0.002)
     return time.monotonic() - began
 
@@ -152,11 +152,11 @@ def start(session: Session, run: Run) -> Figures:
     """Start of a bookie on a directory without entries, a few times."""
     took = []
     with solo(session, run) as side:
-        bookie, port = side.bookies[0], side.ports[0]
+        bookie, port, host = side.bookies[0], side.ports[0], side.hosts[0]
         for _ in range(STARTS):
             bookie.stop()
             settle(session.folder)
-            took.append(_first_answer(bookie.start, port))
+            took.append(_first_answer(bookie.start, port, host))
             bookie.wait_ready()
     return {"seconds": round(statistics.median(took), 3), "lowest": round(min(took), 3), "highest": round(max(took), 3)}
 
@@ -165,7 +165,7 @@ def restart(session: Session, run: Run) -> Figures:
     """Start after kill -9 in the middle of a load, with 20 GB on the bookie and nothing in the page cache."""
     check_room(session)
     with solo(session, run) as side:
-        bookie, port = side.bookies[0], side.ports[0]
+        bookie, port, host = side.bookies[0], side.ports[0], side.hosts[0]
         load = {"uri": side.uri, "load": "fill", "ledgers": FILL_LEDGERS, "e": 1, "qw": 1, "qa": 1}
         began = time.monotonic()
         session.loaders["ours"].ask({**load, "entries": session.part(RESTART_BYTES) // ENTRY}, session.folder)
@@ -181,7 +181,7 @@ def restart(session: Session, run: Run) -> Figures:
             writer.kill()
             writer.wait()
         dropped = drop_caches()
-        took = _first_answer(bookie.start, port)
+        took = _first_answer(bookie.start, port, host)
         bookie.wait_ready()
         return {
             "seconds": round(took, 3),

@@ -15,6 +15,7 @@ from bench.java.loads import Loaders
 from bench.java.once import ONCE
 from bench.java.sides import ApacheSide, OurSide, Side
 from bench.machine import between, snapshot
+from bench.machines import helpers, here
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 LOGS = Path(".bench/java/logs")
@@ -85,7 +86,7 @@ class Session:
     @property
     def zookeeper(self) -> ZooKeeperServer:
         if self._zookeeper is None:
-            self._zookeeper = start_zookeeper(self.folder / "zookeeper", sync=False)
+            self._zookeeper = start_zookeeper(self.folder / "zookeeper", host=here(), sync=False)
         return self._zookeeper
 
     def side(self, name: str) -> Side:
@@ -209,4 +210,4 @@ class Session:
 
     def _helpers(self) -> list[int]:
         server = [self._zookeeper.pid] if self._zookeeper is not None else []
-        return [*server, *self.loaders.pids]
+        return [*server, *self.loaders.pids, *helpers()]

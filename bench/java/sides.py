@@ -22,14 +22,17 @@ from pathlib import Path
 from javakit import programs
 
 from bench.java.loads import JVM, classes
+from bench.machines import LOOPBACK, Place, apart, bookie_place
 from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server.server import free_port
 
 START_DEADLINE_S = 60.0
+OURS = 10
+"""Machines of our bookies begin here; those of Apache's at 0."""
 # What performance.md names as the best settings found: adds on the I/O threads, a journal that waits 1 ms for company,
 # pre-written journal files, an entry log written past the page cache, pools for two cores. Syncs as by default.
 APACHE: Mapping[str, object] = {
-    "allowLoopback": "true", "listeningInterface": "lo", "advertisedAddress": "127.0.0.1",
+    "allowLoopback": "true",
     "httpServerEnabled": "false", "diskUsageThreshold": "0.99", "diskUsageWarnThreshold": "0.985",
     "journalSyncData": "true", "journalWriteData": "true",
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -48,10 +51,10 @@ def initialise(uri: str) -> None:
     )
 
 
-def answers(port: int) -> bool:
+def answers(port: int, host: str = LOOPBACK) -> bool:
     """Whether a bookie answers a v2 read of a ledger that nobody made."""
     body = struct.pack(">I20sqq", (2 << 24) | (2 << 16), b"", 1 << 40, 0)
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as connection:
         connection.sendall(struct.pack(">I", len(body)) + body)
         return len(connection.recv(64)) >= 12
     return False
@@ -65,6 +68,7 @@ class ApacheBookie:
     directory: Path
     port: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
+    place: Place = field(default_factory=Place)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -73,22 +77,26 @@ class ApacheBookie:
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port = self.port or free_port("127.0.0.1")
+        self.port = self.port or free_port(LOOPBACK)
         settings = {
-            **APACHE, "bookiePort": self.port, "metadataServiceUri": self.uri,
+            **APACHE, "advertisedAddress": self.place.host,
+            # It asks for the name of an interface's address, and those of the wire have none.
+            **({} if apart() else {"listeningInterface": "lo"}),
+            "bookiePort": self.port, "metadataServiceUri": self.uri,
             "journalDirectories": self.directory / "journal", "ledgerDirectories": self.directory / "ledgers",
             **self.settings,
         }  # fmt: skip
         conf = self.directory / "bookie.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         log = self.directory.with_suffix(".log")
-        self.process = programs.spawn(classes(), JVM, ["bench.Bookie", str(conf)], log, talks=True)
+        program = ["bench.Bookie", str(conf)]
+        self.process = programs.spawn(classes(), JVM, program, log, talks=True, launcher=self.place.launcher)
 
     def wait_ready(self) -> None:
         """Until it is started, which includes being registered, and answers."""
         self._answer("ready")
         limit = time.monotonic() + START_DEADLINE_S
-        while not answers(self.port):
+        while not answers(self.port, self.place.host):
             if time.monotonic() > limit:
                 raise RuntimeError(f"the bookie in {self.directory} does not answer")
             time.sleep(0.005)
@@ -133,7 +141,9 @@ class ApacheSide:
 
     def __init__(self, zookeeper: str, folder: Path, bookies: int = 3) -> None:
         self.uri = f"zk+hierarchical://{zookeeper}/{folder.name}"
-        self.bookies = [ApacheBookie(self.uri, folder / f"bookie-{n}") for n in range(bookies)]
+        self.bookies = [
+            ApacheBookie(self.uri, folder / f"bookie-{n}", place=bookie_place(n)) for n in range(bookies)
+        ]
         self._folder = folder
 
     def start(self) -> None:
@@ -150,6 +160,10 @@ class ApacheSide:
     @property
     def ports(self) -> list[int]:
         return [bookie.port for bookie in self.bookies]
+
+    @property
+    def hosts(self) -> list[str]:
+        return [bookie.place.host for bookie in self.bookies]
 
     def restart(self, settings: Mapping[str, object]) -> None:
         """Stop in order and start again with these settings besides the usual ones."""
@@ -193,8 +207,16 @@ class OurSide:
         folder.mkdir(parents=True)
         self.uri = f"zk+hierarchical://{self._zookeeper}/{self._folder.name}-{self._made}"
         initialise(self.uri)
+        places = [bookie_place(OURS + n) for n in range(self._count)]
         self.bookies = [
-            BookieProcess(self.uri, folder / f"bookie-{n}", environment=self._environment) for n in range(self._count)
+            BookieProcess(
+                self.uri,
+                folder / f"bookie-{n}",
+                host=place.host,
+                environment=self._environment,
+                launcher=place.launcher,
+            )
+            for n, place in enumerate(places)
         ]
         for bookie in self.bookies:
             bookie.start()
@@ -208,6 +230,10 @@ class OurSide:
     @property
     def ports(self) -> list[int]:
         return [bookie.ready.port for bookie in self.bookies if bookie.ready is not None]
+
+    @property
+    def hosts(self) -> list[str]:
+        return [bookie.ready.host for bookie in self.bookies if bookie.ready is not None]
 
     def tidy(self) -> None:
         self.close()

@@ -42,7 +42,10 @@ class ReadyLine:
 
 
 class BookieProcess:
-    """One `buckram bookie run` of this parent. Standard error goes to `log`, appended."""
+    """One `buckram bookie run` of this parent. Standard error goes to `log`, appended.
+
+    `launcher` stands before the command and must become it (exec): so the process id is that of the bookie.
+    """
 
     def __init__(
         self,
@@ -55,13 +58,15 @@ class BookieProcess:
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
+        launcher: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.log = log or directory.with_name(directory.name + ".log")
         self.ready: ReadyLine | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._environment = {**os.environ, **(environment or {})}
-        self._command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory)]
+        self._command = [*launcher, sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri]
+        self._command += ["--data", str(directory)]
         self._command += ["--host", host, "--json", "--until-stdin-closes", *options]
         self._command += ["--id", bookie_id] if bookie_id else []
         self._port = port

@@ -1,0 +1,221 @@
+"""A wire with delay between machines that are network namespaces of this one: `with Wire() as wire`.
+
+Each machine has a network of its own with one device, 10.77.0.N, and nothing else but its loopback: processes of two
+machines reach each other by TCP alone, and find no Unix socket of each other. The devices are TUN devices whose packets
+come to this program, which hands each to the machine that it is for when it is due. So it needs no module of the kernel
+that delays packets, and no address of the network outside. Packets may be as large as the system makes them (64 KB), as
+with a network card that cuts them itself; none is lost and no speed is limited.
+
+`python -m bench.wire SOCKET DELAY_US` carries packets; `python -m bench.wire join SOCKET N -- COMMAND...` becomes a
+process of machine N. Root, or the right to make user namespaces, is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+
+DELAY_US = 500
+"""Each way; a round trip takes twice that."""
+NETWORK = "10.77.0."
+DEVICE = b"wire0"
+CLONE_NEWNET, CLONE_NEWUSER = 0x40000000, 0x10000000
+TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
+SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU, SIOCSIFFLAGS, SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8914, 0x8943
+IFF_UP, IFF_RUNNING = 0x1, 0x40
+HEADER = 10
+"""Of a packet: how it is to be cut and where its checksum goes (struct virtio_net_hdr)."""
+DESTINATION = HEADER + 16
+PACKET = 65536 + HEADER
+MTU = 1500
+AT_ONCE = 64
+"""Packets that are taken from one device before the others are looked at."""
+
+
+class NoWire(RuntimeError):
+    """Network namespaces or TUN devices are not allowed here; says what is missing."""
+
+
+def address(machine: int) -> str:
+    return f"{NETWORK}{machine}"
+
+
+class Wire:
+    """The program that carries packets, as a child of this one."""
+
+    def __init__(self, delay_us: int = DELAY_US) -> None:
+        self.delay_us = delay_us
+        self._folder = Path(tempfile.mkdtemp(prefix="wire-"))
+        self.control = self._folder / "control"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Wire:
+        command = [sys.executable, "-m", "bench.wire", str(self.control), str(self.delay_us)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != b"ready\n":
+            self.__exit__()
+            raise NoWire("the wire did not start; what it said is above")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()  # its end is that program's end
+            self._process.wait()
+        with contextlib.suppress(OSError):
+            self.control.unlink(missing_ok=True)
+            self._folder.rmdir()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    def launcher(self, machine: int) -> list[str]:
+        """What stands before a command that is to run on this machine."""
+        return [sys.executable, "-m", "bench.wire", "join", str(self.control), str(machine), "--"]
+
+
+# -- a process that becomes one of another machine ---------------------------------------------------------------------
+
+
+def join(control: str, machine: int) -> None:
+    """From now on this process and its children have only the network of this machine. Before it has threads."""
+    _leave_network()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        _configure(any_socket, b"lo", None)
+        try:
+            tun = os.open("/dev/net/tun", os.O_RDWR)
+            flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR
+            fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", DEVICE, flags))
+            fcntl.ioctl(tun, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)
+        except OSError as error:
+            raise NoWire(f"no TUN device: {error}; run it as root where /dev/net/tun is") from error
+        _configure(any_socket, DEVICE, address(machine))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(control)
+        socket.send_fds(connection, [struct.pack(">I", machine)], [tun])
+        if connection.recv(2) != b"ok":
+            raise NoWire(f"the wire at {control} does not take machine {machine}")
+    os.close(tun)
+
+
+def _leave_network() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    kind = CLONE_NEWNET if user == 0 else CLONE_NEWUSER | CLONE_NEWNET
+    if libc.unshare(kind) != 0:
+        said = os.strerror(ctypes.get_errno())
+        raise NoWire(f"no network namespace: {said}; run it as root, or allow user namespaces")
+    if user != 0:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def _configure(any_socket: socket.socket, device: bytes, ip: str | None) -> None:
+    """Bring a device up, with an address where one is given."""
+    if ip is not None:
+        for what, value in ((SIOCSIFADDR, ip), (SIOCSIFNETMASK, "255.255.255.0")):
+            fcntl.ioctl(any_socket, what, struct.pack("16sHH4s8x", device, socket.AF_INET, 0, socket.inet_aton(value)))
+        fcntl.ioctl(any_socket, SIOCSIFMTU, struct.pack("16si20x", device, MTU))
+        fcntl.ioctl(any_socket, SIOCSIFTXQLEN, struct.pack("16si20x", device, 10_000))
+    fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH22x", device, IFF_UP | IFF_RUNNING))
+
+
+# -- the program that carries packets ----------------------------------------------------------------------------------
+
+
+class Carrier:
+    """Devices by machine, and packets on their way in the order in which they are due."""
+
+    def __init__(self, control: socket.socket, delay_s: float) -> None:
+        self._control, self._delay_s = control, delay_s
+        self._devices: dict[bytes, int] = {}
+        self._due: deque[tuple[float, int, bytes]] = deque()
+
+    def run(self) -> None:
+        """Until standard input ends."""
+        while True:
+            wait = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
+            # Not poll(), whose clock ticks in whole milliseconds.
+            readable, _, _ = select.select([0, self._control, *self._devices.values()], [], [], wait)
+            if 0 in readable:
+                return
+            for ready in readable:
+                if ready is self._control:
+                    self._accept()
+                elif isinstance(ready, int):
+                    self._take(ready)
+            self._deliver()
+
+    def _accept(self) -> None:
+        connection, _ = self._control.accept()
+        with connection:
+            said, (device, *_), _, _ = socket.recv_fds(connection, 4, 1)
+            os.set_blocking(device, False)
+            where = socket.inet_aton(address(struct.unpack(">I", said)[0]))
+            if (before := self._devices.get(where)) is not None:
+                os.close(before)
+            self._devices[where] = device
+            connection.sendall(b"ok")
+
+    def _take(self, device: int) -> None:
+        due = time.monotonic() + self._delay_s
+        try:
+            for _ in range(AT_ONCE):
+                packet = os.read(device, PACKET)
+                target = self._devices.get(packet[DESTINATION : DESTINATION + 4])
+                if target is not None:
+                    self._due.append((due, target, packet))
+        except BlockingIOError:
+            pass
+        except OSError:  # its last process has ended
+            self._forget(device)
+
+    def _deliver(self) -> None:
+        due, now = self._due, time.monotonic()
+        while due and due[0][0] <= now:
+            _, device, packet = due.popleft()
+            # What a device does not take is lost, as in a network.
+            with contextlib.suppress(OSError):
+                os.write(device, packet)
+
+    def _forget(self, device: int) -> None:
+        self._devices = {where: other for where, other in self._devices.items() if other != device}
+        self._due = deque(one for one in self._due if one[1] != device)
+        os.close(device)
+
+
+def main() -> None:
+    if sys.argv[1] == "join":
+        control, machine, mark, *command = sys.argv[2:]
+        assert mark == "--", "python -m bench.wire join SOCKET N -- COMMAND..."
+        try:
+            join(control, int(machine))
+        except NoWire as error:
+            raise SystemExit(f"machine {machine}: {error}") from error
+        os.execvp(command[0], command)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(sys.argv[1])
+        listening.listen(16)
+        print("ready", flush=True)
+        Carrier(listening, int(sys.argv[2]) / 1e6).run()
+
+
+if __name__ == "__main__":
+    main()
