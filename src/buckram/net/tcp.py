@@ -110,7 +110,9 @@ class TcpNetwork:
         try:
             server = await loop.create_server(factory, host, port, backlog=BACKLOG, reuse_address=True)
         except OSError as error:
-            raise OSError(error.errno, _why_not(host, port, error)) from error
+            # From Python 3.13 on asyncio says of an address that is not here only that it could not bind.
+            code = errno.EADDRNOTAVAIL if error.errno is None else error.errno
+            raise OSError(code, _why_not(host, port, error)) from error
         sockets: Any = server.sockets
         # An accepted socket inherits these from its listener, before the first byte.
         for sock in sockets:
@@ -126,7 +128,7 @@ def _why_not(host: str, port: int, error: OSError) -> str:
     where = f"cannot listen at {host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return f"{where}: the address is in use; stop who has it or choose another port, 0 for any"
-    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, None):
         return f"{where}: not an address of this machine; choose one that is, 127.0.0.1 for example"
     if error.errno == errno.EACCES:
         return f"{where}: not allowed; choose a port from 1024 on"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
 import sys
@@ -351,7 +352,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def close(self) -> None:
         """End the life: bury every coroutine that is still suspended; whatever they do meets dead seams."""
+        unseen = any(task.done() and task._log_traceback for task in self._tasks)
         self._tasks = [task for task in self._tasks if not task.done()]  # those with an unseen exception report it now
+        if unseen:
+            gc.collect()  # from Python 3.12 on the frames of the exception hold its task
         self._closed = True
         for process in self.processes:
             process.dead = True

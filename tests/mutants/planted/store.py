@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     TestMutant(
         "birth-forgotten", "a record that is loaded has no birth",
-        edited(("buckram.bookie.ledger_table:record_of", "state.explicit_lac, state.birth,", "state.explicit_lac,")),
+        edited(("buckram.bookie.ledger_table:record_of", "state.birth,", "")),
         ("tests/unit/test_store_births.py::test_a_birth_is_given_learned_once_and_kept_over_starts_and_burials",),
     ),
     TestMutant(
