@@ -9,7 +9,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 ALL_STAMP := .venv/.setup-all-stamp
-SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py src/buckram/core/_hot.c
+SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py src/buckram/core/entries/_hot.c
 # "yes" from the commit on that formats the tree: `ruff format .`
 FORMATTED := no
 METADATA ?= sqlite
@@ -25,14 +25,14 @@ help:  ## this list
 setup: $(STAMP)  ## make .venv for `make check`, small: no Spark, no Java; shows what it fetches
 
 $(STAMP): $(SETUP_SOURCES)
-	@rm -rf src/buckram/core/_hot.*.so build/lib.* build/temp.*
+	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
 	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[compression]' >&2
 	@touch $(STAMP)
 
 setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, plots and Apache's jars, 1.3 GB: for all other targets
 
 $(ALL_STAMP): $(SETUP_SOURCES)
-	@rm -rf src/buckram/core/_hot.*.so build/lib.* build/temp.*
+	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
 	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group tools -e '.[compression,jre,spark]' >&2
 	@$(BIN)/python -m javakit >&2
 	@touch $(STAMP) $(ALL_STAMP)

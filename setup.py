@@ -41,7 +41,7 @@ def readme() -> str:
 
 
 hot = Extension(
-    "buckram.core._hot", ["src/buckram/core/_hot.c"], optional=not REQUIRED, py_limited_api=not FREE_THREADED
+    "buckram.core.entries._hot", ["src/buckram/core/entries/_hot.c"], optional=not REQUIRED, py_limited_api=not FREE_THREADED
 )
 setup(
     ext_modules=[hot],

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from buckram.core.adds import ACK, ACK_BYTES, RECOVERY_ADD, frame_adds
-from buckram.core.entry import Digest, master_key
-from buckram.core.messages import Read
-from buckram.core.wire_v2 import encode_request
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.wire.adds import ACK, ACK_BYTES, RECOVERY_ADD, frame_adds
+from buckram.core.wire.messages import Read
+from buckram.core.wire.v2 import encode_request
 from buckram.types import DigestType
 
 BATCH = 2000

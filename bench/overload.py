@@ -15,10 +15,10 @@ import threading
 import time
 
 from buckram import BuckramError, connect
-from buckram.core.adds import frame_adds
-from buckram.core.entry import Digest, master_key
-from buckram.core.messages import Read
-from buckram.core.wire_v2 import encode_request
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.wire.adds import frame_adds
+from buckram.core.wire.messages import Read
+from buckram.core.wire.v2 import encode_request
 from buckram.types import DigestType
 
 DEAF, WRITERS, READERS = 4, 3, 3

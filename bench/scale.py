@@ -14,8 +14,8 @@ from typing import Any
 from bench.harness import Bench, cluster
 from bench.ledgers import add_entry, holds
 from bench.machine import cpu_seconds, machine_busy, memory
-from buckram.core.adds import ACK_BYTES, RECOVERY_ADD, frame_adds
-from buckram.core.entry import Digest, master_key
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.wire.adds import ACK_BYTES, RECOVERY_ADD, frame_adds
 from buckram.types import DigestType
 
 Figures = dict[str, Any]

@@ -13,10 +13,10 @@ from typing import Any
 from bench.harness import cluster
 from buckram import BufferFull, Client, Namespace, connect
 from buckram.cli.load import every
-from buckram.core.record_format import NO_SNAPSHOT, NO_TXID
-from buckram.core.stream_changes import check_head
-from buckram.core.stream_head import PAGE_SEGMENTS, Page, Segment, Summary, encode_head, encode_page
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.changes import check_head
+from buckram.core.streams.head import PAGE_SEGMENTS, Page, Segment, Summary, encode_head, encode_page
+from buckram.core.streams.names import stream_name
+from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
 from buckram.net.loop import loop_factory
 from buckram.seams import Create, KeyOp, SetValue
 

@@ -14,8 +14,8 @@ from bench.harness import data_root
 from bench.machines import bookie_place, zookeeper
 from buckram import connect
 from buckram.client.client import Client
-from buckram.core.metadata import created
-from buckram.core.metadata_codec import serialise
+from buckram.core.ledgers.metadata import created
+from buckram.core.ledgers.metadata_codec import serialise
 from buckram.metadata.uri import open_store
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.processes import BookieProcess, stop_all

@@ -14,7 +14,7 @@ from pathlib import Path
 
 MOST_BYTES = 900_000
 EXTRAS = {"arrow", "compression", "spark", "jre"}
-NEEDED = ("buckram/__init__.py", "buckram/py.typed", "buckram/core/bookkeeper_pb2.pyi", "pyspark_buckram/__init__.py",
+NEEDED = ("buckram/__init__.py", "buckram/py.typed", "buckram/core/wire/bookkeeper_pb2.pyi", "pyspark_buckram/__init__.py",
           "buckram/spark/log4j2.properties", "buckram/zookeeper_server/log4j2.properties")
 NOT_FOR_USERS = re.compile(r"^(buckram/sim/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)([^)]+)\)")
@@ -37,7 +37,7 @@ def faults(wheel: Path, *, release: bool = False) -> list[str]:
         urls = [value.partition(", ")[2] for value in metadata.get_all("Project-URL", [])]
         examples = [url for url in urls if RESERVED.match(url)]
         found += [f"{url} is an example address: set [project.urls] in pyproject.toml" for url in examples]
-        if not any(re.fullmatch(r"buckram/core/_hot\..*(so|pyd)", name) for name in names):
+        if not any(re.fullmatch(r"buckram/core/entries/_hot\..*(so|pyd)", name) for name in names):
             found.append("the compiled module is missing: build with BUCKRAM_REQUIRE_COMPILED=1 to see why")
     return found
 

@@ -20,7 +20,7 @@ from typing import Any, ForwardRef
 
 import click
 
-from buckram.client.opening import NotAsync, NotBlocking
+from buckram.client.shared.opening import NotAsync, NotBlocking
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from scripts.public_api import NAMES

@@ -1,4 +1,4 @@
-"""Regenerate src/buckram/core/bookkeeper_pb2.py and .pyi from bookkeeper.proto: `python scripts/generate_proto.py`.
+"""Regenerate src/buckram/core/wire/bookkeeper_pb2.py and .pyi from the .proto: `python scripts/generate_proto.py`.
 
 Generated code needs a protobuf at least as new as its generator, so the generator is pinned to the oldest protobuf that
 pyproject.toml allows (6.31) and installed into a temporary environment instead of the development one.

@@ -22,7 +22,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        source = copy / "src" / "buckram" / "core" / "_hot.c"
+        source = copy / "src" / "buckram" / "core" / "entries" / "_hot.c"
         build = ["gcc", *FLAGS, f"-I{sysconfig.get_paths()['include']}", str(source)]
         subprocess.run([*build, "-o", str(source.with_name("_hot.abi3.so"))], check=True)
         libraries = [
@@ -35,7 +35,7 @@ def main() -> int:
             "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc",
         }  # fmt: skip
         told = subprocess.run(
-            [sys.executable, "-c", "from buckram.core import _hot; print(_hot.__file__)"],
+            [sys.executable, "-c", "from buckram.core.entries import _hot; print(_hot.__file__)"],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if not told.stdout.startswith(folder):
@@ -43,7 +43,7 @@ def main() -> int:
             return 1
         # What a sanitizer says as it ends the process must not stay in a captured descriptor.
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys"]
-        command.append("tests/core/test_hot.py")
+        command.append("tests/core/entries/test_hot.py")
         return subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
 
 

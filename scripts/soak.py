@@ -38,7 +38,7 @@ CHECKS: dict[str, list[str]] = {
     "compiled_with_sanitizers": [PYTHON, "scripts/hot_sanitized.py"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
     "contracts": [*PYTEST, "tests/contracts"],
-    "bookies_and_clients": [*PYTEST, "tests/unit", "tests/e2e"],
+    "bookies_and_clients": [*PYTEST, "tests/bookie", "tests/client", "tests/metadata", "tests/net", "tests/disk", "tests/cli", "tests/sync", "tests/package", "tests/e2e"],
     "streams": [*PYTEST, "tests/streams", "tests/docs"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],

@@ -101,30 +101,30 @@ from buckram.types import BookieInfo, DigestType, Entry, Fragment, LedgerMetadat
 
 if TYPE_CHECKING:
     from buckram.client.client import Client, connect
-    from buckram.client.reader import Reader
-    from buckram.client.repair import RepairReport
-    from buckram.client.tail import Tail
-    from buckram.client.writer import Writer
-    from buckram.core.stream_batch import Batch, Record
+    from buckram.client.maintain.repair import RepairReport
+    from buckram.client.read.reader import Reader
+    from buckram.client.read.tail import Tail
+    from buckram.client.write.writer import Writer
+    from buckram.core.streams.batch import Batch, Record
     from buckram.streams.namespace import Namespace, StreamInfo
-    from buckram.streams.reader import StreamReader
-    from buckram.streams.spaces import Namespaces
-    from buckram.streams.writer import StreamWriter
+    from buckram.streams.read.reader import StreamReader
+    from buckram.streams.shared.namespaces import Namespaces
+    from buckram.streams.write.writer import StreamWriter
 
 # Imported when first used: a bookie imports this package, too, and needs no client.
 _LAZY = {
-    "Batch": "buckram.core.stream_batch",
+    "Batch": "buckram.core.streams.batch",
     "Client": "buckram.client.client",
     "Namespace": "buckram.streams.namespace",
-    "Namespaces": "buckram.streams.spaces",
-    "Reader": "buckram.client.reader",
-    "Record": "buckram.core.stream_batch",
-    "RepairReport": "buckram.client.repair",
+    "Namespaces": "buckram.streams.shared.namespaces",
+    "Reader": "buckram.client.read.reader",
+    "Record": "buckram.core.streams.batch",
+    "RepairReport": "buckram.client.maintain.repair",
     "StreamInfo": "buckram.streams.namespace",
-    "StreamReader": "buckram.streams.reader",
-    "StreamWriter": "buckram.streams.writer",
-    "Tail": "buckram.client.tail",
-    "Writer": "buckram.client.writer",
+    "StreamReader": "buckram.streams.read.reader",
+    "StreamWriter": "buckram.streams.write.writer",
+    "Tail": "buckram.client.read.tail",
+    "Writer": "buckram.client.write.writer",
     "connect": "buckram.client.client",
 }
 

@@ -1,7 +1,7 @@
 """Values that every layer speaks: ids, ledger metadata, fragments, entries, bookies.
 
 Frozen, typed, without behaviour beyond their own consistency. Nothing here does I/O,
-encodes bytes (core/entry, core/metadata_codec) or decides anything (core/metadata).
+encodes bytes (core/entries/entry, core/ledgers/metadata_codec) or decides anything (core/ledgers/metadata).
 """
 
 from __future__ import annotations

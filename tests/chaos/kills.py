@@ -21,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from buckram.bookie.store import Store
+from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
-from buckram.core.adds import frame_add
+from buckram.core.wire.adds import frame_add
 from buckram.disk.local import LocalDisk
 from buckram.net.stats import NullStats
 

@@ -7,10 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.contracts.conftest import Cluster
+from tests.contracts.test_metadata_store import bookie, new_ledger
 
-from buckram.client.past import Past, guarded
-from buckram.core.history import Statement as Said
-from buckram.core.history import encode_history, encode_statement
+from buckram.client.shared.past import Past, guarded
+from buckram.core.cluster.history import Statement as Said
+from buckram.core.cluster.history import encode_history, encode_statement
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, StoreWentBack, WrongCluster
 from buckram.metadata import acceptance
 from buckram.metadata.acceptance import accept, allow_collection, suspects
@@ -19,9 +21,6 @@ from buckram.metadata.checkup import examine
 from buckram.metadata.layout import SUSPECTS, WITNESSES
 from buckram.metadata.store import TreeStore
 from buckram.types import History
-
-from .conftest import Cluster
-from .test_metadata_store import bookie, new_ledger
 
 RNG = random.Random(5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.contracts.conftest import Cluster, Watch
 
 from buckram.errors import (
     InvalidArgument,
@@ -16,8 +17,6 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.seams import MAX_MULTI_BYTES, MAX_VALUE_BYTES, CheckVersion, Create, Delete, KeyOp, KeyValue, SetValue
-
-from .conftest import Cluster, Watch
 
 
 async def test_versions_begin_at_zero_and_rise_by_one(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.contracts.conftest import Cluster, Watch
 
 from buckram.errors import (
     InvalidArgument,
@@ -13,8 +14,6 @@ from buckram.errors import (
     NoSuchKey,
 )
 from buckram.seams import Create, Delete
-
-from .conftest import Cluster, Watch
 
 
 @pytest.mark.parametrize("same_session", [True, False])

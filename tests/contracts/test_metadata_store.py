@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.contracts.conftest import Cluster, Watch, until
 
-from buckram.core.metadata import closed, created, ensemble_changed, in_recovery
+from buckram.core.ledgers.metadata import closed, created, ensemble_changed, in_recovery
 from buckram.errors import (
     AlreadyRegistered,
     ClusterNotInitialised,
@@ -24,8 +25,6 @@ from buckram.errors import (
 from buckram.metadata.store import TreeStore
 from buckram.seams import Create, MetadataStore
 from buckram.types import MAX_LEDGER_ID, BookieAddress, BookieInfo, History, LedgerMetadata, Versioned
-
-from .conftest import Cluster, Watch, until
 
 
 def new_ledger(token: int = 7, **custom: bytes) -> LedgerMetadata:

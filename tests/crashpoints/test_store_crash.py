@@ -30,7 +30,7 @@ def test_nothing_acknowledged_is_missing_at_any_cut(monkeypatch: pytest.MonkeyPa
             seed = first + lives
             print(f"seed {seed}", flush=True)
             # Every second life has files that grow while they are written.
-            monkeypatch.setattr("buckram.bookie.store_state.FIRST_BYTES", 4096 if lives % 2 else 1 << 24)
+            monkeypatch.setattr("buckram.bookie.storage.store_state.FIRST_BYTES", 4096 if lives % 2 else 1 << 24)
             life = asyncio.run(live(seed, pool))
             lives += 1
             cuts += life.cuts

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from buckram.bookie.store import Store, StoreError
-from buckram.bookie.superblock import read_superblock
-from buckram.bookie.tail_page import NAME as TAIL
-from buckram.bookie.tail_page import read_mark
+from buckram.bookie.storage.store import Store, StoreError
+from buckram.bookie.storage.superblock import read_superblock
+from buckram.bookie.storage.tail_page import NAME as TAIL
+from buckram.bookie.storage.tail_page import read_mark
 from buckram.config import StoreConfig
 from buckram.disk.crash_model import CrashModel
 from buckram.disk.memory import MemoryDisk

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from buckram.core.adds import frame_add
-from buckram.core.entry import Digest, master_key
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.wire.adds import frame_add
 from buckram.net.local_sockets import name_of
 from buckram.types import DigestType
 

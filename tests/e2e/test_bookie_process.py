@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from buckram.core.adds import frame_add
-from buckram.core.entry import Digest, master_key
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.wire.adds import frame_add
 from buckram.types import DigestType
 
 KEY = master_key(b"")

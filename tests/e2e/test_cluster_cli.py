@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import buckram
 
-from buckram.core.metadata import created
+from buckram.core.ledgers.metadata import created
 from buckram.errors import AccessRefused
 from buckram.metadata.uri import ZOOKEEPER_AUTH, open_store
 from buckram.metadata.zookeeper.kazoo_session import KazooSession

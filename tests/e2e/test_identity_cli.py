@@ -10,7 +10,7 @@ from tests.e2e.conftest import Ended, buckram
 
 from buckram.client.client import Client, connect
 from buckram.config import ClientConfig, NetConfig
-from buckram.core.conviction import Deed, Evidence
+from buckram.core.cluster.conviction import Deed, Evidence
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.metadata.accused import accuse
 from buckram.metadata.uri import init_cluster, open_store, sqlite_uri

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.bookie_kit import until
+from tests.support.bookie_kit import until
 
 import buckram.sync
 from buckram.errors import InvalidArgument, NotEnoughBookies

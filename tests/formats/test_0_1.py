@@ -14,11 +14,11 @@ import pytest
 from tests.formats.make_0_1 import STORE, payload
 
 from buckram.bookie.process import Bookie
-from buckram.bookie.store import Store
+from buckram.bookie.storage.store import Store
 from buckram.client.client import connect
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.adds import frame_add
-from buckram.core.entry import Digest
+from buckram.core.entries.entry import Digest
+from buckram.core.wire.adds import frame_add
 from buckram.disk.local import LocalDisk
 from buckram.metadata.uri import open_store
 from buckram.net.runtime import production_runtime

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tests.interop.clusters import payload
 
-from buckram.client.writer import Writer
+from buckram.client.write.writer import Writer
 from buckram.errors import LedgerClosed, LedgerFenced
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from tests.interop.clusters import PASSWORD, Cluster, payload
 from tests.interop.live import poll
 
 from buckram.client.client import Client, connect
-from buckram.client.writer import Writer
+from buckram.client.write.writer import Writer
 from buckram.config import ClientConfig
 from buckram.errors import BuckramError
 from buckram.zookeeper_server import Ensemble, start_ensemble

@@ -15,7 +15,7 @@ from tests.interop.live import LiveWriter, poll
 from tests.interop.words import Ask, each_wire
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer
+from buckram.client.write.writer import Writer
 from buckram.types import LedgerState
 
 SHAPE = (4, 3, 2)

@@ -12,8 +12,8 @@ from tests.interop.live import poll
 from tests.interop.words import check, each_digest, each_wire, entries
 
 from buckram.client.client import Client
-from buckram.core.availability import EntryList
-from buckram.core.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply
+from buckram.core.wire.availability import EntryList
+from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo, ListEntries, ListEntriesReply
 from buckram.errors import (
     DuplicateEntry,
     EntryTooLarge,

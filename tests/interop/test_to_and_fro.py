@@ -12,7 +12,7 @@ from tests.interop.live import LiveWriter
 from tests.interop.words import JAVA_DIGEST, Ask, check, each_digest, each_wire, entries
 
 from buckram.client.client import Client
-from buckram.core.metadata import BIRTH
+from buckram.core.ledgers.metadata import BIRTH
 from buckram.errors import NoSuchLedger
 
 

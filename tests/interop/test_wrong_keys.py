@@ -17,10 +17,10 @@ import pytest
 from tests.interop.apache import Java
 from tests.interop.clusters import Cluster
 from tests.interop.words import JAVA_DIGEST, entries
-from tests.unit.bookie_kit import OTHER_KEY, Wire
+from tests.support.bookie_kit import OTHER_KEY, Wire
 
 from buckram import connect
-from buckram.core.messages import Read
+from buckram.core.wire.messages import Read
 from buckram.errors import Code
 from buckram.zookeeper_server import start_zookeeper
 

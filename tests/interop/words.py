@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.interop.clusters import payload
 
-from buckram.client.reader import Reader
+from buckram.client.read.reader import Reader
 
 Ask = Callable[..., Awaitable[Any]]
 JAVA_DIGEST = {"crc32": "CRC32", "crc32c": "CRC32C", "mac": "MAC", "dummy": "DUMMY"}

@@ -17,19 +17,19 @@ from pyspark.sql import SparkSession
 
 from buckram import sync
 from buckram.cli import job as cli
-from buckram.core.conviction import Accused
-from buckram.core.entry import Digest, master_key
-from buckram.core.messages import Add
-from buckram.core.stream_batch import Record
-from buckram.core.stream_names import StreamName
+from buckram.core.cluster.conviction import Accused
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.streams.batch import Record
+from buckram.core.streams.names import StreamName
+from buckram.core.wire.messages import Add
 from buckram.errors import InvalidArgument, NoSuchLedger, StreamError
 from buckram.jobs import compact, orphans, scrub
 from buckram.jobs.scrub import ScrubSettings
 from buckram.metadata.accused import read_accused
 from buckram.metadata.uri import open_store
-from buckram.streams.janitor import Janitor, JanitorSettings
-from buckram.streams.metadata import StreamStore
-from buckram.streams.orphans import find_orphans
+from buckram.streams.maintain.janitor import Janitor, JanitorSettings
+from buckram.streams.maintain.orphans import find_orphans
+from buckram.streams.shared.metadata import StreamStore
 from buckram.testing import ThreadedCluster
 from buckram.types import DigestType
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from buckram.client.completions import Completions
-from buckram.core.append import AppendWindow
+from buckram.client.write.completions import Completions
+from buckram.core.ledgers.append import AppendWindow
 from buckram.sim.mutants.hunt import MUTANTS, RARE, kill
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"

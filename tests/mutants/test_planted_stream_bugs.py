@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from buckram.core import stream_changes
+from buckram.core.streams import changes as stream_changes
 from buckram.sim.streams.mutants.hunt import MUTANTS, kill
 from buckram.sim.streams.names import INVARIANTS
-from buckram.streams import roll
-from buckram.streams.segment import SegmentWriter
-from buckram.streams.source import Source
+from buckram.streams.read.source import Source
+from buckram.streams.write import roll
+from buckram.streams.write.segment import SegmentWriter
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "no-marks", "atomic-cut",

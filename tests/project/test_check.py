@@ -12,9 +12,9 @@ from scripts.check import chosen, imported, module_of
 def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.chdir(tmp_path)
     texts = {
-        "tests/core/test_quorum.py": "from buckram.core import quorum\n",
+        "tests/core/ledgers/test_quorum.py": "from buckram.core import quorum\n",
         "tests/core/test_all.py": "from buckram.core import quorum, append\nfrom buckram.net import tcp\n",
-        "tests/core/test_append.py": "from buckram.core.append import (\n    AppendWindow,\n)\n",
+        "tests/core/ledgers/test_append.py": "from buckram.core.ledgers.append import (\n    AppendWindow,\n)\n",
         "tests/spark/test_read.py": "from buckram.core import quorum\n",
         "tests/docs/test_pages.py": 'PAGE = "docs/api.md"\n',
     }
@@ -25,24 +25,24 @@ def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_modules_are_named_as_tests_import_them() -> None:
-    assert module_of("src/buckram/core/quorum.py") == "buckram.core.quorum"
+    assert module_of("src/buckram/core/ledgers/quorum.py") == "buckram.core.ledgers.quorum"
     assert module_of("src/buckram/spark/__init__.py") == "buckram.spark"
-    assert module_of("tests/unit/net_kit.py") == "tests.unit.net_kit"
+    assert module_of("tests/support/net_kit.py") == "tests.support.net_kit"
 
 
 def test_imports_over_several_lines_are_seen() -> None:
-    assert "buckram.core.append" in imported("from buckram.core import (\n    append,\n    quorum as q,\n)\n")
+    assert "buckram.core.ledgers.append" in imported("from buckram.core import (\n    append,\n    quorum as q,\n)\n")
     assert imported("import buckram.net.tcp as tcp") == {"buckram.net.tcp"}
 
 
 def test_those_that_know_most_about_the_change_come_first(tests: list[Path]) -> None:
-    found = chosen(["src/buckram/core/quorum.py"], tests, {}, 60.0)
-    assert found == ["tests/core/test_quorum.py", "tests/core/test_all.py"]
+    found = chosen(["src/buckram/core/ledgers/quorum.py"], tests, {}, 60.0)
+    assert found == ["tests/core/ledgers/test_quorum.py", "tests/core/test_all.py"]
 
 
 def test_a_changed_test_runs_first_and_spark_is_left_to_make_test(tests: list[Path]) -> None:
-    found = chosen(["src/buckram/core/quorum.py", "tests/core/test_append.py"], tests, {}, 60.0)
-    assert found == ["tests/core/test_append.py", "tests/core/test_quorum.py", "tests/core/test_all.py"]
+    found = chosen(["src/buckram/core/ledgers/quorum.py", "tests/core/ledgers/test_append.py"], tests, {}, 60.0)
+    assert found == ["tests/core/ledgers/test_append.py", "tests/core/ledgers/test_quorum.py", "tests/core/test_all.py"]
 
 
 def test_a_page_chooses_the_tests_that_name_it(tests: list[Path]) -> None:
@@ -50,5 +50,5 @@ def test_a_page_chooses_the_tests_that_name_it(tests: list[Path]) -> None:
 
 
 def test_what_takes_longer_than_is_left_is_left_out(tests: list[Path]) -> None:
-    seconds = {"tests/core/test_quorum.py": 100.0}
-    assert chosen(["src/buckram/core/quorum.py"], tests, seconds, 10.0) == ["tests/core/test_all.py"]
+    seconds = {"tests/core/ledgers/test_quorum.py": 100.0}
+    assert chosen(["src/buckram/core/ledgers/quorum.py"], tests, seconds, 10.0) == ["tests/core/test_all.py"]

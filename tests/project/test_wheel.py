@@ -39,7 +39,7 @@ def test_one_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
     if not compiled:
         pytest.skip("there is no C compiler here")
     assert "-cp311-abi3-" in wheel.name
-    assert compiled == ["buckram/core/_hot.abi3.so"]
+    assert compiled == ["buckram/core/entries/_hot.abi3.so"]
 
 
 def test_every_module_of_the_wheel_can_be_imported_without_the_checkout(wheel: Path, tmp_path: Path) -> None:

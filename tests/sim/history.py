@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from buckram.core.entry import Digest, master_key
+from buckram.core.entries.entry import Digest, master_key
 from buckram.errors import Code
 from buckram.sim.checkers.base import ReadResult
 from buckram.sim.checkers.facts import Handle

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from buckram.client.metadata_cell import MetadataCell
-from buckram.core.metadata import created, ensemble_changed
-from buckram.core.metadata_codec import parse, serialise
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.core.ledgers.metadata import created, ensemble_changed
+from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.errors import MetadataUnavailable
 from buckram.sim.loop import SimLoop
 from buckram.sim.network import Fabric

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer
+from buckram.client.write.writer import Writer
 from buckram.errors import MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import Write

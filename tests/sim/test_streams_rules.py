@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.stream_batch import Record
-from buckram.core.stream_head import Head, Segment, Summary, WriterInfo, encode_head
-from buckram.core.stream_policy import Policy
+from buckram.core.streams.batch import Record
+from buckram.core.streams.head import Head, Segment, Summary, WriterInfo, encode_head
+from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import Layout
 from buckram.seams import KeyValue
 from buckram.sim.checkers.facts import Facts as LedgerFacts

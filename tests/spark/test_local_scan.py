@@ -11,9 +11,9 @@ import pytest
 from tests.spark.reading import batch_reader, numbered, rows, write
 from tests.spark.test_read_scan import KIB, ledger_of, sizes
 
-from buckram.core.entry import Digest
-from buckram.core.identity import Peer
-from buckram.core.located import Located
+from buckram.core.entries.entry import Digest
+from buckram.core.wire.introduction import Peer
+from buckram.core.wire.located import Located
 from buckram.disk import neighbours
 from buckram.spark import local_scan, stream_scan
 from buckram.spark.local_scan import LocalScan

@@ -12,9 +12,9 @@ import pytest
 from tests.spark.reading import batch_reader, numbered, rows, write
 
 from buckram import sync
-from buckram.core.entry import Digest
-from buckram.core.identity import Peer
-from buckram.core.packed import FRAME_HEAD
+from buckram.core.entries.entry import Digest
+from buckram.core.entries.packed import FRAME_HEAD
+from buckram.core.wire.introduction import Peer
 from buckram.spark import clients, stream_read, stream_scan
 from buckram.spark.stream_scan import Scan, ScanFailed
 from buckram.testing import ThreadedCluster

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.spark.reading import batch_reader, numbered, rows, write
 
-from buckram.core.entry import Digest
-from buckram.core.identity import IDENTITY_PROPERTY, INCARNATION_PROPERTY, Expected, Introduction, Peer
+from buckram.core.entries.entry import Digest
+from buckram.core.wire.introduction import IDENTITY_PROPERTY, INCARNATION_PROPERTY, Expected, Introduction, Peer
 from buckram.spark import local_scan, stream_scan
 from buckram.spark.local_scan import LocalScan
 from buckram.spark.stream_plan import StreamPartition

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from tests.spark.faults.kit import Lines, records, values
 
 from buckram import sync
-from buckram.core.stream_batch import Record
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.batch import Record
+from buckram.core.streams.names import stream_name
 from buckram.testing import ThreadedCluster
 
 

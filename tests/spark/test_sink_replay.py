@@ -12,7 +12,7 @@ import pytest
 from tests.spark.test_sink_parts import commit, create, micro_batch, schema, stream_writer, streaming, task, values
 
 from buckram import sync
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.names import stream_name
 from buckram.errors import ReplayDiffers
 from buckram.spark.replay import local_path, planned_at, tally
 from buckram.testing import ThreadedCluster

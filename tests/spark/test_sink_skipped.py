@@ -6,7 +6,7 @@ import pytest
 from tests.spark.test_sink_parts import batch, create, ledgers, micro_batch, planned, streaming, task, values, written
 
 from buckram import sync
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.names import stream_name
 from buckram.errors import OpenSegment, StreamError
 from buckram.spark.transactions import Attempt, Identity, Part
 from buckram.testing import ThreadedCluster

@@ -21,7 +21,7 @@ from tests.spark.test_sink_parts import (
 )
 
 from buckram import sync
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument, OpenSegment, StreamError
 from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
@@ -29,7 +29,7 @@ from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer
 from buckram.spark.small_parts import Few
 from buckram.spark.transactions import Part
-from buckram.streams.bulk import Bulk
+from buckram.streams.write.bulk import Bulk
 from buckram.testing import ThreadedCluster
 
 SMALL = {"smallPartBytes": "1k"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from buckram.core.stream_batch import Record
-from buckram.streams.reader import StreamReader
-from buckram.streams.writer import StreamWriter
+from buckram.core.streams.batch import Record
+from buckram.streams.read.reader import StreamReader
+from buckram.streams.write.writer import StreamWriter
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:

@@ -20,8 +20,11 @@ from buckram.errors import (
     WriterExists,
     WriterLost,
 )
-from buckram.streams import bulk as async_bulk
-from buckram.streams import namespace, reader, spaces, writer
+from buckram.streams import namespace
+from buckram.streams.read import reader
+from buckram.streams.shared import namespaces as spaces
+from buckram.streams.write import bulk as async_bulk
+from buckram.streams.write import writer
 from buckram.sync import bulk, records, streams
 from buckram.testing import ThreadedCluster
 

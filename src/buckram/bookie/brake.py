@@ -13,7 +13,7 @@ from array import array
 
 from buckram.bookie.notes import Note
 from buckram.bookie.witness import Witness
-from buckram.core.history import parse_word
+from buckram.core.cluster.history import parse_word
 from buckram.errors import NoSuchKey
 from buckram.metadata.layout import BRAKES, COLLECT
 from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key

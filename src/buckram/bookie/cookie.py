@@ -1,6 +1,6 @@
 """Who this data directory belongs to: the cookie in the directory and in the metadata store, and the bookie's id.
 
-A wiped or swapped disk never passes for the old bookie (M8). The cookie's text is core/cookie; the incarnation
+A wiped or swapped disk never passes for the old bookie (M8). The cookie's text is core/cluster/cookie; the incarnation
 id belongs to the store and is never part of a cookie.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from buckram.core.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
-from buckram.core.service_info import check_bookie_id
+from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
+from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import CorruptStore, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, WrongCookie
 from buckram.seams import Disk, MetadataStore, Write
 from buckram.types import BookieId

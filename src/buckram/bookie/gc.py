@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buckram.bookie.brake import Brake
-from buckram.bookie.slices import Slices
-from buckram.bookie.store import Store
-from buckram.bookie.store_errors import StoreError
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.slices import Slices
+from buckram.bookie.storage.store import Store
 from buckram.config import BookieConfig
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchKey, NoSuchLedger
 from buckram.seams import MetadataStore

@@ -7,9 +7,9 @@ import errno
 from collections.abc import Mapping
 from pathlib import Path
 
-from buckram.bookie import superblock
 from buckram.bookie.process import DISK_VARIABLE, open_disk
-from buckram.bookie.store import Store
+from buckram.bookie.storage import superblock
+from buckram.bookie.storage.store import Store
 from buckram.config import StoreConfig
 from buckram.errors import CorruptStore, InvalidArgument
 from buckram.net.runtime import production_runtime

@@ -11,19 +11,21 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from buckram.bookie import cookie, superblock
+from buckram.bookie import cookie
 from buckram.bookie.brake import Brake
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.metrics import parse_address, serve_pages
-from buckram.bookie.position import Claim
 from buckram.bookie.registration import PATIENCE_S, Registration
-from buckram.bookie.server import BookieServer, Service
+from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.status_pages import status_pages
-from buckram.bookie.store import Store
+from buckram.bookie.storage import superblock
+from buckram.bookie.storage.position import Claim
+from buckram.bookie.storage.store import Store
 from buckram.bookie.witness import Witness
 from buckram.config import BookieConfig, NetConfig, StoreConfig
-from buckram.core.identity import (
+from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
+from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
     INCARNATION_PROPERTY,
@@ -32,7 +34,6 @@ from buckram.core.identity import (
     Identity,
     Introduction,
 )
-from buckram.core.service_info import ADMISSION_PROPERTY
 from buckram.disk.descriptors import Shares, shares_of_bookie
 from buckram.disk.local import LocalDisk
 from buckram.errors import ConfigError, CorruptStore, WrongCookie

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from buckram.bookie.metrics import Answer, Pages
-from buckram.core.hot import COMPILED
+from buckram.core.entries.hot import COMPILED
 from buckram.net.stats import PrometheusStats
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A key of the store says how far the bookie's files are; the file WITNESS in the directory says what the store confirmed
 last. A store behind the file went back: the bookie is *suspect* then, and takes part in nothing but reads until the
-store is what it was, or somebody has accepted what it is now. What counts as behind is core/history's matter.
+store is what it was, or somebody has accepted what it is now. What counts as behind is core/cluster/history's matter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from buckram.bookie.notes import Note
-from buckram.bookie.position import Claim, Position
-from buckram.core.history import (
+from buckram.bookie.storage.position import Claim, Position
+from buckram.core.cluster.history import (
     HIGHEST_EPOCH,
     LONGEST_RECORD,
     Confirmed,
@@ -30,7 +30,7 @@ from buckram.core.history import (
     parse_memory,
     parse_statement,
 )
-from buckram.core.metadata import birth_of
+from buckram.core.ledgers.metadata import birth_of
 from buckram.disk.trouble import passing
 from buckram.errors import (
     AccessRefused,

@@ -66,7 +66,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
         return
     from importlib.metadata import version
 
-    from buckram.core.hot import COMPILED
+    from buckram.core.entries.hot import COMPILED
 
     click.echo(f"buckram, version {version('buckram')}, compiled: {'yes' if COMPILED else 'no'}")
     context.exit()

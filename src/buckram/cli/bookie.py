@@ -13,9 +13,9 @@ from buckram.cli.bookie_forget import forget
 from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import emit, table
-from buckram.core.availability import EntryList
-from buckram.core.entry import Digest
-from buckram.core.messages import (
+from buckram.core.entries.entry import Digest
+from buckram.core.wire.availability import EntryList
+from buckram.core.wire.messages import (
     FREE_DISK_SPACE,
     LOSS,
     MEMORY_USE,

@@ -11,7 +11,7 @@ from buckram.cli import completion
 from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit
-from buckram.core.service_info import check_bookie_id
+from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import NoSuchBookie, NoSuchKey, NoSuchLedger
 
 if TYPE_CHECKING:

@@ -148,7 +148,7 @@ def _examine_absent(found: Checkup) -> None:
 async def _examine_clocks(store: TreeStore, found: Checkup) -> None:
     """The clock of this machine and those that bookies tell of."""
     from buckram.client.client import connect
-    from buckram.core.wall_time import between
+    from buckram.core.cluster.wall_time import between
     from buckram.errors import BuckramError
     from buckram.metadata.checkup import Problem
 
@@ -229,7 +229,7 @@ def pardon(bookie_id: str, uri: str | None, yes: bool, as_json: bool) -> None:
 
 
 async def _pardon(uri: str, bookie_id: str) -> bool:
-    from buckram.core.service_info import check_bookie_id
+    from buckram.core.ledgers.service_info import check_bookie_id
     from buckram.metadata.accused import pardon as forget
 
     check_bookie_id(bookie_id)

@@ -12,7 +12,7 @@ from buckram.cli.output import confirm_loss, emit, table
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from buckram.client.salvage import Found
+    from buckram.client.maintain.salvage import Found
     from buckram.metadata.backup import Backup
     from buckram.metadata.store import TreeStore
     from buckram.types import BookieAddress, BookieId, History
@@ -172,7 +172,7 @@ async def _addresses(store: TreeStore) -> dict[BookieId, BookieAddress]:
 async def _find(
     store: TreeStore, addresses: dict[BookieId, BookieAddress], ledgers: tuple[int, ...]
 ) -> tuple[list[Found], dict[BookieId, str]]:
-    from buckram.client.salvage import opened
+    from buckram.client.maintain.salvage import opened
     from buckram.config import NetConfig
     from buckram.net.runtime import production_runtime
 
@@ -272,7 +272,7 @@ async def _bring_back(
     digest: str | None, birth: bytes,
 ) -> list[int]:
     from buckram.client.client import digest_type
-    from buckram.client.salvage import opened
+    from buckram.client.maintain.salvage import opened
     from buckram.config import NetConfig
     from buckram.net.runtime import production_runtime
 

@@ -51,7 +51,7 @@ def bookies(context: click.Context, _: click.Parameter, begun: str) -> list[str]
 
 
 def policy_keys(_context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    from buckram.core.stream_policy import FIELDS
+    from buckram.core.streams.policy import FIELDS
 
     return [f"{key}=" for key in FIELDS if key.startswith(begun)]
 

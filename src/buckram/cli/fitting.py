@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from buckram.core.quorum import Quorum
-from buckram.core.stream_names import StreamName
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def refuse_too_large(client: Client, policy: Mapping[str, Any]) -> None:
     """InvalidArgument when the policy asks for more bookies than the cluster has ever known."""
     if policy.get("ensemble") is None:
         return
-    from buckram.client.create import fitting
+    from buckram.client.write.create import fitting
 
     wanted = Quorum.parse(policy["ensemble"])
     store = client.services.store

@@ -34,8 +34,8 @@ from buckram.cli.output import (
     remark,
     table,
 )
-from buckram.core.quorum import Quorum
-from buckram.core.stream_names import owner_of
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.streams.names import owner_of
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchLedger
 from buckram.types import LedgerMetadata
 

@@ -11,7 +11,7 @@ import click
 
 from buckram.cli.options import connected, json_option, metadata_option, password_option, run_async
 from buckram.cli.output import emit, remark, transfer
-from buckram.core.stream_names import owner_of
+from buckram.core.streams.names import owner_of
 from buckram.errors import InvalidArgument
 from buckram.types import Entry
 

@@ -24,7 +24,7 @@ from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.client.writer import Writer
+    from buckram.client.write.writer import Writer
 
 BATCHES_IN_FLIGHT = 32
 BATCH_ENTRIES = 2_000
@@ -90,7 +90,7 @@ class _Copy:
         self._room = asyncio.Semaphore(BATCHES_IN_FLIGHT)
 
     async def run(self, client: Client, password: str) -> None:
-        from buckram.client.engine import FRAME_RESERVE_BYTES
+        from buckram.client.write.engine import FRAME_RESERVE_BYTES
 
         emit({"ledger": self._writer.ledger_id})
         self._longest = client.services.net.max_frame_bytes - FRAME_RESERVE_BYTES

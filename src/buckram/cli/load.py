@@ -24,8 +24,8 @@ from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.client.reader import Reader
-    from buckram.client.writer import Writer
+    from buckram.client.read.reader import Reader
+    from buckram.client.write.writer import Writer
 
 TICK_MIN_S, TICK_MAX_S = 0.0002, 0.001
 _WAKING_NS = 100_000

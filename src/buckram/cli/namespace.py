@@ -145,7 +145,7 @@ def delete(name: str, yes: bool, uri: str | None, as_json: bool) -> None:
 
 
 def _show(name: str, overrides: Mapping[str, Any], as_json: bool, done: str) -> None:
-    from buckram.core.stream_policy import merged
+    from buckram.core.streams.policy import merged
 
     whole = dataclasses.asdict(merged(overrides))
     if as_json:

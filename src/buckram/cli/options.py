@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from buckram.config import load
-from buckram.core.quorum import Quorum
+from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import ConfigError, InvalidArgument
 from buckram.net.loop import loop_factory
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import click
 
 from buckram.cli.exits import Exit
-from buckram.core.metadata import BIRTH
-from buckram.core.stream_names import owner_of
+from buckram.core.ledgers.metadata import BIRTH
+from buckram.core.streams.names import owner_of
 from buckram.errors import InvalidArgument
 from buckram.types import LedgerMetadata, LedgerState
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from buckram.core.record_format import headers_size
+from buckram.core.streams.record_format import headers_size
 from buckram.errors import InvalidArgument
 
 _JSON_FIELDS = ("value", "value_base64", "key", "key_base64", "headers", "headers_base64", "timestamp_us", "txid")

@@ -17,14 +17,14 @@ from buckram.cli.output import confirm, confirm_loss, counted, emit, table
 from buckram.cli.stream_care import cursor, cursor_json, janitor, orphans
 from buckram.cli.stream_read import read, tail
 from buckram.cli.stream_write import write
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.core.stream_head import Segment
-    from buckram.streams.cursors import CursorInfo
+    from buckram.core.streams.head import Segment
     from buckram.streams.namespace import Namespace, StreamInfo
+    from buckram.streams.read.cursors import CursorInfo
 
 OFFSET = click.IntRange(min=0)
 _PAGE = 1000

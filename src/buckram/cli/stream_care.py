@@ -13,13 +13,13 @@ import click
 from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
 from buckram.cli.output import confirm, confirm_loss, counted, emit, remark, table
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.names import stream_name
 from buckram.errors import CursorMoved, StreamError
 
 if TYPE_CHECKING:
-    from buckram.streams.cursors import CursorInfo
-    from buckram.streams.janitor import JanitorReport
-    from buckram.streams.orphans import Orphan
+    from buckram.streams.maintain.janitor import JanitorReport
+    from buckram.streams.maintain.orphans import Orphan
+    from buckram.streams.read.cursors import CursorInfo
 
 OFFSET = click.IntRange(min=0)
 _PAGE = 1000
@@ -153,7 +153,7 @@ def janitor(every: str | None, grace: str, wait: str, with_orphans: bool, uri: s
       buckram stream janitor --every 1m
     """
     from buckram.cli.exits import Exit
-    from buckram.streams.janitor import Janitor, JanitorSettings
+    from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 
     seal_s = values.duration("--wait", wait)
     settings = JanitorSettings(
@@ -228,8 +228,8 @@ def orphans(delete: bool, yes: bool, uri: str | None, as_json: bool) -> None:
 
 
 async def _orphans(uri: str | None, delete: bool) -> tuple[list[Orphan], list[int]]:
-    from buckram.streams.metadata import StreamStore
-    from buckram.streams.orphans import delete_orphan, find_orphans
+    from buckram.streams.maintain.orphans import delete_orphan, find_orphans
+    from buckram.streams.shared.metadata import StreamStore
 
     async with connected(uri) as client:
         found = await find_orphans(client, StreamStore(client.services.store), in_progress=True)

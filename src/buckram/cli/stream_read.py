@@ -18,13 +18,13 @@ import click
 from buckram.cli import completion, values
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import transfer
-from buckram.core.stream_names import StreamName, stream_name
+from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.core.stream_batch import Record
-    from buckram.streams.reader import StreamReader
+    from buckram.core.streams.batch import Record
+    from buckram.streams.read.reader import StreamReader
 
 OFFSET = click.IntRange(min=0)
 COMMIT_S = 0.5

@@ -14,13 +14,13 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
-from buckram.core.stream_names import StreamName, stream_name
+from buckram.core.streams.names import StreamName, stream_name
 from buckram.errors import BuckramError, InvalidArgument, WriterExists, WriterLost
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
     from buckram.client.client import Client
-    from buckram.streams.writer import StreamWriter
+    from buckram.streams.write.writer import StreamWriter
 
 BATCHES_IN_FLIGHT = 32
 BATCH_RECORDS = 2_000

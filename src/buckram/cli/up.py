@@ -145,10 +145,10 @@ async def _prepare(uri: str, before: int, count: int) -> None:
 
 async def _fit_policy(store: MetadataStore, before: int, count: int) -> None:
     """Streams of namespace default can be written with as few bookies as there are. What somebody else chose stays."""
-    from buckram.client.create import fitting
-    from buckram.core.stream_policy import DEFAULTS
-    from buckram.streams.metadata import StreamStore
-    from buckram.streams.spaces import Namespaces
+    from buckram.client.write.create import fitting
+    from buckram.core.streams.policy import DEFAULTS
+    from buckram.streams.shared.metadata import StreamStore
+    from buckram.streams.shared.namespaces import Namespaces
 
     usual = DEFAULTS.quorum
     spaces = Namespaces(StreamStore(store))

@@ -74,7 +74,7 @@ class JanitorThread:
             await asyncio.sleep(self._every_s)
 
     async def _clean(self, client: Client) -> None:
-        from buckram.streams.janitor import Janitor
+        from buckram.streams.maintain.janitor import Janitor
 
         loop, worker = asyncio.get_running_loop(), Janitor(client)
         looked = loop.time()

@@ -95,8 +95,8 @@ def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:
 
 
 def policy(given: tuple[str, ...]) -> dict[str, Any]:
-    """Settings of core/stream_policy from KEY=VALUE: durations, sizes, numbers, yes or no; `none` for no limit."""
-    from buckram.core.stream_policy import DEFAULTS, FIELDS
+    """Settings of core/streams/policy from KEY=VALUE: durations, sizes, numbers, yes or no; `none` for no limit."""
+    from buckram.core.streams.policy import DEFAULTS, FIELDS
 
     found: dict[str, Any] = {}
     for key, text in pairs("--set", given).items():

@@ -11,26 +11,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from buckram.client import leftover
-from buckram.client.bookies import BookieWatcher
-from buckram.client.clocks import Clocks
-from buckram.client.create import choose_members, register
-from buckram.client.delete import delete_ledger
-from buckram.client.engine import LedgerAppender
-from buckram.client.ensemble_debts import Debts
-from buckram.client.identities import Identities
-from buckram.client.open import check_ledger_id, list_ledgers, open_ledger
-from buckram.client.opening import NotBlocking, Opening
-from buckram.client.past import Past, guarded
-from buckram.client.reader import Reader
-from buckram.client.recover import recover_ledger
-from buckram.client.repair import Progress, RepairReport, repair_ledger
-from buckram.client.services import Services
-from buckram.client.writer import Writer
+from buckram.client.maintain.delete import delete_ledger
+from buckram.client.maintain.recover import recover_ledger
+from buckram.client.maintain.repair import Progress, RepairReport, repair_ledger
+from buckram.client.read.open import check_ledger_id, list_ledgers, open_ledger
+from buckram.client.read.reader import Reader
+from buckram.client.shared import leftover
+from buckram.client.shared.bookies import BookieWatcher
+from buckram.client.shared.clocks import Clocks
+from buckram.client.shared.identities import Identities
+from buckram.client.shared.lagging import Debts
+from buckram.client.shared.opening import NotBlocking, Opening
+from buckram.client.shared.past import Past, guarded
+from buckram.client.shared.services import Services
+from buckram.client.write.create import choose_members, register
+from buckram.client.write.engine import LedgerAppender
+from buckram.client.write.writer import Writer
 from buckram.config import ClientConfig, NetConfig, load
-from buckram.core.metadata import birth_of, created
-from buckram.core.quorum import Quorum
-from buckram.core.stream_names import owner_of
+from buckram.core.ledgers.metadata import birth_of, created
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.streams.names import owner_of
 from buckram.disk.neighbours import Neighbours
 from buckram.errors import (
     ForkedClient,
@@ -46,7 +46,7 @@ from buckram.types import BIRTH_SIZE, MAX_LEDGER_ID, DigestType, LedgerId, Ledge
 
 if TYPE_CHECKING:
     from buckram.streams.namespace import Namespace
-    from buckram.streams.spaces import Namespaces
+    from buckram.streams.shared.namespaces import Namespaces
 
 T = TypeVar("T")
 _PATIENCE_S = 10.0
@@ -313,8 +313,8 @@ class Client(NotBlocking):
     def namespaces(self) -> Namespaces:
         """Create, list, set and delete namespaces."""
         self._guard()
-        from buckram.streams.metadata import StreamStore
-        from buckram.streams.spaces import Namespaces
+        from buckram.streams.shared.metadata import StreamStore
+        from buckram.streams.shared.namespaces import Namespaces
 
         return Namespaces(StreamStore(self.services.store))
 

@@ -2,7 +2,7 @@
 keys stay; readers and writers are not disturbed.
 
 A task copies one run of segments into a ledger of its own; the driver puts it into the list, in one compare-and-set.
-What a task leaves behind when it dies has an intent and is the janitor's (streams/compaction).
+What a task leaves behind when it dies has an intent and is the janitor's (streams/maintain/compaction).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from buckram.core.stream_compaction import Run
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.compaction import Run
+from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLedger, NoSuchStream
 from buckram.jobs.reports import RUN, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, parallelism, spread
 from buckram.net.pace import Pace
-from buckram.streams.compaction import Compactable, Copied, compactable, copy_run, replace_run
-from buckram.streams.metadata import StreamStore
-from buckram.streams.orphans import all_names
+from buckram.streams.maintain.compaction import Compactable, Copied, compactable, copy_run, replace_run
+from buckram.streams.maintain.orphans import all_names
+from buckram.streams.shared.metadata import StreamStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """orphans: as `buckram stream orphans`, for clusters with so many ledgers that reading their records takes long.
 
-The order of the looks is that of streams/orphans, which makes the answer certain: tasks read records, then intents;
-after all of them the driver reads the lists.
+The order of the looks is that of streams/maintain/orphans, which makes the answer certain: tasks read records, then
+intents; after all of them the driver reads the lists.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.jobs.reports import RUN, open_report, run_name
 from buckram.jobs.spreading import Progress, Row, driver, in_task, spread
-from buckram.streams.metadata import StreamStore
-from buckram.streams.orphans import Marked, Orphan, delete_orphan, judged, owners, with_intents
+from buckram.streams.maintain.orphans import Marked, Orphan, delete_orphan, judged, owners, with_intents
+from buckram.streams.shared.metadata import StreamStore
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:

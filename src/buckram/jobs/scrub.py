@@ -15,11 +15,11 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from buckram.client.audit import ReplicaAuditor, differing
-from buckram.core.audit import Piece, PieceReport, plan_pieces
-from buckram.core.conviction import UNFIT, Deed, Evidence
-from buckram.core.identity import Peer
-from buckram.core.metadata import names_mac
+from buckram.client.maintain.audit import ReplicaAuditor, differing
+from buckram.core.cluster.conviction import UNFIT, Deed, Evidence
+from buckram.core.ledgers.audit import Piece, PieceReport, plan_pieces
+from buckram.core.ledgers.metadata import names_mac
+from buckram.core.wire.introduction import Peer
 from buckram.errors import InvalidArgument, NoSuchLedger
 from buckram.jobs.reports import RUN, Report, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, spread

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from buckram.core.history import encode_word
+from buckram.core.cluster.history import encode_word
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
 from buckram.metadata.backup import set_history
 from buckram.metadata.layout import COLLECT, SUSPECTS

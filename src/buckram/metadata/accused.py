@@ -1,14 +1,14 @@
 """Who is accused of what: `convicted/<bookie id>` of those who get no new ensembles, `accused/<bookie id>` of suspects.
 
-Clients follow the names of the convicted only. What makes a verdict is core/conviction.
+Clients follow the names of the convicted only. What makes a verdict is core/cluster/conviction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buckram.core.conviction import Accused, Evidence, parse_accused
-from buckram.core.service_info import valid_bookie_id
+from buckram.core.cluster.conviction import Accused, Evidence, parse_accused
+from buckram.core.ledgers.service_info import valid_bookie_id
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
 from buckram.seams import KeyStore, MetadataStore, Notify
 from buckram.types import BookieId

@@ -2,7 +2,7 @@
 
 A backup of a store that is in use is one moment of an embedded store. ZooKeeper gives no such moment: who refers to
 ledgers is read before the ledgers, and the counter of ids last, so nothing in the file refers to what is not in it.
-Whether a restored store may be used is said in it (core/history): bookies and clients wait for `accept`.
+Whether a restored store may be used is said in it (core/cluster/history): bookies and clients wait for `accept`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buckram.core.history import encode_history, parse_history
+from buckram.core.cluster.history import encode_history, parse_history
 from buckram.errors import (
     ClusterNotInitialised,
     InvalidArgument,

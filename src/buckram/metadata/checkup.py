@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from buckram.core.cookie import parse_cookie
-from buckram.core.metadata_codec import parse
-from buckram.core.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
+from buckram.core.cluster.cookie import parse_cookie
+from buckram.core.ledgers.metadata_codec import parse
+from buckram.core.ledgers.service_info import ADMISSION_PROPERTY, decode_service_info, valid_bookie_id
 from buckram.errors import AccessRefused, MalformedRecord, NoSuchKey
 from buckram.metadata.accused import ACCUSED, CONVICTED, read_accused
 from buckram.metadata.checkup_past import examine_past

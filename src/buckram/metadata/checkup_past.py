@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from buckram.core.history import parse_statement
+from buckram.core.cluster.history import parse_statement
 from buckram.errors import MalformedRecord, NoSuchKey
 from buckram.metadata.acceptance import suspects
 from buckram.metadata.layout import BRAKES, SUSPECTS, WITNESSES

@@ -1,7 +1,7 @@
 """`TreeStore`: ledgers, registrations, cookies and ids on any KeyStore.
 
 Says which keys there are and which conditions hold for them; the trees themselves are memory and sqlite, record
-bytes are core/metadata_codec, the compare-and-set loop of an operation is the client's. A lost reply
+bytes are core/ledgers/metadata_codec, the compare-and-set loop of an operation is the client's. A lost reply
 (MetadataUnavailable) is never hidden here: only the caller knows how to find out what happened.
 """
 
@@ -13,9 +13,9 @@ import random
 import uuid
 from dataclasses import replace
 
-from buckram.core.history import encode_history, parse_history
-from buckram.core.metadata_codec import parse, serialise
-from buckram.core.service_info import check_bookie_id, decode_bookie, encode_bookie, valid_bookie_id
+from buckram.core.cluster.history import encode_history, parse_history
+from buckram.core.ledgers.metadata_codec import parse, serialise
+from buckram.core.ledgers.service_info import check_bookie_id, decode_bookie, encode_bookie, valid_bookie_id
 from buckram.errors import (
     AlreadyRegistered,
     ClusterNotInitialised,

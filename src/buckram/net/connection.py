@@ -1,4 +1,4 @@
-"""One connection to one bookie: the socket, the callers' futures, one timeout sweep. Bytes are core/client_protocol.
+"""One connection to one bookie: the socket, the callers' futures, one timeout sweep. Bytes are core/wire/client.
 
 Everything outstanding gets exactly one outcome: the answer, RequestTimeout from the sweep, or the error that ended the
 connection. Writes of one loop turn leave together.
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 from buckram.config import NetConfig
-from buckram.core.acks import AckEvent, SentRun
-from buckram.core.answers import bookie_error
-from buckram.core.client_protocol import ClientProtocol, Conflict, Key, Received
-from buckram.core.identity import NAMES_LEDGERS, Identity, Introduction
-from buckram.core.messages import BookieInfoReply, Reply, Request
+from buckram.core.ledgers.answers import bookie_error
+from buckram.core.wire.acks import AckEvent, SentRun
+from buckram.core.wire.client import ClientProtocol, Conflict, Key, Received
+from buckram.core.wire.introduction import NAMES_LEDGERS, Identity, Introduction
+from buckram.core.wire.messages import BookieInfoReply, Reply, Request
 from buckram.errors import (
     BookieError,
     BookieTooBusy,

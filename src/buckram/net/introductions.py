@@ -1,13 +1,13 @@
 """Making sure who answers: what a client's connections say before anything else, and what has to be answered.
 
-Whom to expect is client/identities' matter; connections are net/pool, which asks here.
+Whom to expect is client/shared/identities' matter; connections are net/pool, which asks here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from buckram.core.identity import Expected, Identity, objection
+from buckram.core.wire.introduction import Expected, Identity, objection
 from buckram.errors import BuckramError, WrongBookie
 from buckram.net.connection import Connection
 from buckram.types import BookieId

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from buckram.config import NetConfig
-from buckram.core.acks import AckSink, SentRun
-from buckram.core.adds import RECOVERY_ADD
-from buckram.core.messages import BatchRead, Read, Reply, Request
+from buckram.core.wire.acks import AckSink, SentRun
+from buckram.core.wire.adds import RECOVERY_ADD
+from buckram.core.wire.messages import BatchRead, Read, Reply, Request
 from buckram.errors import (
     BookieError,
     BookieTooBusy,

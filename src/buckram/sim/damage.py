@@ -11,11 +11,19 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from buckram.bookie import superblock
-from buckram.bookie.superblock import Superblock
-from buckram.bookie.tail_page import NAME as TAIL
-from buckram.bookie.tail_page import read_mark
-from buckram.core.segment_format import BLOCK_HEADER, MAGIC, PAGE, SECTOR, TRAILER_SIZE, open_block, open_trailer
+from buckram.bookie.storage import superblock
+from buckram.bookie.storage.superblock import Superblock
+from buckram.bookie.storage.tail_page import NAME as TAIL
+from buckram.bookie.storage.tail_page import read_mark
+from buckram.core.storage.segment_format import (
+    BLOCK_HEADER,
+    MAGIC,
+    PAGE,
+    SECTOR,
+    TRAILER_SIZE,
+    open_block,
+    open_trailer,
+)
 from buckram.errors import CorruptStore
 from buckram.seams import PAGE_BYTES
 from buckram.sim.disk import Device

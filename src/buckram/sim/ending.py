@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from buckram.bookie.store import Store
+from buckram.bookie.storage.store import Store
 from buckram.client.client import Client
-from buckram.client.writer import Writer
-from buckram.core.messages import Read
+from buckram.client.write.writer import Writer
+from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
 from buckram.sim.checkers.facts import write_set
 from buckram.sim.faults import Faults

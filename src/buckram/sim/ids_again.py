@@ -10,11 +10,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from buckram.client.client import Client
-from buckram.client.engine import LedgerAppender
-from buckram.client.writer import Writer
-from buckram.core.metadata import created
-from buckram.core.metadata_codec import serialise
-from buckram.core.quorum import Quorum
+from buckram.client.write.engine import LedgerAppender
+from buckram.client.write.writer import Writer
+from buckram.core.ledgers.metadata import created
+from buckram.core.ledgers.metadata_codec import serialise
+from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import BuckramError
 from buckram.sim.workload.recovering import RecovererActor
 from buckram.sim.workload.writing import WriterActor
@@ -22,7 +22,7 @@ from buckram.sim.world import Died
 from buckram.types import LedgerId, Versioned
 
 if TYPE_CHECKING:
-    from buckram.bookie.store import Store
+    from buckram.bookie.storage.store import Store
     from buckram.sim.workload.stage import Stage
 
 HOST = "a1"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import struct
 
-from buckram.core import bookkeeper_pb2 as pb
+from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import Code
 from buckram.sim.transport import Connection
 

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from buckram.bookie.admission import Admission, Verdict
-from buckram.bookie.compaction_output import Group, Output
-from buckram.bookie.growth import Growth
-from buckram.bookie.log_scan import Scanned
-from buckram.bookie.maintenance import Maintenance
-from buckram.bookie.opening import Opening
-from buckram.bookie.segments import Segment
-from buckram.bookie.store import Store
-from buckram.bookie.store_state import StoreState
-from buckram.bookie.superblock import SegmentEntry
-from buckram.client.ensemble_change import EnsembleChange
-from buckram.client.metadata_cell import MetadataCell
-from buckram.client.repair import _Repair
+from buckram.bookie.service.admission import Admission, Verdict
+from buckram.bookie.storage.compaction_output import Group, Output
+from buckram.bookie.storage.growth import Growth
+from buckram.bookie.storage.log_scan import Scanned
+from buckram.bookie.storage.maintenance import Maintenance
+from buckram.bookie.storage.opening import Opening
+from buckram.bookie.storage.segments import Segment
+from buckram.bookie.storage.store import Store
+from buckram.bookie.storage.store_state import StoreState
+from buckram.bookie.storage.superblock import SegmentEntry
+from buckram.client.maintain.repair import _Repair
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.sim.disk import SimDisk
 from buckram.sim.mutants.base import patched
 from buckram.sim.world import World

@@ -20,11 +20,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from buckram.bookie.fetching import Outcome
 from buckram.bookie.process import Bookie
-from buckram.bookie.store import Store
-from buckram.bookie.store_errors import StoreError
-from buckram.bookie.superblock import NAME as SUPERBLOCK
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.fetching import Outcome
+from buckram.bookie.storage.store import Store
+from buckram.bookie.storage.superblock import NAME as SUPERBLOCK
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.disk.memory import MemoryDisk

@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from buckram.errors import InvalidArgument
-from buckram.streams.arrow import binary_array, header_array
+from buckram.streams.read.arrow import binary_array, header_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from buckram.core.stream_batch import Batch
+    from buckram.core.streams.batch import Batch
 
 STREAM_COLUMNS: Mapping[str, str] = {
     "key": "binary", "value": "binary", "stream": "string", "offset": "bigint", "timestamp": "timestamp",

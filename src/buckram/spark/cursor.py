@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from buckram.client.client import Client
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.names import stream_name
 from buckram.errors import BuckramError, CursorMoved, NoSuchStream
 from buckram.spark.clients import connection
 from buckram.spark.gathering import in_order
-from buckram.streams.cursors import Cursor
+from buckram.streams.read.cursors import Cursor
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from buckram.client.reader import Reader
-from buckram.core.stream_names import StreamName
-from buckram.streams.recovery import entry_header
+from buckram.client.read.reader import Reader
+from buckram.core.streams.names import StreamName
+from buckram.streams.shared.recovery import entry_header
 from buckram.types import EntryId
 
 

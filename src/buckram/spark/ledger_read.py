@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from buckram.client.open import check_password
+from buckram.client.read.open import check_password
 from buckram.spark.clients import plainly, settle, shared_client
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, ledger_batch
 from buckram.spark.planning import LedgerExtent, LedgerOptions, LedgerSlice, ledger_slices

@@ -11,11 +11,11 @@ import os
 import struct
 from collections.abc import Iterator
 
-from buckram.core.entry import Digest
-from buckram.core.identity import Peer
-from buckram.core.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
-from buckram.core.messages import ask_for_places
-from buckram.core.wire_v2 import LOCATED, encode_request
+from buckram.core.entries.entry import Digest
+from buckram.core.wire.introduction import Peer
+from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
+from buckram.core.wire.messages import ask_for_places
+from buckram.core.wire.v2 import LOCATED, encode_request
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours
 from buckram.seams import Place
 from buckram.spark.stream_scan import (

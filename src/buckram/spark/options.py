@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from buckram.core.stream_names import check_name, stream_name
+from buckram.core.streams.names import check_name, stream_name
 from buckram.errors import InvalidArgument
 from buckram.types import MAX_LEDGER_ID
 

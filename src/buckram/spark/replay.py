@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from buckram.core.stream_head import Transaction
-from buckram.core.stream_names import stream_name
+from buckram.core.streams.head import Transaction
+from buckram.core.streams.names import stream_name
 from buckram.errors import OffsetOutOfRange, OffsetTruncated, ReplayDiffers
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Tally(NamedTuple):
 
 def tally(batch: pa.RecordBatch) -> Tally:
     """Of the rows that a task is given: value, key and headers. Not the time, which may be that of writing."""
-    from buckram.streams.arrow_write import as_binary
+    from buckram.streams.write.arrow_write import as_binary
 
     nothing: list[Any] = [None] * batch.num_rows
     columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}

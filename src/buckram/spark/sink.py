@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from buckram.core.stream_names import check_name, stream_name
-from buckram.core.stream_transactions import ONCE, StepId
+from buckram.core.streams.names import check_name, stream_name
+from buckram.core.streams.transactions import ONCE, StepId
 from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, StreamExists
 from buckram.spark import options as known
 from buckram.spark.clients import connection

@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from buckram.core.stream_transactions import StepId
+from buckram.core.streams.transactions import StepId
 from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
 from buckram.spark.clients import Connection, connection, settle
 from buckram.spark.replay import Tally, tally
 from buckram.spark.small_parts import Few, unwritable
 from buckram.spark.transactions import Attempt, Part, open_step
-from buckram.streams.bulk import Bulk, BulkLedger, SealedLedger
+from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 
 if TYPE_CHECKING:
     import pyarrow as pa

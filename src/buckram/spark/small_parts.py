@@ -14,7 +14,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 
 from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
-from buckram.streams.bulk import Bulk, SealedLedger
+from buckram.streams.write.bulk import Bulk, SealedLedger
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class Few:
     def take(self, batch: pa.RecordBatch) -> bool:
         """Whether it is kept here; False once there are too many rows. InvalidArgument for a column that no record
         can have: better here than when the driver commits."""
-        from buckram.streams.arrow_write import Rows
+        from buckram.streams.write.arrow_write import Rows
 
         if self._full or self._bytes + batch.nbytes > self._most:
             self._full = True

@@ -18,21 +18,21 @@ from typing import TypeVar
 from pyspark.sql.datasource import InputPartition
 
 from buckram.client.client import Client
-from buckram.client.open import digest_of
-from buckram.client.reader import Reader
-from buckram.core.identity import Peer, expected_of, telling
-from buckram.core.metadata import BIRTH
-from buckram.core.stream_changes import check_usable
-from buckram.core.stream_head import Head, Segment
-from buckram.core.stream_names import DEFAULT_NAMESPACE, StreamName, stream_name
+from buckram.client.read.open import digest_of
+from buckram.client.read.reader import Reader
+from buckram.core.ledgers.metadata import BIRTH
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.names import DEFAULT_NAMESPACE, StreamName, stream_name
+from buckram.core.wire.introduction import Peer, expected_of, telling
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
 from buckram.spark.planning import Extent, StreamOptions, cuts, enough, pack, piece_bytes
-from buckram.streams.locate import offset_at_time
-from buckram.streams.metadata import StreamStore
-from buckram.streams.recovery import entry_header
-from buckram.streams.spaces import Namespaces
+from buckram.streams.read.locate import offset_at_time
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.namespaces import Namespaces
+from buckram.streams.shared.recovery import entry_header
 from buckram.types import BookieId, BookieInfo, EntryId, History, LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")

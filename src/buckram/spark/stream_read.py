@@ -15,13 +15,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buckram.client.open import digest_of
-from buckram.client.reader import Reader
-from buckram.client.services import Services
-from buckram.core.reading import spans
-from buckram.core.recovery import quorum_of
-from buckram.core.stream_batch import Batch, decode
-from buckram.core.stream_names import stream_name
+from buckram.client.read.open import digest_of
+from buckram.client.read.reader import Reader
+from buckram.client.shared.services import Services
+from buckram.core.ledgers.reading import spans
+from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.streams.batch import Batch, decode
+from buckram.core.streams.names import stream_name
 from buckram.errors import (
     CorruptEntry,
     MalformedBatch,
@@ -39,7 +39,7 @@ from buckram.spark.local_scan import LocalScan
 from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_plan import Slice, StreamPartition
 from buckram.spark.stream_scan import Scan, ScanFailed
-from buckram.streams.reader import Truncated
+from buckram.streams.read.reader import Truncated
 from buckram.types import Entry, EntryId, LedgerMetadata, Versioned
 
 if TYPE_CHECKING:

@@ -15,13 +15,14 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 
-from buckram.core import wire_v2, wire_v3
-from buckram.core.context import BadPacket
-from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
-from buckram.core.identity import NAMES_LEDGERS, Expected, Peer, objection
-from buckram.core.messages import BatchRead, BookieInfoReply, GetBookieInfo
-from buckram.core.packed import FRAME_HEAD, PackedBodies
-from buckram.core.wire_v2 import FRAMED, encode_request
+from buckram.core.entries.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.core.entries.packed import FRAME_HEAD, PackedBodies
+from buckram.core.wire import v2 as wire_v2
+from buckram.core.wire import v3 as wire_v3
+from buckram.core.wire.context import BadPacket
+from buckram.core.wire.introduction import NAMES_LEDGERS, Expected, Peer, objection
+from buckram.core.wire.messages import BatchRead, BookieInfoReply, GetBookieInfo
+from buckram.core.wire.v2 import FRAMED, encode_request
 from buckram.types import EntryId, LedgerId
 
 ANSWER = struct.Struct(">IIiqqq")

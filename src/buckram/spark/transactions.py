@@ -1,7 +1,8 @@
 """What makes a Spark write happen once: who a task is, which step its ledgers belong to, and the one publishing.
 
 A streaming query is known by its id and the batch's number, which tasks find in their TaskContext and carry to the
-driver in their messages. The rules of transactions are core/stream_transactions, the step itself is streams/bulk.
+driver in their messages. The rules of transactions are core/streams/transactions, the step itself is
+streams/write/bulk.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from buckram.core.stream_names import stream_name
-from buckram.core.stream_transactions import StepId
+from buckram.core.streams.names import stream_name
+from buckram.core.streams.transactions import StepId
 from buckram.errors import BuckramError, StreamError
 from buckram.spark.replay import Tally, compare
 from buckram.spark.small_parts import with_small_parts
-from buckram.streams.bulk import Bulk, SealedLedger
+from buckram.streams.write.bulk import Bulk, SealedLedger
 
 if TYPE_CHECKING:
     from buckram.client.client import Client

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.client.client import Client
-from buckram.client.opening import Opening
-from buckram.core.stream_batch import Record
-from buckram.core.stream_changes import check_properties, check_usable, configured
-from buckram.core.stream_head import Head, Segment, Transaction, WriterInfo
-from buckram.core.stream_names import StreamName, check_writer_name, stream_name
-from buckram.core.stream_policy import Policy, check_overrides, merged
-from buckram.core.stream_transactions import StepId
+from buckram.client.shared.opening import Opening
+from buckram.core.streams.batch import Record
+from buckram.core.streams.changes import check_properties, check_usable, configured
+from buckram.core.streams.head import Head, Segment, Transaction, WriterInfo
+from buckram.core.streams.names import StreamName, check_writer_name, stream_name
+from buckram.core.streams.policy import Policy, check_overrides, merged
+from buckram.core.streams.transactions import StepId
 from buckram.errors import (
     BuckramError,
     InvalidArgument,
@@ -24,17 +24,17 @@ from buckram.errors import (
     StreamExists,
     VersionConflict,
 )
-from buckram.streams.bulk import Bulk
-from buckram.streams.cursors import Cursor, CursorInfo, list_cursors, place_cursor
-from buckram.streams.delete import delete_stream
-from buckram.streams.locate import known_end, offset_at_time
-from buckram.streams.metadata import HeadAt, StreamStore, new_uid
-from buckram.streams.opening import open_writer
-from buckram.streams.reader import Range, StreamReader, Time, Truncated, microseconds
-from buckram.streams.retention import consumed, held
-from buckram.streams.spaces import Namespaces, changed_policy, list_names
-from buckram.streams.truncate import offset_keeping, trim, truncate
-from buckram.streams.writer import StreamWriter
+from buckram.streams.maintain.delete import delete_stream
+from buckram.streams.maintain.retention import consumed, held
+from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
+from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
+from buckram.streams.read.locate import known_end, offset_at_time
+from buckram.streams.read.reader import Range, StreamReader, Time, Truncated, microseconds
+from buckram.streams.shared.metadata import HeadAt, StreamStore, new_uid
+from buckram.streams.shared.namespaces import Namespaces, changed_policy, list_names
+from buckram.streams.write.bulk import Bulk
+from buckram.streams.write.opening import open_writer
+from buckram.streams.write.writer import StreamWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Namespace:
     # -- streams ------------------------------------------------------------------------------------------
 
     async def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
-        """Make a stream. `policy`: what differs from the namespace's (core/stream_policy.Policy). StreamExists."""
+        """Make a stream. `policy`: what differs from the namespace's (core/streams/policy.Policy). StreamExists."""
         name = self._name(stream)
         overrides = check_overrides(policy)
         check_properties(properties or {})
@@ -293,8 +293,8 @@ class Namespace:
     async def bulk(
         self, stream: str, *, application: str, version: int, query: str = "", place: str = "", new_epoch: bool = False
     ) -> Bulk:
-        """A bulk step (streams/bulk): ledgers that become segments in one compare-and-set, once per (application,
-        version). NoSuchStream. The rest is for streaming queries, see core/stream_transactions.StepId."""
+        """A bulk step (streams/write/bulk): ledgers that become segments in one compare-and-set, once per (application,
+        version). NoSuchStream. The rest is for streaming queries, see core/streams/transactions.StepId."""
         name = self._name(stream)
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from buckram.client import client as _client
-from buckram.client import leftover
-from buckram.client.opening import NotAsync
-from buckram.client.reader import Reader as _Reader
-from buckram.client.repair import Progress, RepairReport
-from buckram.client.writer import Writer as _Writer
+from buckram.client.maintain.repair import Progress, RepairReport
+from buckram.client.read.reader import Reader as _Reader
+from buckram.client.shared import leftover
+from buckram.client.shared.opening import NotAsync
+from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig, NetConfig
 from buckram.errors import BuckramError
 from buckram.net.tasks import TaskScope

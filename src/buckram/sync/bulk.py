@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from buckram.core.record_format import HeadersInput
-from buckram.core.stream_head import Transaction
-from buckram.streams.bulk import Bulk as _Bulk
-from buckram.streams.bulk import BulkLedger as _BulkLedger
-from buckram.streams.bulk import SealedLedger
+from buckram.core.streams.head import Transaction
+from buckram.core.streams.record_format import HeadersInput
+from buckram.streams.write.bulk import Bulk as _Bulk
+from buckram.streams.write.bulk import BulkLedger as _BulkLedger
+from buckram.streams.write.bulk import SealedLedger
 from buckram.sync.thread import LoopThread
 from buckram.types import Buffer, LedgerId
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
-from buckram.client.opening import NotAsync
-from buckram.client.reader import Reader as _Reader
-from buckram.client.tail import Tail as _Tail
+from buckram.client.read.reader import Reader as _Reader
+from buckram.client.read.tail import Tail as _Tail
+from buckram.client.shared.opening import NotAsync
 from buckram.sync.thread import LoopThread, each
 from buckram.types import Entry, EntryId, LedgerMetadata
 

@@ -9,14 +9,14 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from buckram.client.leaving import leave_blocking
-from buckram.client.opening import NotAsync
+from buckram.client.shared.closing import leave_blocking
+from buckram.client.shared.opening import NotAsync
 from buckram.config import ClientConfig
-from buckram.core.record_format import HeadersInput
-from buckram.core.stream_batch import Batch, Record
+from buckram.core.streams.batch import Batch, Record
+from buckram.core.streams.record_format import HeadersInput
 from buckram.net.tasks import TaskScope
-from buckram.streams.reader import StreamReader as _StreamReader
-from buckram.streams.writer import StreamWriter as _StreamWriter
+from buckram.streams.read.reader import StreamReader as _StreamReader
+from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.handover import Handover
 from buckram.sync.thread import LoopThread
 from buckram.types import Buffer
@@ -242,7 +242,7 @@ class StreamReader(NotAsync):
 
     def arrow_batches(self) -> Iterator[pa.RecordBatch]:
         """All batches as Arrow record batches."""
-        from buckram.streams.arrow import to_arrow
+        from buckram.streams.read.arrow import to_arrow
 
         return map(to_arrow, self.batches())
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from buckram.config import ClientConfig
-from buckram.core.stream_batch import Record
-from buckram.core.stream_head import Segment
+from buckram.core.streams.batch import Record
+from buckram.core.streams.head import Segment
 from buckram.net.tasks import TaskScope
-from buckram.streams.cursors import CursorInfo
 from buckram.streams.namespace import Namespace as _Namespace
 from buckram.streams.namespace import StreamInfo
-from buckram.streams.reader import Time, Truncated
-from buckram.streams.spaces import NamespaceInfo
-from buckram.streams.spaces import Namespaces as _Namespaces
-from buckram.streams.writer import StreamWriter as _StreamWriter
+from buckram.streams.read.cursors import CursorInfo
+from buckram.streams.read.reader import Time, Truncated
+from buckram.streams.shared.namespaces import NamespaceInfo
+from buckram.streams.shared.namespaces import Namespaces as _Namespaces
+from buckram.streams.write.writer import StreamWriter as _StreamWriter
 from buckram.sync.bulk import Bulk
 from buckram.sync.records import StreamReader, StreamWriter
 from buckram.sync.thread import LoopThread, flatten

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
-from buckram.client.leaving import leave_blocking
-from buckram.client.opening import NotAsync
-from buckram.client.writer import Writer as _Writer
+from buckram.client.shared.closing import leave_blocking
+from buckram.client.shared.opening import NotAsync
+from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig
 from buckram.net.tasks import TaskScope
 from buckram.sync.handover import Handover

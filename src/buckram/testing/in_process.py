@@ -18,7 +18,7 @@ from typing import Literal
 
 from buckram.bookie.process import Bookie
 from buckram.client.client import Client, connect
-from buckram.client.opening import Opening
+from buckram.client.shared.opening import Opening
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
 from buckram.disk.local import LocalDisk
 from buckram.errors import InvalidArgument

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-_ADMISSION = "buckram.bookie.admission:Admission._require_trust"
-_WITNESS = "tests/unit/test_bookie_witness.py::"
-_CORE = "tests/core/test_history.py::test_a_store_that_went_back"
-_FILE = "tests/unit/test_sqlite_replaced.py::"
+_ADMISSION = "buckram.bookie.service.admission:Admission._require_trust"
+_WITNESS = "tests/bookie/test_witness.py::"
+_CORE = "tests/core/cluster/test_history.py::test_a_store_that_went_back"
+_FILE = "tests/metadata/test_sqlite_replaced.py::"
 _CLIENT = "tests/contracts/test_backup.py::"
 _IDS = "tests/contracts/test_metadata_store.py::"
 _KNOWN_AGAIN = "test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_was"
@@ -15,37 +15,37 @@ _KNOWN_AGAIN = "test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_w
 MUTANTS = (
     TestMutant(
         "history-version-unchecked", "a lower version of the witness key is no alarm",
-        edited(("buckram.core.history:_compare", "if found.version < told.version:", "if False:")),
+        edited(("buckram.core.cluster.history:_compare", "if found.version < told.version:", "if False:")),
         (_CORE, _WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing"),
         slow=True,
     ),
     TestMutant(
         "history-value-unchecked", "another value at the same version is no alarm",
-        edited(("buckram.core.history:_compare", "found.value != told.value", "False")),
+        edited(("buckram.core.cluster.history:_compare", "found.value != told.value", "False")),
         (_CORE,),
     ),
     TestMutant(
         "history-restore-unchecked", "the restore id is ignored",
-        edited(("buckram.core.history:judge", "if history.restore != memory.history.restore:", "if False:")),
+        edited(("buckram.core.cluster.history:judge", "if history.restore != memory.history.restore:", "if False:")),
         (_CORE,),
     ),
     TestMutant(
         "history-epoch-unchecked", "an epoch below the highest heard of is no alarm",
-        edited(("buckram.core.history:judge", "if history.epoch < memory.epoch:", "if False:")),
+        edited(("buckram.core.cluster.history:judge", "if history.epoch < memory.epoch:", "if False:")),
         (_CORE, _WITNESS + "test_an_epoch_that_a_client_tells_outlives_the_process"),
         slow=True,
     ),
     TestMutant(
         "history-unaccepted-believed", "a restore that nobody accepted is believed",
-        edited(("buckram.core.history:judge", "if not history.accepted:", "if False:")),
+        edited(("buckram.core.cluster.history:judge", "if not history.accepted:", "if False:")),
         (_CORE, _WITNESS + "test_a_restore_that_nobody_accepted_is_waited_for"),
         slow=True,
     ),
     TestMutant(
         "history-lost-answer-alarms", "a higher version of the witness key is an alarm",
-        edited(("buckram.core.history:_compare", "if found.version < told.version:",
+        edited(("buckram.core.cluster.history:_compare", "if found.version < told.version:",
                 "if found.version != told.version:")),
-        ("tests/core/test_history.py::test_a_change_whose_answer_was_lost_is_no_alarm",
+        ("tests/core/cluster/test_history.py::test_a_change_whose_answer_was_lost_is_no_alarm",
          _WITNESS + "test_restarts_crashes_and_lost_files_of_one_change_are_no_alarm"),
         slow=True,
     ),
@@ -105,13 +105,13 @@ MUTANTS = (
     ),
     TestMutant(
         "history-epoch-of-bookies-ignored", "a client goes on with a store that is behind what its bookies have seen",
-        edited(("buckram.client.past:Past._judge", "if now.epoch < self.epoch:", "if False:")),
+        edited(("buckram.client.shared.past:Past._judge", "if now.epoch < self.epoch:", "if False:")),
         (_CLIENT + "test_a_client_refuses_a_store_behind_what_bookies_saw[memory]",),
     ),
     TestMutant(
         "history-epoch-of-bookies-unheard", "a client does not hear which epoch its bookies have seen",
-        edited(("buckram.client.identities:Identities.met", "self.past.heard(identity.epoch)", "pass")),
-        ("tests/unit/test_strangers.py::test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed",),
+        edited(("buckram.client.shared.identities:Identities.met", "self.past.heard(identity.epoch)", "pass")),
+        ("tests/client/test_strangers.py::test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed",),
     ),
     TestMutant(
         "history-contradiction-for-good", "what contradicted the store counts also when the right one is back",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 SLOT, POOL, CONNECTION = "buckram.net.pool:_Slot", "buckram.net.pool:BookiePool", "buckram.net.connection:Connection"
-TROUBLE = "tests/unit/test_net_pool_trouble.py"
-IDENTITY = "tests/unit/test_net_identity.py"
+TROUBLE = "tests/net/test_pool_trouble.py"
+IDENTITY = "tests/net/test_introductions.py"
 AGAIN = f"{IDENTITY}::test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again"
 MET = f"{IDENTITY}::test_what_waits_is_for_who_answered_last_where_no_registration_names_one"
-WAITING = "tests/unit/test_net_pool_waiting.py"
+WAITING = "tests/net/test_pool_waiting.py"
 MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
 GONE = f"{IDENTITY}::test_an_open_connection_of_who_is_no_longer_there_acknowledges_nothing"
 
@@ -21,7 +21,7 @@ MUTANTS = (
                (f"{TROUBLE}::test_a_lost_connection_fails_everything_once_and_is_made_again",)),
     TestMutant("pool-bytes-stay", "what waited for a connection counts as waiting for ever",
                edited((f"{SLOT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
-               ("tests/unit/test_net_pool.py::test_adds_of_a_lane_are_acknowledged",)),
+               ("tests/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",)),
     TestMutant("connection-left-cuts", "a connection that is left ends although answers are due",
                edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")), (MOVED,)),
     TestMutant("pool-waiting-reversed", "what waited for a connection leaves in another order",

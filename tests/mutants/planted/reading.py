@@ -8,20 +8,20 @@ MUTANTS = (
     TestMutant(
         "range-not-filled", "a range ends where it was planned to, also when more entries fit",
         edited((
-            "buckram.bookie.lookup:Lookup._read_on",
+            "buckram.bookie.storage.lookup:Lookup._read_on",
             "elif ended or ",
             "elif True or ",
         )),
-        ("tests/unit/test_store.py::test_a_range_has_exactly_as_many_entries_as_fit",),
+        ("tests/bookie/storage/test_store.py::test_a_range_has_exactly_as_many_entries_as_fit",),
     ),
     TestMutant(
         "local-given-back-early", "pieces are given back before they are looked at",
         edited((
-            "buckram.client.local:LocalReads._read",
+            "buckram.client.read.local:LocalReads._read",
             "found: list[T] = []\n",
             "found: list[T] = []\n            directory.give_back(pieces)\n",
         )),
-        ("tests/unit/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),
+        ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),
     ),
     TestMutant(
         "neighbour-identity", "a directory of another machine is read",
@@ -30,7 +30,7 @@ MUTANTS = (
             "identity_of(directory) == identity and ",
             "",
         )),
-        ("tests/unit/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
+        ("tests/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
     ),
     TestMutant(
         "neighbour-empty-identity", "a bookie without an identity is read",
@@ -39,7 +39,7 @@ MUTANTS = (
             'identity != "" and ',
             "",
         )),
-        ("tests/unit/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
+        ("tests/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
     ),
     TestMutant(
         "neighbour-path", "a name may lead out of the directory",
@@ -48,7 +48,7 @@ MUTANTS = (
             "if os.sep in name:",
             "if False:",
         )),
-        ("tests/unit/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
+        ("tests/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
     ),
     TestMutant(
         "neighbour-fd-leak", "open files are not closed after an error",
@@ -57,7 +57,7 @@ MUTANTS = (
             "os.close(file)\n",
             "",
         )),
-        ("tests/unit/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
+        ("tests/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
     ),
     TestMutant(
         "neighbour-align", "direct reads give the bytes of the unit's beginning",
@@ -66,24 +66,24 @@ MUTANTS = (
             "return Piece(data, at + before)",
             "return Piece(data, at)",
         )),
-        ("tests/unit/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),
+        ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),
     ),
     TestMutant(
         "located-skip", "frames to be skipped in the middle are forgotten",
         edited((
-            "buckram.core.located:extended",
+            "buckram.core.wire.located:extended",
             "if after.skip or ",
             "if ",
         )),
-        ("tests/unit/test_located.py::test_neighbours_are_one_extent_up_to_a_limit",),
+        ("tests/bookie/storage/test_located.py::test_neighbours_are_one_extent_up_to_a_limit",),
     ),
     TestMutant(
         "located-gap", "extents with a gap are joined",
         edited((
-            "buckram.core.located:extended",
+            "buckram.core.wire.located:extended",
             "before.offset + before.length != after.offset",
             "before.offset + before.length > after.offset",
         )),
-        ("tests/unit/test_local_reads.py::test_every_size_comes_as_from_bookies[mixed]",),
+        ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[mixed]",),
     ),
 )

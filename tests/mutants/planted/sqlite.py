@@ -6,10 +6,10 @@ from tests.mutants.testmutant import TestMutant, edited
 
 WORKER, TREE = "buckram.metadata.sqlite:_Worker", "buckram.metadata.sqlite_tree:SqliteTree"
 INTERLEAVED = (
-    "tests/unit/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
+    "tests/metadata/test_sqlite_interleavings.py::test_stores_on_one_file_agree_with_the_model_and_miss_no_change",
 )
 STOPPED = (
-    "tests/unit/test_sqlite_processes.py::test_a_process_that_was_stopped_inside_a_change_stops_no_reads_and_is_named",
+    "tests/metadata/test_sqlite_processes.py::test_a_process_that_was_stopped_inside_a_change_stops_no_reads_and_is_named",
 )
 
 MUTANTS = (

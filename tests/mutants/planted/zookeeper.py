@@ -12,7 +12,7 @@ MUTANTS = (
             "self._arrived.popleft()",
             "self._arrived.pop()",
         )),
-        ("tests/unit/test_zk_failover.py::test_a_watch_that_was_set_before_the_loop_heard_of_the_next_connection",),
+        ("tests/metadata/zookeeper/test_failover.py::test_a_watch_that_was_set_before_the_loop_heard_of_the_next_connection",),
         slow=True,
     ),
     TestMutant(
@@ -22,7 +22,7 @@ MUTANTS = (
             "if request.watch is not None:",
             "if request.watch is not None and result.value is not None:",
         )),
-        ("tests/unit/test_zk_failover.py::test_what_a_watcher_raises_stops_nothing",),
+        ("tests/metadata/zookeeper/test_failover.py::test_what_a_watcher_raises_stops_nothing",),
     ),
     TestMutant(
         "zookeeper-lost-silent", "a session that was lost during an absence is not told",
@@ -31,7 +31,7 @@ MUTANTS = (
             "if before and before != session:",
             "if False:",
         )),
-        ("tests/unit/test_zk_session.py::test_an_answer_that_nobody_understands_costs_the_connection_not_the_session_object",),
+        ("tests/metadata/zookeeper/test_session.py::test_an_answer_that_nobody_understands_costs_the_connection_not_the_session_object",),
     ),
     TestMutant(
         "zookeeper-watches-kept", "watches of the old connection are kept for the new one",
@@ -40,7 +40,7 @@ MUTANTS = (
             "for notify in self._watches.take_all():",
             "for notify in []:",
         )),
-        ("tests/unit/test_zk_session.py::test_watches_survive_a_broken_connection",),
+        ("tests/metadata/zookeeper/test_session.py::test_watches_survive_a_broken_connection",),
         slow=True,
     ),
     TestMutant(
@@ -50,7 +50,7 @@ MUTANTS = (
             "(Change.CHILD, Change.DELETED)",
             "(Change.CHILD,)",
         )),
-        ("tests/unit/test_watch_table.py::test_a_change_tells_those_whom_it_concerns_once",),
+        ("tests/metadata/test_watch_table.py::test_a_change_tells_those_whom_it_concerns_once",),
     ),
     TestMutant(
         "zookeeper-write-again", "a write whose connection ended is sent again",
@@ -59,7 +59,7 @@ MUTANTS = (
             "if request.kind in READS and not request.future.done():",
             "if not request.future.done():",
         )),
-        ("tests/unit/test_zk_session.py::test_reads_are_sent_again_and_mutations_never",),
+        ("tests/metadata/zookeeper/test_session.py::test_reads_are_sent_again_and_mutations_never",),
     ),
     TestMutant(
         "zookeeper-session-any", "an operation for a session is sent in the next one",
@@ -69,6 +69,6 @@ MUTANTS = (
              " or (0,))[0]:"),
             "if False:",
         )),
-        ("tests/unit/test_zk_failover.py::test_what_is_bound_to_a_session_is_not_touched_by_the_next_one",),
+        ("tests/metadata/zookeeper/test_failover.py::test_what_is_bound_to_a_session_is_not_touched_by_the_next_one",),
     ),
 )

@@ -32,7 +32,7 @@ from buckram.spark.clients import connection
 from buckram.spark.sink import StreamWriter, stream_writer
 from buckram.spark.source import BuckramDataSource
 from buckram.spark.transactions import Attempt
-from buckram.streams.bulk import BulkLedger
+from buckram.streams.write.bulk import BulkLedger
 
 OWN = ("faults", "marks")
 HOLD_S = 120.0

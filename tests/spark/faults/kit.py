@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from buckram import connect, sync
-from buckram.core.stream_batch import Record
-from buckram.core.stream_names import stream_name
-from buckram.streams.janitor import Janitor, JanitorSettings
-from buckram.streams.ledgers import intents
+from buckram.core.streams.batch import Record
+from buckram.core.streams.names import stream_name
+from buckram.streams.maintain.janitor import Janitor, JanitorSettings
+from buckram.streams.shared.ledgers import intents
 
 FIRST_TIME = 1_700_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from buckram.core.entry import Digest
+from buckram.core.entries.entry import Digest
 from buckram.errors import Code, DigestMismatch
 from buckram.sim.checkers.base import Checker
 from buckram.sim.checkers.facts import Facts, LedgerFacts, members_of

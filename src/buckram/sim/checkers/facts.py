@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from buckram.core.entry import Digest
+from buckram.core.entries.entry import Digest
 from buckram.errors import DigestMismatch
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 

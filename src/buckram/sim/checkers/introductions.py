@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from buckram.core import bookkeeper_pb2 as pb
+from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.sim.checkers.report import Report
 from buckram.sim.transport import Connection
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from buckram.core.entry import Digest, master_key
-from buckram.core.metadata import birth_of
-from buckram.core.metadata_codec import parse
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.metadata_codec import parse
 from buckram.errors import BuckramError, Code
 from buckram.metadata.accused import CONVICTED
 from buckram.metadata.layout import ClusterLayout, Layout

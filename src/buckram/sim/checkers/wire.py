@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from buckram.core import bookkeeper_pb2 as pb
+from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import Code
 from buckram.sim.transport import Connection
 from buckram.types import BookieId, EntryId, LedgerId

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from buckram.core.history import parse_statement
+from buckram.core.cluster.history import parse_statement
 from buckram.sim.faults.registry import LEDGERS, crashes_only, register
 from buckram.sim.metadata import HOST
 

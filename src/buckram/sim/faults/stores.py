@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from buckram.bookie.store_errors import StoreError
+from buckram.bookie.storage.errors import StoreError
 from buckram.sim.damage import damage_tail, damage_tail_without_page, flip_some_index
 from buckram.sim.faults.registry import LEDGERS, register
 from buckram.sim.loop import Crashed

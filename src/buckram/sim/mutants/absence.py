@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.client import accusing, lac, recover
-from buckram.client.bookies import BookieWatcher
-from buckram.core.entry import Digest
-from buckram.core.promises import Promises
-from buckram.core.reading import Race, Strategy
-from buckram.core.recovery import ForwardRead
+from buckram.client.maintain import accusing, recover
+from buckram.client.read import lac
+from buckram.client.shared.bookies import BookieWatcher
+from buckram.core.entries.entry import Digest
+from buckram.core.ledgers.promises import Promises
+from buckram.core.ledgers.reading import Race, Strategy
+from buckram.core.ledgers.recovery import ForwardRead
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.plan import Plan
 from buckram.types import NO_ENTRY

@@ -7,14 +7,15 @@ import contextlib
 from functools import partial
 from typing import Any
 
-from buckram.bookie import adds, cookie, dispatch, gc, reads
-from buckram.bookie.adds import AddPath
-from buckram.bookie.admission import Admission, Finding, Verdict
-from buckram.bookie.ledger_table import Losses
-from buckram.bookie.reads import ReadPath
-from buckram.bookie.store import Store
-from buckram.client import engine
-from buckram.client.ensemble_change import EnsembleChange
+from buckram.bookie import cookie, gc
+from buckram.bookie.service import adds, dispatch, reads
+from buckram.bookie.service.adds import AddPath
+from buckram.bookie.service.admission import Admission, Finding, Verdict
+from buckram.bookie.service.reads import ReadPath
+from buckram.bookie.storage.ledger_table import Losses
+from buckram.bookie.storage.store import Store
+from buckram.client.write import engine
+from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.errors import Code, WrongCookie
 from buckram.net import introductions
 from buckram.net.connection import Connection

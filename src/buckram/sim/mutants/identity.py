@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.bookie import admission, dispatch, reads
-from buckram.bookie.adds import AddPath
-from buckram.bookie.admission import Admission
-from buckram.client import open as opening
-from buckram.client.ensemble_change import EnsembleChange
+from buckram.bookie.service import admission, dispatch, reads
+from buckram.bookie.service.adds import AddPath
+from buckram.bookie.service.admission import Admission
+from buckram.client.read import open as opening
+from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.net import introductions
 from buckram.net.connection import Connection
 from buckram.sim.mutants.base import Mutant, nothing, plant

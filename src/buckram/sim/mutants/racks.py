@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buckram.core.append import AppendWindow
+from buckram.core.ledgers.append import AppendWindow
 from buckram.sim.mutants.base import Mutant, plant
 from buckram.sim.plan import Plan
 from buckram.types import EntryId

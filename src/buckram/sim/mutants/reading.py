@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.client import client, lac, reader, replicas, tail
-from buckram.client.local import LocalReads
-from buckram.client.polls import LacPolls
-from buckram.client.reader import Reader
-from buckram.client.recover import recover_ledger
-from buckram.core import answers
-from buckram.core.answers import FailureFold, Negative, Positive
-from buckram.core.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.client import client
+from buckram.client.maintain.recover import recover_ledger
+from buckram.client.read import lac, reader, replicas, tail
+from buckram.client.read.local import LocalReads
+from buckram.client.read.polls import LacPolls
+from buckram.client.read.reader import Reader
+from buckram.core.entries.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
+from buckram.core.ledgers import answers
+from buckram.core.ledgers.answers import FailureFold, Negative, Positive
 from buckram.errors import BookieError, Code, DigestMismatch
 from buckram.sim.mutants.base import Mutant, plant
 from buckram.sim.plan import Plan

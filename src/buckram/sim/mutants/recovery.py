@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from buckram.client import recover
-from buckram.client.reader import Reader
-from buckram.client.recover import _Attempt
-from buckram.client.repair import _Repair
-from buckram.client.replicas import LedgerReads
-from buckram.core import adds, metadata
-from buckram.core import recovery as decisions
-from buckram.core.answers import CoverageTally
-from buckram.core.recovery import Fencing, ForwardRead, WriteBack
+from buckram.client.maintain import recover
+from buckram.client.maintain.recover import _Attempt
+from buckram.client.maintain.repair import _Repair
+from buckram.client.read.reader import Reader
+from buckram.client.read.replicas import LedgerReads
+from buckram.core.ledgers import metadata
+from buckram.core.ledgers import recovery as decisions
+from buckram.core.ledgers.answers import CoverageTally
+from buckram.core.ledgers.recovery import Fencing, ForwardRead, WriteBack
+from buckram.core.wire import adds
 from buckram.errors import MetadataError
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.plan import Plan

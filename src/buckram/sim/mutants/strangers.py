@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from buckram.bookie.session import Session
+from buckram.bookie.service.session import Session
 from buckram.net.connection import Connection
 from buckram.net.introductions import Introductions
 from buckram.sim.mutants.base import Mutant, nothing, plant

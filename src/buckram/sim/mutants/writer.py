@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from buckram.client import delete, engine
-from buckram.client.bookies import BookieWatcher
-from buckram.client.completions import Completions
-from buckram.client.engine import LedgerAppender
-from buckram.client.ensemble_change import EnsembleChange
-from buckram.client.metadata_cell import MetadataCell
-from buckram.core import append, metadata
-from buckram.core.append import AppendWindow
-from buckram.core.placement import RackRule
+from buckram.client.maintain import delete
+from buckram.client.shared.bookies import BookieWatcher
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.write import engine
+from buckram.client.write.completions import Completions
+from buckram.client.write.engine import LedgerAppender
+from buckram.client.write.ensemble_change import EnsembleChange
+from buckram.core.cluster.placement import RackRule
+from buckram.core.ledgers import append, metadata
+from buckram.core.ledgers.append import AppendWindow
 from buckram.errors import LedgerFenced, MetadataUnavailable, VersionConflict
 from buckram.sim.mutants.base import Mutant, nothing, plant
 from buckram.sim.mutants.edits import edited
@@ -211,14 +212,14 @@ MUTANTS = [
            plant((AppendWindow, "__init__", lambda self, *a, **k: _fewer(self, *a, **k))),
            ("D1",), lambda plan: plan.shape[2] > 1),
     Mutant("absent-member-counts", "M11, S4", "a member that was away from the start counts as if it had all",
-           edited(("buckram.core.append:AppendWindow.__init__", "self._marks = [NO_ENTRY] * size",
+           edited(("buckram.core.ledgers.append:AppendWindow.__init__", "self._marks = [NO_ENTRY] * size",
                    "self._marks = [2**62 if p in absent else NO_ENTRY for p in range(size)]")),
            ("away-at-birth",), lambda plan: "away at birth" in plan.faults),
     Mutant("too-many-away", "M11", "a ledger is made with more members away than its quorums can do without",
-           edited(("buckram.core.placement:choose_with_absent",
+           edited(("buckram.core.cluster.placement:choose_with_absent",
                    "min(quorum.write_quorum - quorum.ack_quorum, len(known))", "len(known)"),
-                  ("buckram.core.placement:choose_with_absent", "quorum.writable(absent) and ", ""),
-                  ("buckram.core.append:AppendWindow.__init__", 'check(quorum.writable(absent), "M11", ', 'str(')),
+                  ("buckram.core.cluster.placement:choose_with_absent", "quorum.writable(absent) and ", ""),
+                  ("buckram.core.ledgers.append:AppendWindow.__init__", 'check(quorum.writable(absent), "M11", ', 'str(')),
            ("two-away-at-birth",), lambda plan: "away at birth" in plan.faults),
     Mutant("lost-completion", "S20, L3", "appends that fail are never told",
            plant((Completions, "fail", nothing)), ("D9",), _failing),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.client.writer import engine_of
+from buckram.client.write.writer import engine_of
 from buckram.errors import BuckramError, NotEnoughBookies
 from buckram.sim.scenarios.script import Script
 

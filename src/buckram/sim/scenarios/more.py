@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 
 from buckram.client.client import Client
-from buckram.client.reader import Reader
-from buckram.core.messages import Read
+from buckram.client.read.reader import Reader
+from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, Code
 from buckram.sim.damage import flip_some_byte
 from buckram.sim.ending import clear_limbo

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from buckram.client.writer import Writer
+from buckram.client.write.writer import Writer
 from buckram.config import ClientConfig, NetConfig
 from buckram.sim.checkers.facts import Handle, LedgerFacts
 from buckram.sim.loop import Process

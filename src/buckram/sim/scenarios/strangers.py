@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from buckram.core.entry import master_key
-from buckram.core.identity import Introduction
-from buckram.core.messages import GetBookieInfo, Read
-from buckram.core.wire_v3 import encode_request
+from buckram.core.entries.entry import master_key
+from buckram.core.wire.introduction import Introduction
+from buckram.core.wire.messages import GetBookieInfo, Read
+from buckram.core.wire.v3 import encode_request
 from buckram.sim.network import SimNetwork
 from buckram.sim.scenarios.script import Script
 from buckram.sim.strangers import Strangers

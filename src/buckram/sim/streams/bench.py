@@ -24,8 +24,8 @@ from buckram.sim.streams.reading import ReaderActor, line_of
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.streams.writing import Pen
 from buckram.sim.world import Died, World
-from buckram.streams.reader import StreamReader
-from buckram.streams.writer import engine_of
+from buckram.streams.read.reader import StreamReader
+from buckram.streams.write.writer import engine_of
 
 
 class Bench:

@@ -12,7 +12,7 @@ from buckram.errors import RecoveryFailed
 from buckram.sim.metadata import HOST
 from buckram.sim.streams.bench import Bench, Scenario
 from buckram.sim.streams.writing import Pen
-from buckram.streams.writer import engine_of
+from buckram.streams.write.writer import engine_of
 
 _TWO, _ALL = ("b2", "b3"), ("b1", "b2", "b3")
 

@@ -9,7 +9,7 @@ from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Content, Step
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.sim.world import Died
-from buckram.streams.bulk import Bulk, SealedLedger
+from buckram.streams.write.bulk import Bulk, SealedLedger
 
 WORK_S = 90.0
 

@@ -15,9 +15,9 @@ from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.sim.streams.tending import Deleter, JanitorActor
 from buckram.sim.streams.writing import Pen
 from buckram.sim.world import Died
-from buckram.streams.janitor import BY_AGE
-from buckram.streams.ledgers import SEGMENT
-from buckram.streams.writer import engine_of
+from buckram.streams.maintain.janitor import BY_AGE
+from buckram.streams.shared.ledgers import SEGMENT
+from buckram.streams.write.writer import engine_of
 from buckram.types import LedgerId
 
 SETTLE_S, DEADLINE_S = 15.0, 90.0

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from buckram.core.record_format import HeaderList
-from buckram.core.stream_batch import Record
-from buckram.core.stream_head import Head, Segment
+from buckram.core.streams.batch import Record
+from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.record_format import HeaderList
 from buckram.types import LedgerId
 
 REFUSED = "refused"

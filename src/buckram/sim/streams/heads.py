@@ -1,5 +1,5 @@
 """What the metadata store sees of streams: heads, pages, intents, cursors and the ledgers that name an owner, judged
-at every change. Rules are written anew here, not taken from core/stream_changes, whose bugs they are to find.
+at every change. Rules are written anew here, not taken from core/streams/changes, whose bugs they are to find.
 """
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from buckram.core.metadata_codec import parse
-from buckram.core.stream_head import Head, Segment, decode_head, decode_page
-from buckram.core.stream_names import owner_of
-from buckram.core.stream_policy import Policy
+from buckram.core.ledgers.metadata_codec import parse
+from buckram.core.streams.head import Head, Segment, decode_head, decode_page
+from buckram.core.streams.names import owner_of
+from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import ClusterLayout
 from buckram.seams import KeyValue
 from buckram.sim.checkers.facts import Facts as LedgerFacts

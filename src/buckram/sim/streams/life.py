@@ -7,7 +7,9 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from buckram.core import stream_changes, stream_compaction, stream_head
+from buckram.core.streams import changes as stream_changes
+from buckram.core.streams import compaction as stream_compaction
+from buckram.core.streams import head as stream_head
 from buckram.net.tasks import TaskScope
 from buckram.sim.checkers.safety import Metadata
 from buckram.sim.cluster import LifeResult, report_broken_invariants
@@ -23,8 +25,8 @@ from buckram.sim.streams.stage import NAMESPACE, Actor, Producer, Stage
 from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.writing import WriterActor
 from buckram.sim.world import World
-from buckram.streams import delete as stream_delete
-from buckram.streams import metadata as stream_metadata
+from buckram.streams.maintain import delete as stream_delete
+from buckram.streams.shared import metadata as stream_metadata
 
 
 class Life:

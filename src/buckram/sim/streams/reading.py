@@ -10,7 +10,7 @@ from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.sim.world import Died
-from buckram.streams.reader import StreamReader
+from buckram.streams.read.reader import StreamReader
 
 KINDS = ("offset", "earliest", "earliest", "latest", "time", "txid", "cursor")
 VISIT_S = 90.0

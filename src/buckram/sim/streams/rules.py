@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from buckram.core.stream_batch import Record
+from buckram.core.streams.batch import Record
 from buckram.errors import BuckramError
 from buckram.sim.checkers.report import Report
 from buckram.sim.streams.facts import REFUSED, Content, Facts, Group, Line, Reading, Seen, Sent, Session

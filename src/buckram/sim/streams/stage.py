@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from buckram.client.client import Client
-from buckram.core.stream_policy import Policy, merged
+from buckram.core.streams.policy import Policy, merged
 from buckram.errors import BuckramError
 from buckram.sim.checkers.judge import describe
 from buckram.sim.loop import Process

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from buckram.client.client import Client
-from buckram.core.stream_names import StreamName
+from buckram.core.streams.names import StreamName
 from buckram.errors import (
     BuckramError,
     MetadataUnavailable,
@@ -21,9 +21,9 @@ from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Line
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.sim.world import Died
-from buckram.streams.compaction import Compactable, Copied, compactable, copy_run, replace_run
-from buckram.streams.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
-from buckram.streams.metadata import StreamStore
+from buckram.streams.maintain.compaction import Compactable, Copied, compactable, copy_run, replace_run
+from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
+from buckram.streams.shared.metadata import StreamStore
 
 WORK_S = 90.0
 SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=1.5)

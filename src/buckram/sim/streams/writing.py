@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from buckram.core.stream_producers import UNKNOWN_OFFSET
+from buckram.core.streams.producers import UNKNOWN_OFFSET
 from buckram.errors import (
     BuckramError,
     BufferFull,
@@ -25,7 +25,7 @@ from buckram.sim.checkers.judge import describe
 from buckram.sim.streams.facts import Content, Sent, Session
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.world import Died
-from buckram.streams.writer import StreamWriter, engine_of
+from buckram.streams.write.writer import StreamWriter, engine_of
 
 REFUSALS = (OffsetMismatch, OutOfOrderSequence, ProducerForgotten, RecordTooLarge, TxidOutOfOrder, BufferFull,
             InvalidArgument)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from buckram.client.client import Client
-from buckram.client.reader import Reader
+from buckram.client.read.reader import Reader
 from buckram.errors import BuckramError, NoSuchEntry
 from buckram.sim.checkers.base import ReadResult
 from buckram.sim.checkers.judge import describe

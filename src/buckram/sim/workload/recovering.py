@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buckram.client.client import Client
-from buckram.core.messages import Add, Read, Request, WriteLac
+from buckram.core.wire.messages import Add, Read, Request, WriteLac
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.sim.checkers.judge import describe
 from buckram.sim.workload.reading import read_and_judge

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer
+from buckram.client.write.writer import Writer
 from buckram.errors import BuckramError
 from buckram.sim.checkers.facts import Handle
 from buckram.sim.checkers.judge import describe

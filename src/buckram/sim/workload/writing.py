@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from buckram.client.client import Client
-from buckram.client.writer import Writer, engine_of
+from buckram.client.write.writer import Writer, engine_of
 from buckram.errors import BuckramError, BufferFull
 from buckram.sim.checkers.facts import Handle
 from buckram.sim.checkers.judge import describe

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.core import stream_compaction
-from buckram.core.stream_compaction import EntryRewriter
+from buckram.core.streams import compaction as stream_compaction
+from buckram.core.streams.compaction import EntryRewriter
 from buckram.seams import CheckVersion
 from buckram.sim.streams.mutants.base import Mutant, plant
 from buckram.sim.streams.plan import StreamPlan
-from buckram.streams import compaction
-from buckram.streams.ledgers import drop_ledger
-from buckram.streams.metadata import StreamStore
+from buckram.streams.maintain import compaction
+from buckram.streams.shared.ledgers import drop_ledger
+from buckram.streams.shared.metadata import StreamStore
 
 _rewrite, _replacement, _replace, _page = (
     EntryRewriter.rewrite, stream_compaction.replacement, compaction._replace, StreamStore.page)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from buckram.client.clocks import Clocks
-from buckram.core import stream_changes
-from buckram.core.wall_time import Steadiness, WallClocks
+from buckram.client.shared.clocks import Clocks
+from buckram.core.cluster.wall_time import Steadiness, WallClocks
+from buckram.core.streams import changes as stream_changes
 from buckram.sim.streams.mutants.base import Mutant, plant
-from buckram.streams import bulk, delete, janitor, ledgers, orphans, retention, truncate
-from buckram.streams.ledgers import drop_ledger
+from buckram.streams.maintain import delete, janitor, orphans, retention, truncate
+from buckram.streams.shared import ledgers
+from buckram.streams.shared.ledgers import drop_ledger
+from buckram.streams.write import bulk
 
 _truncated, _published, _is_dead, _wanted = (
     stream_changes.truncated, stream_changes.published, stream_changes.is_dead, retention.wanted_earliest)

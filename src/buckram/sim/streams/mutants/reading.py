@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.core.stream_batch import Batch
+from buckram.core.streams.batch import Batch
 from buckram.sim.streams.mutants.base import Mutant, plant
-from buckram.streams import locate, reader, roll, source, truncate
-from buckram.streams.cursors import Cursor, _decode, _get
-from buckram.streams.reader import StreamReader
-from buckram.streams.segment import SegmentWriter
-from buckram.streams.source import Source
+from buckram.streams.maintain import truncate
+from buckram.streams.read import locate, reader, source
+from buckram.streams.read.cursors import Cursor, _decode, _get
+from buckram.streams.read.reader import StreamReader
+from buckram.streams.read.source import Source
+from buckram.streams.write import roll
+from buckram.streams.write.segment import SegmentWriter
 
 _segment_close = SegmentWriter.close
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from buckram.core import stream_changes
-from buckram.core.stream_changes import Step
-from buckram.core.stream_head import Summary
-from buckram.core.stream_producers import ProducerTable
-from buckram.core.stream_window import SegmentProgress, StreamWindow
+from buckram.core.streams import changes as stream_changes
+from buckram.core.streams.changes import Step
+from buckram.core.streams.head import Summary
+from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.window import SegmentProgress, StreamWindow
 from buckram.errors import MetadataUnavailable, VersionConflict, WriterLost
 from buckram.sim.streams.mutants.base import Mutant, nothing, plant
 from buckram.sim.streams.plan import StreamPlan
-from buckram.streams import bulk, engine, opening, recovery, repair, roll, sealing
-from buckram.streams.appender import Appender
-from buckram.streams.engine import StreamEngine
-from buckram.streams.intake import Cut
-from buckram.streams.metadata import StreamStore
-from buckram.streams.segment import SegmentWriter
+from buckram.streams.shared import recovery
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.write import bulk, engine, opening, repair, roll, sealing
+from buckram.streams.write.admission import Cut
+from buckram.streams.write.appender import Appender
+from buckram.streams.write.engine import StreamEngine
+from buckram.streams.write.segment import SegmentWriter
 
 _begin, _appender, _next_part = SegmentWriter.begin, Appender.__init__, Cut.next_part
 _rolled, _claimed, _sealed = stream_changes.rolled, stream_changes.claimed, stream_changes._sealed

@@ -1,0 +1,73 @@
+"""Batch reads: in which form a request is answered, and what is read for it. Queueing, limits and codes are reads.py.
+
+Entries as ever; their frames as they are in the log; or only where they are in the log's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.store import Store
+from buckram.core.entries.packed import FrameParts
+from buckram.core.wire.context import ReplyContext
+from buckram.core.wire.located import Located
+from buckram.core.wire.messages import BatchRead
+from buckram.core.wire.v2 import framed_reply, located_reply
+from buckram.seams import Stats
+from buckram.types import Buffer, EntryId
+
+SERVED = ("buckram_bookie_read_entries_total", "entries sent to readers")
+UNLIMITED = 2**31 - 1
+MAX_LOCATED = 8192
+"""Entries that one answer says the place of: looking for more would hold up other connections."""
+Batch: TypeAlias = FrameParts | Located | list[bytes] | StoreError
+
+
+class BatchSource:
+    """Reads for batch reads of one store."""
+
+    def __init__(self, store: Store, stats: Stats) -> None:
+        self._store = store
+        self._served = stats.counter(*SERVED)
+        self._located = stats.counter("buckram_bookie_located_entries_total", "entries that readers found in its files")
+
+    def read(self, request: BatchRead, first: EntryId, size: int, done: Callable[[Batch], None]) -> None:
+        """Entries from `first` on, of at most `size` bytes on the wire (one always)."""
+        count = request.max_count if request.max_count > 0 else UNLIMITED
+        if request.framed and not request.fence and self._knows_key(request):
+            if request.located:
+                located = self._store.located(request.ledger_id, first, min(count, MAX_LOCATED))
+                if located is not None:
+                    done(located)
+                    return
+            self._read_frames(request, first, count, size, done)
+        else:
+            self._store.read_range(request.ledger_id, first, count, size, done)
+
+    def _knows_key(self, request: BatchRead) -> bool:
+        record = self._store.ledger(request.ledger_id)
+        return record is not None and not record.tombstone and record.master_key == request.master_key
+
+    def _read_frames(
+        self, request: BatchRead, first: EntryId, count: int, size: int, done: Callable[[Batch], None]
+    ) -> None:
+        """Without a step for each entry; in the usual form where that does not go."""
+        files = request.from_files
+
+        def came(frames: FrameParts | None) -> None:
+            if frames is None:
+                self._store.read_range(request.ledger_id, first, count, size, done, from_files=files)
+            else:
+                done(frames)
+
+        self._store.read_frames(request.ledger_id, first, count, size, came, from_files=files)
+
+    def parts(self, context: ReplyContext, found: FrameParts | Located) -> Sequence[Buffer]:
+        """The answer, in pieces."""
+        if isinstance(found, Located):
+            self._located.inc(sum(extent.entries for extent in found.extents))
+            return [located_reply(context, found)]
+        self._served.inc(len(found))
+        return framed_reply(context, found)

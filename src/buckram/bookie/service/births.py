@@ -1,0 +1,42 @@
+"""Which ledger a request means: an id alone is not one, because ids have been used again.
+
+Clients of ours name a ledger's birth once per connection, ahead of the first request about it; a record keeps the birth
+that was learned at admission. Where both are known and differ, what is here is another ledger's, and says nothing about
+the one that was asked for. Births are compared, never ordered.
+"""
+
+from __future__ import annotations
+
+from buckram.bookie.storage.ledger_table import LedgerRecord
+from buckram.types import NO_BIRTH, LedgerId
+
+MAX_NAMED = 8192
+"""Ledgers whose birth one connection has named; more than clients take for granted (core/wire/client)."""
+
+
+class Births:
+    """What one connection has named, and which ledgers it was checked for without a name."""
+
+    __slots__ = ("checked", "named")
+
+    def __init__(self) -> None:
+        self.named: dict[LedgerId, bytes] = {}
+        self.checked: dict[LedgerId, None] = {}
+        """Ledgers without a name whose adds were compared with metadata."""
+
+    def name(self, ledger_id: LedgerId, birth: bytes) -> None:
+        named = self.named
+        named.pop(ledger_id, None)
+        named[ledger_id] = birth
+        if len(named) > MAX_NAMED:
+            del named[next(iter(named))]
+
+    def check(self, ledger_id: LedgerId) -> None:
+        self.checked[ledger_id] = None
+        if len(self.checked) > MAX_NAMED:
+            del self.checked[next(iter(self.checked))]
+
+
+def is_other(record: LedgerRecord | None, birth: bytes | None) -> bool:
+    """Whether what is here is certainly another ledger's than the one named."""
+    return bool(birth) and record is not None and record.birth != birth and record.birth != NO_BIRTH

@@ -1,0 +1,272 @@
+"""One function per operation: decides what a request means and answers it. No bytes, no files, no tasks.
+
+Adds have their own path (adds.py), reads too (reads.py); the rest is here. Nothing durable is answered before the
+store says that it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from struct import Struct
+
+from buckram.bookie.service.adds import REFUSALS
+from buckram.bookie.service.admission import Verdict, needs_proof
+from buckram.bookie.service.births import is_other
+from buckram.bookie.service.limits import Budget
+from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.reads import Hold, ReadPath, absence
+from buckram.bookie.service.session import REQUEST_COST, Session
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.store import Store
+from buckram.core.wire import availability
+from buckram.core.wire.context import ReplyContext
+from buckram.core.wire.introduction import Identity, Introduction, stranger
+from buckram.core.wire.messages import (
+    FREE_DISK_SPACE,
+    LOSS,
+    MEMORY_USE,
+    TOTAL_DISK_CAPACITY,
+    BatchRead,
+    BookieInfoReply,
+    ErrorReply,
+    Force,
+    ForceReply,
+    GetBookieInfo,
+    ListEntries,
+    ListEntriesReply,
+    MemoryUse,
+    Read,
+    ReadLac,
+    ReadLacReply,
+    Request,
+    WriteLac,
+    WriteLacReply,
+)
+from buckram.errors import Code
+from buckram.seams import Space
+from buckram.types import MASTER_KEY_SIZE, NO_BIRTH, EntryId, LedgerId
+
+log = logging.getLogger("buckram.bookie")
+_LAC_PACKET = Struct(">qq")
+LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
+"""The two numbers and the longest digest (MAC)."""
+
+
+def nobody(introduction: Introduction) -> None:
+    """Who wants to hear of introductions: nobody."""
+
+
+class Dispatcher:
+    """Answers every request that is not an add. `identity` says who this bookie is, `introduced` hears what each client
+    of ours that found the right one said of itself."""
+
+    def __init__(
+        self, store: Store, reads: ReadPath, polls: LongPolls, budget: Budget, hold: Hold, max_frame_bytes: int,
+        space: Callable[[], Space], identity: Callable[[], Identity],
+        introduced: Callable[[Introduction], None] = nobody,
+    ) -> None:
+        self._identity, self._introduced, self._hold = identity, introduced, hold
+        self._store, self._reads, self._polls, self._budget, self._space = store, reads, polls, budget, space
+        self._max_body = max_frame_bytes - 128
+
+    def request(self, session: Session, context: ReplyContext, request: Request) -> None:
+        if isinstance(request, Read):
+            self._reads.read(session, context, request)
+        elif isinstance(request, BatchRead):
+            self._reads.batch(session, context, request)
+        elif isinstance(request, WriteLac):
+            self._write_lac(session, context, request, session.named.get(request.ledger_id))
+        elif isinstance(request, ReadLac):
+            self._read_lac(session, context, request)
+        elif isinstance(request, Force):
+            self._force(session, context, request)
+        elif isinstance(request, GetBookieInfo):
+            self._info(session, context, request)
+        elif isinstance(request, ListEntries):
+            self._list(session, context, request)
+        else:
+            session.reply(context, ErrorReply(Code.BAD_REQUEST))
+
+    def _write_lac(
+        self, session: Session, context: ReplyContext, request: WriteLac, name: bytes | None, *, looked: bool = False
+    ) -> None:
+        ledger_id = request.ledger_id
+        try:
+            code = self._refused_lac(request, name)
+            if code is None and needs_proof(self._store.ledger(ledger_id), request.master_key):
+                if not looked:
+                    session.requests_held += REQUEST_COST + len(request.body)
+                    done = partial(self._lac_told, session, context, request, name)
+                    self._hold(ledger_id, request.master_key, name, done)
+                    return
+                if self._store.ledger(ledger_id) is not None:
+                    code = Code.TOO_MANY_REQUESTS  # whose key is right nobody could say
+            if code is None:
+                code = self._keep_lac(request, name)
+        except StoreError as error:
+            code = REFUSALS.get(error.kind, Code.IO_ERROR)
+        if code is not Code.OK:
+            session.reply(context, WriteLacReply(code, ledger_id))
+            return
+        held = REQUEST_COST + len(request.body)
+        session.requests_held += held
+        self._store.after_durable(partial(self._lac_durable, session, context, request, held))
+
+    def _lac_told(
+        self, session: Session, context: ReplyContext, request: WriteLac, name: bytes | None, verdict: Verdict,
+        last: EntryId,
+    ) -> None:  # fmt: skip
+        """Metadata was asked whose key is right. Where it is not there the LAC is kept, as what came with that key."""
+        session.requests_held -= REQUEST_COST + len(request.body)
+        if verdict is Verdict.WRONG_KEY:
+            session.reply(context, WriteLacReply(Code.UNAUTHORIZED, request.ledger_id))
+        elif verdict is Verdict.OTHER:
+            session.reply(context, WriteLacReply(Code.NO_LEDGER, request.ledger_id))
+        else:
+            self._write_lac(session, context, request, name, looked=True)
+        session.recount()
+
+    def _refused_lac(self, request: WriteLac, name: bytes | None) -> Code | None:
+        """Why the packet cannot be taken, whosever key is right. The digest cannot be checked here."""
+        store = self._store
+        body = request.body
+        if not _LAC_PACKET.size <= len(body) <= LARGEST_LAC_PACKET or len(request.master_key) != MASTER_KEY_SIZE:
+            return Code.BAD_REQUEST
+        ledger_id, _ = _LAC_PACKET.unpack_from(body)
+        if ledger_id != request.ledger_id or ledger_id < 0:
+            return Code.BAD_REQUEST
+        if store.failed is not None:
+            return Code.IO_ERROR
+        if not store.is_writable:
+            return Code.READ_ONLY
+        record = store.ledger(ledger_id)
+        if record is not None and (record.tombstone or is_other(record, name)):
+            return Code.NO_LEDGER
+        return None
+
+    def _keep_lac(self, request: WriteLac, name: bytes | None) -> Code:
+        """Store the packet and say OK, or why not (then nothing changed)."""
+        store, ledger_id = self._store, request.ledger_id
+        record = store.ledger(ledger_id)
+        if record is None:
+            # A ledger that only ever saw this still has to pass admission before its first normal add.
+            store.put_ledger(ledger_id, request.master_key, admitted=False, birth=name or NO_BIRTH)
+        elif record.master_key != request.master_key:
+            return Code.UNAUTHORIZED
+        _, lac = _LAC_PACKET.unpack_from(request.body)
+        store.set_explicit_lac(ledger_id, lac, request.body)
+        self._polls.lac_advanced(ledger_id, lac)
+        return Code.OK
+
+    def _lac_durable(
+        self, session: Session, context: ReplyContext, request: WriteLac, held: int, error: OSError | None
+    ) -> None:
+        session.requests_held -= held
+        session.reply(context, WriteLacReply(Code.OK if error is None else Code.IO_ERROR, request.ledger_id))
+
+    def _read_lac(self, session: Session, context: ReplyContext, request: ReadLac) -> None:
+        store, ledger_id = self._store, request.ledger_id
+        if self._budget.refuse_reads:
+            session.reply(context, ReadLacReply(Code.TOO_MANY_REQUESTS, ledger_id))
+            return
+        last = None if self._is_other(session, ledger_id) else store.last_entry(ledger_id)
+        if last is None:
+            self._answer_lac(session, context, request, [None])
+            return
+        session.requests_held += REQUEST_COST
+        store.read([(ledger_id, last)], partial(self._last_read, session, context, request))
+
+    def _last_read(
+        self, session: Session, context: ReplyContext, request: ReadLac, outcomes: list[bytes | StoreError | None]
+    ) -> None:
+        session.requests_held -= REQUEST_COST
+        self._answer_lac(session, context, request, outcomes)
+
+    def _answer_lac(
+        self, session: Session, context: ReplyContext, request: ReadLac, outcomes: list[bytes | StoreError | None]
+    ) -> None:
+        """A missing ledger is NO_ENTRY here, as Apache has it; an explicit LAC without an entry is OK."""
+        record = self._store.ledger(request.ledger_id)
+        if self._is_other(session, request.ledger_id):
+            record, outcomes = None, [None]
+        lac_body = None if record is None or record.tombstone else record.explicit_lac
+        last = outcomes[0]
+        if isinstance(last, StoreError):
+            code = Code.UNKNOWN_LEDGER_STATE if last.limbo else Code.IO_ERROR
+        elif last is not None and len(last) + len(lac_body or b"") > self._max_body:
+            code, last = Code.IO_ERROR, None
+        elif last is None and lac_body is None:
+            code = absence(self._store, record)
+            if code is Code.NO_LEDGER:
+                code = Code.NO_ENTRY
+        else:
+            code = Code.OK
+        body = last if isinstance(last, bytes) else None
+        session.reply(context, ReadLacReply(code, request.ledger_id, lac_body, body))
+
+    def _is_other(self, session: Session, ledger_id: LedgerId) -> bool:
+        name = session.named.get(ledger_id)
+        return name is not None and is_other(self._store.ledger(ledger_id), name)
+
+    def _force(self, session: Session, context: ReplyContext, request: Force) -> None:
+        if self._is_other(session, request.ledger_id):  # what was acknowledged of that one is dead
+            session.reply(context, ForceReply(Code.NO_LEDGER, request.ledger_id))
+            return
+        session.requests_held += REQUEST_COST
+        self._store.after_durable(partial(self._forced, session, context, request))
+
+    def _forced(self, session: Session, context: ReplyContext, request: Force, error: OSError | None) -> None:
+        session.requests_held -= REQUEST_COST
+        session.reply(context, ForceReply(Code.OK if error is None else Code.IO_ERROR, request.ledger_id))
+
+    def _introduce(self, session: Session, context: ReplyContext, said: Introduction) -> None:
+        """Say who this is. To a client that expects somebody else nothing more is said, nor heard."""
+        mine = self._identity()
+        session.reply(context, BookieInfoReply(Code.OK, identity=mine))
+        if stranger(said, mine):
+            session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, this is another one")
+        else:
+            session.introduction = said
+            self._introduced(said)
+
+    def _info(self, session: Session, context: ReplyContext, request: GetBookieInfo) -> None:
+        if request.introduction is not None:
+            self._introduce(session, context, request.introduction)
+            return
+        try:
+            space = self._space()
+        except OSError as error:
+            log.warning("free space is unknown: %s", error)
+            session.reply(context, BookieInfoReply(Code.IO_ERROR))
+            return
+        total = space.total_bytes if request.requested & TOTAL_DISK_CAPACITY else None
+        free = space.free_bytes if request.requested & FREE_DISK_SPACE else None
+        memory = self._memory() if request.requested & MEMORY_USE else ()
+        loss = None
+        if request.requested & LOSS:
+            loss = self._store.loss if self._store.limbo else 0
+        session.reply(context, BookieInfoReply(Code.OK, total, free, memory, loss))
+
+    def _memory(self) -> list[MemoryUse]:
+        budget = self._budget
+        return [*self._store.memory(), MemoryUse("connections", budget.total, budget.limit)]
+
+    def _list(self, session: Session, context: ReplyContext, request: ListEntries) -> None:
+        record = self._store.ledger(request.ledger_id)
+        if self._is_other(session, request.ledger_id):
+            record = None
+        if record is None or record.tombstone or record.limbo or self._store.failed is not None:
+            code = absence(self._store, record)
+            session.reply(context, ListEntriesReply(code, request.ledger_id))
+            return
+        try:
+            body = availability.encode_runs(self._store.entries(request.ledger_id))
+        except (OSError, StoreError) as error:
+            log.warning("ledger %d: its entries cannot be listed: %s", request.ledger_id, error)
+            session.reply(context, ListEntriesReply(Code.IO_ERROR, request.ledger_id))
+            return
+        code = Code.OK if len(body) <= self._max_body else Code.IO_ERROR
+        found = body, b"" if record.birth == NO_BIRTH else record.birth
+        session.reply(context, ListEntriesReply(code, request.ledger_id, *(found if code is Code.OK else ())))

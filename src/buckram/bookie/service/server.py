@@ -1,0 +1,202 @@
+"""The bookie's server: the listener, its connections and the parts that serve them, wired together.
+
+Owns no policy: limits.py bounds, adds.py, reads.py and dispatch.py answer, session.py moves bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from buckram.bookie.service.adds import AddPath
+from buckram.bookie.service.admission import Admission
+from buckram.bookie.service.dispatch import Dispatcher, nobody
+from buckram.bookie.service.limits import Budget
+from buckram.bookie.service.long_poll import LongPolls
+from buckram.bookie.service.reads import ReadPath
+from buckram.bookie.service.session import Session
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.store import Store
+from buckram.bookie.trust import UNSEEN, Trust
+from buckram.codes import Code
+from buckram.config import BookieConfig, NetConfig
+from buckram.core.wire.introduction import Identity, Introduction
+from buckram.core.wire.server import Close, Incoming, Item, Named, Ready, ServerProtocol, encode_error
+from buckram.disk.descriptors import OPERATORS, Shares
+from buckram.seams import Listener, MetadataStore, Runtime, Space
+from buckram.types import LedgerId
+
+log = logging.getLogger("buckram.bookie")
+
+
+class BadFrames:
+    """One log line a second at most for connections that were closed for what they sent or did, with a count."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._unreported = 0
+        self._next_line = float("-inf")
+
+    def report(self, peer: str, why: str, now: float) -> None:
+        self.total += 1
+        self._unreported += 1
+        if now >= self._next_line:
+            more = f" ({self._unreported - 1} more since the last such line)" if self._unreported > 1 else ""
+            log.warning("closed the connection of %s: %s%s", peer, why, more)
+            self._next_line, self._unreported = now + 1.0, 0
+
+
+class Service:
+    """Everything that exists only while the store is open."""
+
+    def __init__(
+        self, runtime: Runtime, store: Store, metadata: MetadataStore, config: BookieConfig, net: NetConfig,
+        budget: Budget, space: Callable[[], Space], identity: Callable[[], Identity],
+        introduced: Callable[[Introduction], None] = nobody, trust: Trust = UNSEEN,
+    ) -> None:
+        self.store = store
+        self.polls = LongPolls(runtime.clock, config.max_long_polls)
+        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed, trust)
+        self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
+        self.reads = ReadPath(
+            store, self.polls, budget, self.admission.hold, self.admission.waiting, config.max_batch_read_bytes,
+            net.max_frame_bytes, self.polls.state_changed, runtime.stats,
+        )
+        store.on_room(budget.release)
+        self.dispatch = Dispatcher(
+            store, self.reads, self.polls, budget, self.admission.hold, net.max_frame_bytes, space, identity,
+            introduced,
+        )
+
+    def buried(self, ledger_id: LedgerId) -> None:
+        self.polls.state_changed(ledger_id)
+
+    async def close(self) -> None:
+        await self.admission.close()
+        self.polls.close()
+
+
+class BookieServer:
+    """Listens from `listen` on, serves from `serve` on; connections that come between are closed at once."""
+
+    def __init__(
+        self, runtime: Runtime, config: BookieConfig, net: NetConfig, shares: Shares | None = None
+    ) -> None:
+        self._runtime, self._config, self._net = runtime, config, net
+        self._most, self._why_no_more = config.max_connections, f"max_connections = {config.max_connections} are open"
+        if shares is not None and shares.connections < self._most:
+            self._most = shares.connections
+            self._why_no_more = (
+                f"{self._most} connections are open, the limit of {shares.limit} open files leaves room for no more: "
+                "raise it (ulimit -n, or LimitNOFILE= of the service)"
+            )
+        self.budget = Budget(config.connection_buffer_bytes, config.total_buffer_bytes)
+        self.bad_frames = BadFrames()
+        self.sessions: dict[Session, None] = {}
+        self._listener: Listener | None = None
+        self._service: Service | None = None
+        self._idle: asyncio.Event = asyncio.Event()
+        stats = runtime.stats
+        self._connections = stats.gauge("buckram_bookie_connections", "open connections")
+        self._closed_bad = stats.counter("buckram_bookie_bad_connections_total", "connections closed for misbehaving")
+        self._too_many = stats.counter(
+            "buckram_bookie_refused_connections_total", "connections refused because as many as may be are open"
+        )
+        self._held = stats.gauge("buckram_bookie_buffered_bytes", "requests and unsent answers in memory")
+        self._polls = stats.gauge("buckram_bookie_long_polls", "long polls that wait")
+
+    async def listen(self) -> int:
+        """Bind; returns the port. OSError when it is in use."""
+        self._listener = await self._runtime.network.listen(self._config.host, self._config.port, self._new_session)
+        return self._listener.port
+
+    def serve(self, service: Service) -> None:
+        self._service = service
+
+    async def stop_accepting(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+
+    def refresh_gauges(self) -> None:
+        """Values that are only worth computing when somebody looks."""
+        self._connections.set(len(self.sessions))
+        self._held.set(self.budget.total)
+        self._polls.set(self._service.polls.count if self._service is not None else 0)
+
+    def quiesce(self) -> None:
+        """Read no further request; what was taken in is still answered."""
+        for session in list(self.sessions):
+            if session.open and not session.paused:
+                session.pause()
+
+    async def close(self) -> None:
+        """Close every connection and wait until they are gone."""
+        await self.stop_accepting()
+        self._service = None
+        for session in list(self.sessions):
+            session.close()
+        try:
+            async with asyncio.timeout(2.0):
+                while self.sessions:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            for session in list(self.sessions):
+                session.kill()
+        self.budget.close()
+
+    def abort(self) -> None:
+        """Drop every connection at once: the store failed, so nothing more may be answered."""
+        self._service = None
+        for session in list(self.sessions):
+            session.kill()
+
+    def _new_session(self) -> Session:
+        protocol = ServerProtocol(self._net.max_frame_bytes)
+        return Session(protocol, self.budget, self._handle, self._opened, self._gone, self._refused)
+
+    def _opened(self, session: Session) -> bool:
+        if self._service is None:
+            return False
+        # The clients of this machine have some more, so that an operator can look at a bookie that is full.
+        if len(self.sessions) >= self._most + (OPERATORS if session.local else 0):
+            self._too_many.inc()
+            self.bad_frames.report(session.peer, self._why_no_more, asyncio.get_running_loop().time())
+            return False
+        self.sessions[session] = None
+        session.add_run = self._service.adds.add
+        session.on_room = self._service.reads.pump_soon
+        return True
+
+    def _gone(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        if self._service is not None:
+            for waiter in session.waiters:
+                self._service.polls.cancel(waiter)
+        session.waiters.clear()
+        if not self.sessions:
+            self._idle.set()
+
+    def _refused(self, session: Session, why: str) -> None:
+        self._closed_bad.inc()
+        self.bad_frames.report(session.peer, why, asyncio.get_running_loop().time())
+
+    def _handle(self, session: Session, item: Item) -> None:
+        service = self._service
+        if service is None:
+            return
+        if isinstance(item, Incoming):
+            try:
+                service.dispatch.request(session, item.context, item.request)
+            except StoreError as error:
+                log.warning("a request is not answered with data: %s", error)
+                session.send(encode_error(item.context, Code.IO_ERROR))
+        elif isinstance(item, Named):
+            session.births.name(item.ledger_id, item.birth)
+        elif isinstance(item, Ready):
+            session.send(item.data)
+        elif isinstance(item, Close):
+            self._refused(session, item.reason)
+            session.close()

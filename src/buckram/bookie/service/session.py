@@ -1,0 +1,252 @@
+"""One client connection of the bookie: chunks in, joined answers out, bounded.
+
+Bytes and flow only: what a request means is in dispatch.py, how frames are cut and encoded in core/wire/server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from buckram.bookie.service.births import Births
+from buckram.bookie.service.limits import Budget
+from buckram.bookie.service.long_poll import Waiter
+from buckram.bookie.storage.errors import StoreError
+from buckram.core.wire.adds import AddRun
+from buckram.core.wire.context import ReplyContext
+from buckram.core.wire.introduction import Introduction
+from buckram.core.wire.messages import Reply
+from buckram.core.wire.server import Item, ServerProtocol, encode_reply
+from buckram.types import Buffer
+
+log = logging.getLogger("buckram.bookie")
+HIGH_WATER = 256 * 1024
+"""Unsent bytes from which the transport reports; below the connection limit, so that draining is always noticed."""
+_JOINED = 16 * 1024
+"""Pieces that are smaller on average are joined before they are written."""
+REQUEST_COST = 256
+"""Bytes charged for a small request in memory."""
+
+
+class Session(asyncio.Protocol):
+    """States: made, open, closed. Everything sent after the end is dropped.
+
+    `opened` says whether the connection may stay, and then sets `add_run` and `on_room`.
+    """
+
+    def __init__(
+        self, protocol: ServerProtocol, budget: Budget, handle: Callable[[Session, Item], None],
+        opened: Callable[[Session], bool], closed: Callable[[Session], None],
+        refused: Callable[[Session, str], None],
+    ) -> None:
+        self.protocol, self._budget, self._handle = protocol, budget, handle
+        self._opened, self._closed, self._refused = opened, closed, refused
+        self.open = False
+        self.requests_held = 0
+        self.reading_bytes = 0
+        self.jobs: deque[object] = deque()
+        self.waiters: dict[Waiter, None] = {}
+        self.charged = 0
+        self.paused = False
+        self.waiting_since = 0.0
+        self.waiting_mark = 0
+        self.add_run: Callable[[Session, AddRun], None]
+        self.on_room: Callable[[Session], None] | None = None
+        self.births = Births()
+        self.named = self.births.named
+        """Births by ledger, for the hot path."""
+        self.introduction: Introduction | None = None
+        """What the client said of itself; None for Apache's and older ones, which say nothing."""
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._received = 0
+        self._written = 0
+        self._high_water = HIGH_WATER
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        wire = self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self._loop = asyncio.get_running_loop()
+        self.open = True
+        if not self._opened(self):
+            self.open = False
+            wire.abort()
+            return
+        self._high_water = min(HIGH_WATER, self._budget.connection_limit // 4)
+        wire.set_write_buffer_limits(high=self._high_water)
+        self.waiting_since = self._loop.time()
+        self._budget.join(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.open:
+            return
+        self._received += len(data)
+        add, handle = self.add_run, self._handle
+        try:
+            for item in self.protocol.feed(data):
+                if type(item) is AddRun:
+                    add(self, item)
+                else:
+                    handle(self, item)
+                    if self.ended:
+                        return  # it came to the wrong bookie: what it sent behind that was meant for another one
+        except StoreError as error:
+            self.refuse(f"what is known of a ledger cannot be looked up: {error}")  # so nothing may be answered
+            return
+        self._budget.update(self)
+
+    @property
+    def ended(self) -> bool:
+        return not self.open
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._budget.update(self)
+
+    def resume_writing(self) -> None:
+        if self.open:
+            self._budget.update(self)
+            self.poke()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_open, self.open = self.open, False
+        self._out.clear()
+        self._out_bytes = 0
+        self.jobs.clear()
+        self._budget.leave(self)
+        self._closed(self)
+        if was_open and exc is not None:
+            log.debug("connection lost: %s", exc)
+
+    # -- answers
+
+    def reply(self, context: ReplyContext, reply: Reply) -> None:
+        """Encode and queue one answer; all of a loop turn leave in one write."""
+        if self.open:
+            self.send(encode_reply(context, reply))
+
+    def send(self, data: bytes) -> None:
+        if not self.open:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def send_parts(self, parts: Sequence[Buffer]) -> None:
+        """One answer in pieces, none of which is copied here."""
+        if not self.open:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
+
+    def send_now(self, data: bytes) -> None:
+        """For answers that are joined already: the acknowledgements of a commit."""
+        if self.open:
+            self._written += len(data)
+            self._transport.write(data)
+
+    def reply_at_once(self, context: ReplyContext, reply: Reply) -> None:
+        """Before anything else of this loop turn, which may be a commit. Transports may write at the turn's end."""
+        if self.open:
+            data = encode_reply(context, reply)
+            self._written += len(data)
+            self._transport.set_write_buffer_limits(high=0)
+            self._transport.write(data)
+            self._transport.set_write_buffer_limits(high=self._high_water)
+
+    def release(self, request_bytes: int) -> None:
+        """A request that was counted in `requests_held` is done; the caller follows with `recount` once."""
+        self.requests_held -= request_bytes
+
+    def recount(self) -> None:
+        if self.open:
+            self._budget.update(self)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        size, self._out_bytes = self._out_bytes, 0
+        if self.open and out:
+            self._written += size
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif size < _JOINED * len(out):
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
+            self._budget.update(self)
+
+    # -- limits.Member
+
+    def held(self) -> int:
+        # Twice a commit for each connection, so without the calls that would name the parts.
+        held = self.requests_held + self.reading_bytes + self._out_bytes + self.protocol.pending_bytes
+        return held + (self._transport.get_write_buffer_size() if self.open else 0)
+
+    def unsent(self) -> int:
+        return self._out_bytes + (self._transport.get_write_buffer_size() if self.open else 0)
+
+    def unfinished(self) -> int:
+        return self.protocol.pending_bytes
+
+    def in_work(self) -> int:
+        return self.requests_held + self.reading_bytes - REQUEST_COST * len(self.jobs)
+
+    def progress(self) -> int:
+        return self._received + self._written - (self._transport.get_write_buffer_size() if self.open else 0)
+
+    def poke(self) -> None:
+        if self.open and self.jobs and self.on_room is not None:
+            self.on_room(self)
+
+    def pause(self) -> None:
+        self.paused = True
+        if self.open:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self.paused = False
+        if self.open:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close after what is queued has left."""
+        if self.open:
+            self._flush()
+            self.open = False
+            self._transport.close()
+
+    def refuse(self, why: str) -> None:
+        """Close after what is queued has left; what came behind the present request is not looked at."""
+        if self.open:
+            self._refused(self, why)
+            self.close()
+
+    def abort(self, why: str) -> None:
+        if self.open:
+            self._refused(self, why)
+            self.open = False
+            self._transport.abort()
+
+    def kill(self) -> None:
+        """Drop the connection and what is queued on it."""
+        self.open = False
+        self._transport.abort()
+
+    @property
+    def local(self) -> bool:
+        """Whether it came through the socket for clients of this machine."""
+        return not isinstance(self._transport.get_extra_info("peername"), tuple)
+
+    @property
+    def peer(self) -> str:
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else "a client of this machine"

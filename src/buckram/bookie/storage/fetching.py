@@ -1,0 +1,279 @@
+"""Getting the bytes of located runs: from memory when they are recent, else with few and large reads.
+
+Where entries are is lookup.py; the large pieces kept for readers that go on in order are read_ahead.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from buckram.bookie.storage.commit import GroupCommit
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.index import Place
+from buckram.bookie.storage.open_files import OpenFiles
+from buckram.bookie.storage.read_ahead import CHUNK_BYTES, Chunks
+from buckram.bookie.storage.segments import Segment
+from buckram.core.storage.segment_format import CorruptBytes, padded, run_extent, walk_run
+from buckram.seams import Disk, Read
+from buckram.types import Buffer, EntryId, LedgerId
+
+Outcome = bytes | StoreError | None
+READ_BYTES, GAP_BYTES = 1 << 20, 16 << 10
+"""Neighbouring runs are fetched by one read of at most READ_BYTES, with at most GAP_BYTES of others between them."""
+ALIGNMENT, ALIGNED_FROM = 4096, 64 << 10
+"""Reads of at least ALIGNED_FROM begin at multiples of ALIGNMENT: only then may a disk go past the page cache."""
+DENSE_BYTES = CHUNK_BYTES // 4
+"""A reader that goes on where its last fetch ended, at most so far behind it, gets whole chunks of the log."""
+FRESH_S = 0.5
+"""A reader that wants what files have takes chunks that were read within this, so that it can be read ahead for."""
+_PINNED = 4
+"""A piece of a buffer is sent without copying it when it is more than one part in so many."""
+_FOLLOWED = 1024
+"""Ledgers whose readers' positions are remembered."""
+
+
+class Fetch:
+    """`count` entries from `entry` on in runs that lie side by side; their outcomes belong at `slot` of the caller's
+    list. `place` is what the runs are together.
+    """
+
+    __slots__ = ("count", "entry", "ledger", "place", "runs", "segment", "slot")
+
+    def __init__(
+        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], slot: int
+    ) -> None:
+        self.ledger, self.entry, self.count = ledger, entry, count
+        self.segment, self.runs, self.slot = segment, runs, slot
+        first, held, skip, offset, length = runs[0]
+        for run in runs[1:]:
+            held += run[1]
+            length += run[4]
+        self.place: Place = (first, held, skip, offset, length)
+
+    def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
+        """Put the outcomes where they belong; the runs' bytes are data[at:]."""
+        results[self.slot : self.slot + self.count] = self.take(data, at)
+
+    def take(self, data: bytes, at: int) -> Sequence[Outcome]:
+        """The outcomes, out of the runs' bytes at data[at:]."""
+        first, _, skip, offset, length = self.place
+        try:
+            return walk_run(
+                data, at, min(len(data), at + length), skip + self.entry - first, self.ledger, self.entry, self.count
+            )
+        except CorruptBytes as error:
+            if self.count == 1 and len(self.runs) == 1:
+                return [StoreError("corrupt", str(error))]
+        # Only some of them may be broken: one run at a time, in a run one entry at a time.
+        outcomes: list[Outcome] = []
+        end = self.entry + self.count
+        for run in self.runs:
+            low, high = max(self.entry, run[0]), min(end, run[0] + run[1])
+            step = 1 if len(self.runs) == 1 else max(1, high - low)
+            for entry in range(low, high, step):
+                part = Fetch(self.ledger, entry, min(step, high - entry), self.segment, [run], 0)
+                outcomes += part.take(data, at + run[3] - offset)
+        return outcomes
+
+
+class FrameFetch(Fetch):
+    """As Fetch, but the frames themselves, as a piece of what was read; None where something is wrong."""
+
+    __slots__ = ("frames",)
+
+    def __init__(
+        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], slot: int
+    ) -> None:
+        super().__init__(ledger, entry, count, segment, runs, slot)
+        self.frames: Buffer | None = None
+
+    def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
+        first, _, skip, _, length = self.place
+        try:
+            start, end = run_extent(
+                data, at, min(len(data), at + length), skip + self.entry - first, self.ledger, self.entry, self.count
+            )
+        except CorruptBytes:
+            return
+        # An unsent answer must not keep much more in memory than it is charged for.
+        self.frames = memoryview(data)[start:end] if (end - start) * _PINNED > len(data) else data[start:end]
+
+
+class Fetcher:
+    """Fills lists of outcomes."""
+
+    def __init__(self, disk: Disk, files: OpenFiles, log: GroupCommit) -> None:
+        self._disk, self._files, self._log = disk, files, log
+        self._chunks = Chunks(disk, files)
+        # Where the last fetch of a ledger ended: segment number, next entry, file offset.
+        self._followed: OrderedDict[LedgerId, tuple[int, EntryId, int]] = OrderedDict()
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of log files, for readers that go through them in order."""
+        return self._chunks.held_bytes
+
+    def fetch(
+        self, fetches: Sequence[Fetch], results: list[Outcome], finished: Callable[[], None], *,
+        from_files: bool = False,
+    ) -> None:  # fmt: skip
+        """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads.
+
+        `from_files`: only what is not written yet from memory, and chunks only if they were read a moment ago.
+        """
+        exact: list[Fetch] = []
+        chunked: list[Fetch] = []
+        strangers: set[LedgerId] = set()
+        for fetch in fetches:
+            _, _, _, offset, length = fetch.place
+            data: bytes | None = None
+            at = 0
+            if not from_files or not self._log.written(fetch.segment, offset + length):
+                data = self._log.recent(fetch.segment, offset, length)
+            else:
+                self._chunks.forget_older(fetch.segment, offset, length, FRESH_S)
+            if data is None:
+                cut = self._chunks.cut(fetch.segment, offset, length)
+                if cut is None:
+                    # What follows a first fetch out of order in one request does not make a reader in order.
+                    in_order = fetch.ledger not in strangers and self._in_order(fetch)
+                    if not in_order:
+                        strangers.add(fetch.ledger)
+                    (chunked if in_order else exact).append(fetch)
+                    self._follow(fetch, ahead=in_order)
+                    continue
+                data, at = cut
+                self._follow(fetch, ahead=fetch.ledger not in strangers)
+            fetch.deliver(results, data, at)
+        if chunked:
+            self._fetch_chunks(chunked, exact, results, finished)
+        elif exact:
+            if from_files:
+                # The file that has this name now, as a restart would find it: not one that was removed or replaced.
+                for name in dict.fromkeys(fetch.segment.name for fetch in exact):
+                    self._files.forget(name)
+            _DiskFetch(self, exact, results, finished).start()
+        else:
+            finished()
+
+    def _fetch_chunks(
+        self, chunked: list[Fetch], exact: list[Fetch], results: list[Outcome], finished: Callable[[], None]
+    ) -> None:
+        waiting = 1
+
+        def loaded(error: OSError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting:
+                return
+            for fetch in chunked:
+                cut = self._chunks.cut(fetch.segment, fetch.place[3], fetch.place[4])
+                if cut is None:
+                    # Failed, or already displaced by others: read it by itself, and report errors by itself.
+                    exact.append(fetch)
+                else:
+                    fetch.deliver(results, *cut)
+            if exact:
+                _DiskFetch(self, exact, results, finished).start()
+            else:
+                finished()
+
+        for fetch in chunked:
+            waiting += 1
+            offset, length = fetch.place[3:]
+            self._chunks.load(fetch.segment, offset, offset + length, self._settled(fetch.segment), loaded)
+        loaded(None)
+
+    def _settled(self, segment: Segment) -> int:
+        """Up to where chunks of the segment may be read: nothing will be added to them."""
+        durable = self.durable(segment)
+        return durable if segment.index is None else durable // CHUNK_BYTES * CHUNK_BYTES
+
+    def durable(self, segment: Segment) -> int:
+        """Up to where the file has what was added, at least."""
+        if segment.index is None or segment.base is None:
+            return segment.log_end
+        # Nothing that waits for the disk is as old as half of the ring.
+        return max(0, self._log.ring.head - self._log.ring.size // 2 - segment.base)
+
+    def _in_order(self, fetch: Fetch) -> bool:
+        """The fetch goes on where the ledger's last one ended, close by in the log, and a chunk may be read there."""
+        last = self._followed.get(fetch.ledger)
+        _, _, _, offset, length = fetch.place
+        if last is None or last[1] != fetch.entry or length > CHUNK_BYTES:
+            return False
+        if last[0] == fetch.segment.seq and not 0 <= offset + CHUNK_BYTES - last[2] <= DENSE_BYTES + CHUNK_BYTES:
+            return False
+        settled = self._settled(fetch.segment)
+        return min(padded(offset + length, CHUNK_BYTES), fetch.segment.log_end) <= settled
+
+    def _follow(self, fetch: Fetch, *, ahead: bool) -> None:
+        """Remember where the reader is and, for one that goes on in order, have the next chunk ready in time."""
+        end = fetch.place[3] + fetch.place[4]
+        self._followed[fetch.ledger] = (fetch.segment.seq, fetch.entry + fetch.count, end)
+        self._followed.move_to_end(fetch.ledger)
+        if len(self._followed) > _FOLLOWED:
+            self._followed.popitem(last=False)
+        if ahead and end % CHUNK_BYTES >= CHUNK_BYTES // 4:
+            begin, settled = padded(end, CHUNK_BYTES), self._settled(fetch.segment)
+            if min(begin + CHUNK_BYTES, fetch.segment.log_end) <= settled and begin < settled:
+                self._chunks.load(fetch.segment, begin, begin + 1, settled, None)
+
+
+class _DiskFetch:
+    """The reads of one batch."""
+
+    def __init__(
+        self, fetcher: Fetcher, missing: list[Fetch], results: list[Outcome], finished: Callable[[], None]
+    ) -> None:
+        self._fetcher, self._results, self._finished = fetcher, results, finished
+        self._missing = sorted(missing, key=lambda fetch: (fetch.segment.seq, fetch.place[3]))
+        self._spans: list[tuple[Segment, int, int]] = []
+        self._starts: list[tuple[int, int]] = []
+        self._begins: list[int] = []
+        self._held: list[Segment] = []
+
+    def start(self) -> None:
+        fetcher = self._fetcher
+        for fetch in self._missing:
+            self._add(fetch)
+        self._starts = [(segment.seq, start) for segment, start, _ in self._spans]
+        reads: list[Read] = []
+        try:
+            for segment, start, end in self._spans:
+                begin = start // ALIGNMENT * ALIGNMENT if end - start >= ALIGNED_FROM else start
+                self._begins.append(begin)
+                reads.append(Read(fetcher._files.hold(segment.name), begin, end - begin))
+                segment.readers += 1
+                self._held.append(segment)
+        except OSError as error:
+            self._done(error)
+            return
+        fetcher._disk.read(reads, self._done)
+
+    def _add(self, fetch: Fetch) -> None:
+        segment, (_, _, _, start, length) = fetch.segment, fetch.place
+        end = start + length
+        if self._spans:
+            last, begin, so_far = self._spans[-1]
+            if last is segment and start - so_far <= GAP_BYTES and max(end, so_far) - begin <= READ_BYTES:
+                self._spans[-1] = (last, begin, max(end, so_far))
+                return
+        self._spans.append((segment, start, end))
+
+    def _done(self, outcome: list[bytes] | OSError) -> None:
+        fetcher = self._fetcher
+        for segment in self._held:
+            segment.readers -= 1
+            fetcher._files.release(segment.name)
+        for fetch in self._missing:
+            if isinstance(outcome, OSError):
+                error = StoreError("io", f"reading log file {fetch.segment.name} failed: {outcome}")
+                self._results[fetch.slot : fetch.slot + fetch.count] = [error] * fetch.count
+                continue
+            number = bisect_left(self._starts, (fetch.segment.seq, fetch.place[3] + 1)) - 1
+            at = fetch.place[3] - self._begins[number]
+            fetch.deliver(self._results, outcome[number], at)
+        self._finished()

@@ -1,0 +1,38 @@
+"""Pages of footers in memory. What they mean is segments.py."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from buckram.core.storage.segment_format import PAGE
+
+
+class PageCache:
+    """The most recently used footer pages, at most `limit` of 4 KiB: by default those of 40 GB of 1 KB entries."""
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._limit = limit
+        self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def get(self, owner: int, number: int, load: Callable[[int], bytes]) -> bytes:
+        key = (owner, number)
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = load(number)
+            if len(self._pages) > self._limit:
+                self._pages.popitem(last=False)
+        else:
+            self._pages.move_to_end(key)
+        return page
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit * PAGE
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._pages) * PAGE
+
+    def clear(self) -> None:
+        self._pages.clear()

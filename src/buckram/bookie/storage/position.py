@@ -1,0 +1,36 @@
+"""Where the durable log ends, and what somebody outside says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from buckram.bookie.storage.segments import Segment
+
+
+class Position(NamedTuple):
+    """The end of the durable log: the number of the log file's use and the offset in it. It only grows."""
+
+    seq: int
+    offset: int
+
+
+class Claim(NamedTuple):
+    """What a witness knows of a directory: it was opened so often and its log was durable up to there."""
+
+    incarnation: str
+    starts: int
+    position: Position
+
+
+def behind(segments: Iterable[Segment], next_number: int, position: Position) -> str | None:
+    """What is missing of the log if it was durable up to there once; None if nothing is.
+
+    A number that was given out and is no log file's any more belonged to one that compaction replaced.
+    """
+    if position.seq >= next_number:
+        return f"log file number {position.seq} was written, the directory knows numbers below {next_number} only"
+    for segment in segments:
+        if segment.seq == position.seq and segment.log_end < position.offset:
+            return f"log file {segment.name} ends at {segment.log_end}, it was durable up to {position.offset}"
+    return None

@@ -1,0 +1,116 @@
+"""Space of the store's own: a file of some megabytes whose room is used when the device is full, and made again later.
+
+On a full device a superblock or a footer needs a few kilobytes before anything can be deleted. Without them nothing
+could be given back, nor could a bookie that was stopped be started. Whoever writes such a thing does it through `run`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from buckram.bookie.storage.superblock import opened
+from buckram.disk.trouble import no_room, passing
+from buckram.seams import Disk
+
+log = logging.getLogger("buckram.store")
+T = TypeVar("T")
+NAME = "reserve"
+BYTES, PIECES = 8 << 20, 64
+_UNIT = 4096
+
+
+class Reserve:
+    """Blocking, for any thread; one at a time uses it. `bytes`: how large it should be; a smaller one is better than
+    none, and grows when there is room.
+
+    It is cut shorter piece by piece, and made longer again at once: whatever else fills the device, and whenever the
+    process is killed, little of it is lost each time."""
+
+    def __init__(self, disk: Disk, segment_bytes: int) -> None:
+        self._disk = disk
+        self._busy = threading.Lock()
+        self.bytes = min(BYTES, segment_bytes // 2 // _UNIT * _UNIT)
+        self._piece = max(_UNIT, self.bytes // PIECES // _UNIT * _UNIT)
+        self._size, self._said = 0, False
+        if NAME in disk.names():
+            with opened(disk, NAME) as file:
+                self._size = file.size()
+
+    @property
+    def present(self) -> bool:
+        """Whether there is one, of whatever size."""
+        return self._size > 0
+
+    def run(self, job: Callable[[], T], *, log_bytes: int = 0) -> T:
+        """Do it; where there is no room, do it in the room of the reserve. It may be done several times. `log_bytes`:
+        it is for so much of the log, which may have no more than half of the reserve."""
+        try:
+            return job()
+        except OSError as error:
+            if not no_room(error):
+                raise
+            with self._busy:
+                return self._in_its_room(job, error, log_bytes)
+
+    def _in_its_room(self, job: Callable[[], T], error: OSError, log_bytes: int) -> T:
+        floor = self.bytes // 2 if log_bytes else 0
+        try:
+            while self._size > floor:
+                self._cut(max(floor, self._size - self._piece - -(-log_bytes // _UNIT) * _UNIT))
+                try:
+                    return job()
+                except OSError as again:
+                    if not no_room(again):
+                        raise
+                    error = again
+            raise error
+        finally:
+            self._make(0)
+
+    def give_up(self) -> bool:
+        """Its space is free now; False if there was none."""
+        with self._busy:
+            if self._size:
+                self._cut(0)
+                return True
+        return False
+
+    def make(self) -> None:
+        """Once there is room again; where there is little, of what is there, leaving some for whoever writes next."""
+        with self._busy:
+            self._make(self._piece)
+
+    def _cut(self, size: int) -> None:
+        if not self._said:
+            self._said = True
+            log.warning("the disk is full: the file %r gives its room to what the store must write down", NAME)
+        try:
+            with opened(self._disk, NAME) as file:
+                self._disk.shrink(file, size)
+        except FileNotFoundError:
+            size = 0  # somebody made room with it
+        self._size = size
+
+    def _make(self, beside: int) -> None:
+        if self._size >= self.bytes:
+            return
+        try:
+            there = NAME in self._disk.names()
+            before = self._size if there else 0
+            size = min(self.bytes, before + self._disk.space().free_bytes - beside) // _UNIT * _UNIT
+            if size <= before:
+                return
+            with opened(self._disk, NAME, create=not there) as file:
+                self._disk.extend(file, size)
+            if not there:
+                self._disk.sync_names()
+        except OSError as error:
+            if not passing(error):
+                raise
+            return
+        self._size = size
+        if size == self.bytes:
+            self._said = False

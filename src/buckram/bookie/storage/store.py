@@ -1,0 +1,289 @@
+"""Store: the log is the database. What the rest of the bookie sees of storage; synchronous unless it says otherwise.
+
+Everything is readable as soon as it is inserted and durable when `after_durable` says so. Checks (keys, fences) belong
+to the caller: between its check and the insertion there is no await. A LedgerRecord is valid until the next await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+
+from buckram.bookie.storage.commit import GroupCommit
+from buckram.bookie.storage.compaction import Compaction, Progress
+from buckram.bookie.storage.errors import StoreError
+from buckram.bookie.storage.group import CommitStats, Waiter
+from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
+from buckram.bookie.storage.lookup import Lookup
+from buckram.bookie.storage.maintenance import Maintenance
+from buckram.bookie.storage.opening import Opening, open_state
+from buckram.bookie.storage.position import Claim, Position
+from buckram.bookie.storage.segments import Segment
+from buckram.bookie.storage.store_ledgers import LedgerStates
+from buckram.bookie.storage.store_state import StoreState
+from buckram.bookie.storage.tail_ring import TailRing
+from buckram.config import StoreConfig
+from buckram.core.storage.ledger_state import STATE_FRAME_SIZE
+from buckram.core.wire.messages import MemoryUse
+from buckram.errors import InvalidArgument
+from buckram.seams import Disk, Stats
+from buckram.types import Buffer, EntryId, LedgerId
+
+log = logging.getLogger("buckram.store")
+__all__ = ["LedgerRecord", "Store", "StoreError"]
+_RING_ROOM = 16 << 20
+
+
+def _call_all(listeners: list[Callable[[], None]]) -> None:
+    for callback in listeners:
+        callback()
+
+
+class Store(LedgerStates):
+    """One bookie's data in one directory. Made by `open`; every method runs on the loop's thread."""
+
+    def __init__(self, state: StoreState, stats: Stats) -> None:
+        self._state, self._disk = state, state.disk
+        self._was_clean = state.fresh or state.superblock.clean
+        self._closed = self._compacting = False
+        self._space_listeners: list[Callable[[], None]] = []
+        self._failure_listeners: list[Callable[[BaseException], None]] = []
+        config = state.config
+        self._room_listeners: list[Callable[[], None]] = []
+        self._maintenance = Maintenance(
+            state, partial(_call_all, self._space_listeners), partial(_call_all, self._room_listeners), stats
+        )
+        ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
+        self._log = state.log = GroupCommit(
+            state.disk, ring, state.salt, config.commit_max_bytes, config.segment_bytes, self._next_segment,
+            self._failed, CommitStats(stats),
+        )
+        self._log.on_full = self._maintenance.measure
+        self._log.on_low = self._maintenance.low
+        self.suspended = False
+        """No adds are taken, whatever room there is."""
+        self._table = state.table = LedgerTable(
+            config.ledger_cache_entries, state.losses, state.uncovered, self._maintenance.mend
+        )
+        self._pinned = self._table.pinned
+        self._lookup = state.lookup = Lookup(
+            state.disk, state.files, self._log, self._table, state.losses, state.newest_first, self._maintenance.mend
+        )
+
+    @classmethod
+    def open(
+        cls, disk: Disk, config: StoreConfig, stats: Stats, rng: random.Random, witness: Claim | None = None
+    ) -> Store:
+        """Lock the directory and read what is there; an empty one becomes a new store with a new incarnation.
+
+        `witness`: what somebody outside knows of the directory. One that is behind it was restored from a copy: that is
+        a loss. A claim about another incarnation says nothing.
+
+        OSError (in use, unreadable), CorruptStore (damaged superblock, newer format), ConfigError. Blocking. Background
+        work starts at once when a loop runs, else with the first insertion.
+        """
+        disk.lock()
+        store = cls(open_state(disk, config, rng), stats)
+        Opening(store._state, witness).run()
+        store._maintenance.measure()
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().call_soon(store._maintenance.start)
+        return store
+
+    # -- facts
+
+    @property
+    def incarnation(self) -> str:
+        return self._state.superblock.incarnation
+
+    @property
+    def unclean(self) -> bool:
+        """The store was not closed properly before. That alone loses nothing."""
+        return not self._was_clean
+
+    @property
+    def limbo(self) -> bool:
+        """Acknowledged data may be missing: absence proves nothing for ledgers that are not known to be younger."""
+        return self._state.losses.limbo
+
+    @property
+    def loss(self) -> int:
+        """The number of the newest loss, which whoever clears the limbo must name; 0 if there was none."""
+        return self._state.losses.count
+
+    @property
+    def starts(self) -> int:
+        """How often the directory was opened; durable before anything is served."""
+        return self._state.superblock.starts
+
+    @property
+    def position(self) -> Position:
+        """Where the durable log ends now; it only grows."""
+        page = self._log.page
+        assert page is not None
+        return page.end
+
+    def in_room(self, job: Callable[[], None]) -> None:
+        """Do what writes a small file of the directory, on a full disk in the room of the reserve. Blocking."""
+        self._state.reserve.run(job)
+
+    @property
+    def failed(self) -> OSError | None:
+        """The error that ended the log, usually a failed sync. Nothing is retried; the bookie stops."""
+        return self._log.failed
+
+    @property
+    def is_writable(self) -> bool:
+        return self._state.space.writable and self._log.failed is None and not self.suspended
+
+    @property
+    def reserve_usable(self) -> bool:
+        """Recovery adds and fences still have room."""
+        return self._state.space.reserve_usable and self._log.failed is None and not self.suspended
+
+    def on_space_change(self, callback: Callable[[], None]) -> None:
+        """Called when `is_writable` changed."""
+        self._space_listeners.append(callback)
+
+    def on_failed(self, callback: Callable[[BaseException], None]) -> None:
+        """Called once when the log failed."""
+        self._failure_listeners.append(callback)
+
+    @property
+    def crowded(self) -> bool:
+        """Adds come faster than log files are finished: whoever can wait sends no more until `on_room`."""
+        return self._maintenance.crowded
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Called when `crowded` ends."""
+        self._room_listeners.append(callback)
+
+    def _failed(self, error: OSError) -> None:
+        for callback in self._failure_listeners:
+            callback(error)
+
+    @property
+    def highest_ledger(self) -> LedgerId:
+        """The highest ledger id that anything is known of here; -1: of none."""
+        return self._table.highest
+
+    def stats(self) -> dict[str, int]:
+        """Counts and bytes of now, for people and metrics."""
+        return {
+            **self._state.counts(), "ledgers_in_memory": len(self._pinned), "checkpoints": self._maintenance.checkpoints
+        }
+
+    def memory(self) -> list[MemoryUse]:
+        """Who holds how much of the process's memory."""
+        return self._state.memory()
+
+    # -- inserting
+
+    def add_run(
+        self, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int,
+        *, even: bool = False,
+    ) -> None:  # fmt: skip
+        """Insert the frames chunk[start:end]: `count` ADD packets with consecutive ids from `first` on.
+
+        The ledger's record exists. `chunk` must not change afterwards. `lac` is the highest LAC among the frames.
+        `even`: all frames have one size, so that who reads one of them need not read them all.
+        StoreError (kinds busy, full, io) if it cannot be taken in; then nothing has changed.
+        """
+        commit = self._log
+        commit.make_room(end - start + STATE_FRAME_SIZE)
+        record = self._pinned.get(ledger_id)
+        slot = record.slot if record is not None else None
+        if record is None or slot is None or slot.segment != commit.segment_seq or record.tombstone:
+            record, slot = self._first_touch(ledger_id)
+        offset = commit.append(chunk, start, end)
+        if grown := slot.insert(first, count, offset, end - start, even=even):
+            segment = commit.segment
+            assert segment is not None
+            assert segment.index is not None
+            segment.index.overlays += grown
+        slot.bytes += end - start
+        commit.runs += 1
+        if first + count - 1 > record.last:
+            record.last = first + count - 1
+        if lac > record.lac:
+            record.lac = lac
+
+    def fence(self, ledger_id: LedgerId) -> None:
+        """For ever; durable with the next commit."""
+        record = self._known(ledger_id)
+        if not record.fenced:
+            self._change(record)
+            record.fenced = True
+            self._append_state(record)
+
+    def after_durable(self, done: Waiter) -> None:
+        """done(None | OSError) once everything inserted so far is durable; at once if it is."""
+        self._log.after_durable(done)
+
+    def after_written(self, done: Waiter) -> None:
+        """For DEFERRED_SYNC adds, which may be acknowledged earlier. A block without its sync could not be told from a
+        lost one after a crash, so this store gives them the stronger promise."""
+        self._log.after_durable(done)
+
+    def _next_segment(self, active: Segment) -> Segment | None:
+        state = self._state
+        spare = state.spare
+        self._maintenance.wake()
+        active.runs = self._log.runs
+        if spare is None or not self._maintenance.may_roll():
+            if self._log.overdue():
+                self._maintenance.crowd()
+            return None
+        state.spare = None
+        state.segments.append(spare)
+        return spare
+
+    # -- upkeep
+
+    async def compact(self, progress: Progress | None = None) -> int:
+        """Give back the space of dead data; returns the bytes won. May be cancelled and started again at any time.
+
+        One at a time: a second call returns 0 at once. StoreError or OSError leave everything as it was.
+        """
+        if self._compacting or self._closed or self._log.failed is not None:
+            return 0
+        self._compacting = True
+        try:
+            return await Compaction(self._state, self._maintenance, progress).run()
+        finally:
+            self._compacting = False
+
+    def clear_limbo(self, loss: int) -> None:
+        """An operator's word that every ledger was compared with its other replicas and repaired since they saw this
+        loss. It lasts once the damaged log file is sealed. InvalidArgument for any loss but the newest."""
+        newest = self._state.losses.count
+        if loss != newest:
+            raise InvalidArgument(
+                f"loss {loss} is not the newest, that is {newest}: repair all ledgers of this bookie first"
+            )
+        self._state.losses.limbo = False
+        self._table.refresh_limbo()
+        self._maintenance.spawn(self._maintenance.insist(self._maintenance.publish), "clear limbo")
+
+    async def close(self) -> None:
+        """Write what is pending, remember that the stop was clean, release the files. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._log.close()
+        await self._maintenance.close()
+        state = self._state
+        if self._log.failed is None:
+            try:
+                await self._maintenance.publish_clean()
+            except OSError as error:
+                log.warning("the clean stop is not recorded: %s", error)
+        for segment in (*state.segments, state.spare):
+            if segment is not None and segment.file is not None:
+                segment.file.close()
+        state.files.close()
+

@@ -1,0 +1,219 @@
+"""The half of a store that writes down what it knows of ledgers: keys, births, burials, LACs. Nothing here awaits.
+
+Checks (keys, fences, births) belong to the caller: between its check and the insertion there is no await.
+"""
+
+from __future__ import annotations
+
+from buckram.bookie.storage.errors import unless_harmless
+from buckram.bookie.storage.index import Slot
+from buckram.bookie.storage.ledger_table import LedgerRecord
+from buckram.bookie.storage.maintenance import Maintenance
+from buckram.bookie.storage.segments import Segment
+from buckram.bookie.storage.store_reads import ReadableStore
+from buckram.bookie.storage.store_state import StoreState
+from buckram.core.storage.ledger_state import MAX_LAC_PACKET, STATE_FRAME_SIZE
+from buckram.errors import InvalidArgument, invariant_failed
+from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, NO_BIRTH, NO_ENTRY, EntryId, LedgerId
+
+
+def _check_key(master_key: bytes) -> None:
+    if len(master_key) != MASTER_KEY_SIZE:
+        raise InvalidArgument(f"a master key has {MASTER_KEY_SIZE} bytes, not {len(master_key)}")
+
+
+def _check_birth(birth: bytes) -> None:
+    if len(birth) != BIRTH_SIZE:
+        raise InvalidArgument(f"a ledger's birth has {BIRTH_SIZE} bytes, not {len(birth)}")
+
+
+class LedgerStates(ReadableStore):
+    """What Store writes of ledgers; it sets these parts. StoreError from each of them: nothing changed."""
+
+    _state: StoreState
+    _maintenance: Maintenance
+
+    def ledger(self, ledger_id: LedgerId) -> LedgerRecord | None:
+        """None: never seen by this incarnation (in limbo: not known to have been seen)."""
+        return self._table.find(ledger_id)
+
+    def _first_touch(self, ledger_id: LedgerId) -> tuple[LedgerRecord, Slot]:
+        """The active segment gets the ledger's state before its first add there, so that it can be read by itself."""
+        record = self._known(ledger_id)
+        slot = self._slot(record)
+        record.tombstone = False
+        self._append_state(record)
+        return record, slot
+
+    def _slot(self, record: LedgerRecord) -> Slot:
+        """The record's slot in the active segment; an older one keeps the state as it is now. Before any change."""
+        segment = self._log.segment
+        assert segment is not None
+        assert segment.index is not None
+        slot = record.slot
+        if slot is not None:
+            if slot.segment == segment.seq:
+                return slot
+            slot.frozen = record.snapshot()
+        slot = record.slot = segment.index.slots[record.ledger_id] = Slot(segment.seq, record)
+        self._table.pin(record)
+        return slot
+
+    def _append_state(self, record: LedgerRecord) -> None:
+        frame = record.frame()
+        self._log.append(frame, 0, len(frame))
+
+    def _change(self, record: LedgerRecord) -> Slot:
+        """Get ready to change the record; `_append_state` follows, with no await between."""
+        self._log.make_room(STATE_FRAME_SIZE)
+        return self._slot(record)
+
+    def put_ledger(
+        self, ledger_id: LedgerId, master_key: bytes, admitted: bool = True, *, born: bool = False,
+        birth: bytes = NO_BIRTH, proven: bool = False,
+    ) -> None:  # fmt: skip
+        """First sight of a ledger, or its return after a burial (it stays fenced). Nothing for one that is here.
+
+        `admitted`: metadata allowed normal adds. `born`: the ledger is certainly younger than any loss of this store.
+        `birth`: which ledger of that id it is; learned where the record has none, InvalidArgument where it has another.
+        `proven`: metadata was asked for the key; what it admits is always proven.
+        """
+        _check_key(master_key)
+        record = self._table.find(ledger_id)
+        if record is None:
+            _check_birth(birth)
+            record = LedgerRecord(
+                ledger_id, master_key, admitted=admitted, born=self._mark(born), birth=birth, proven=proven or admitted
+            )
+            record.limbo = self._state.losses.marks(record)
+        else:
+            if birth != NO_BIRTH:
+                self.learn_birth(ledger_id, birth)
+            if not record.tombstone:
+                if admitted:
+                    self.admit(ledger_id)
+                return
+            self._change(record)
+            record.tombstone, record.admitted = False, admitted
+            record.proven = record.proven or admitted
+            self._append_state(record)
+            return
+        self._change(record)
+        self._append_state(record)
+
+    def _mark(self, born: bool) -> int:
+        losses = self._state.losses
+        return losses.count if born or not losses.limbo else losses.count - 1
+
+    def learn_birth(self, ledger_id: LedgerId, birth: bytes) -> None:
+        """Which ledger of that id it is, where that was not known; also of one that was buried. InvalidArgument where
+        another birth is known: that is another ledger, see `reborn`."""
+        record = self._known(ledger_id)
+        if record.birth == birth:
+            return
+        if record.birth != NO_BIRTH:
+            raise InvalidArgument(
+                f"ledger {ledger_id} of birth {record.birth.hex()} is here, birth {birth.hex()} is another ledger"
+            )
+        _check_birth(birth)
+        self._change(record)
+        record.birth = birth
+        self._append_state(record)
+
+    def reborn(
+        self, ledger_id: LedgerId, master_key: bytes, birth: bytes, *, born: bool = False, admitted: bool = True
+    ) -> None:
+        """Another ledger has the id now: what is here of the one before dies, and its fence with it. The new one is
+        proven, unfenced, empty, and admitted unless `admitted` says otherwise. InvalidArgument for the birth that is
+        here."""
+        _check_key(master_key)
+        _check_birth(birth)
+        record = self._known(ledger_id)
+        if record.birth == birth:
+            raise InvalidArgument(f"ledger {ledger_id} of birth {birth.hex()} is here already")
+        self._anew(record, master_key, birth, self._mark(born), admitted)
+
+    def disown(self, ledger_id: LedgerId, master_key: bytes, birth: bytes) -> None:
+        """The key that is here was not the ledger's: what came with it dies, and its fence, too (F14). What is left is
+        proven, unfenced, empty and not admitted. InvalidArgument for a key that is proven, or is the same."""
+        _check_key(master_key)
+        _check_birth(birth)
+        record = self._known(ledger_id)
+        if record.proven or record.master_key == master_key:
+            raise InvalidArgument(f"ledger {ledger_id}: its key is proven, or this one: nothing gives way to it")
+        self._anew(record, master_key, birth, record.born, False)
+
+    def _anew(self, record: LedgerRecord, master_key: bytes, birth: bytes, born: int, admitted: bool) -> None:
+        self._log.make_room(2 * STATE_FRAME_SIZE)
+        self.bury(record.ledger_id)
+        slot = self._change(record)
+        record.epoch += 1
+        record.tombstone = record.fenced = False
+        record.admitted, record.master_key, record.birth = admitted, master_key, birth
+        record.born, record.proven = born, True
+        record.limbo = self._state.losses.marks(record)
+        slot.clear(record.epoch)
+        slot.bytes = 0
+        self._append_state(record)
+
+    def _known(self, ledger_id: LedgerId) -> LedgerRecord:
+        if (record := self._table.find(ledger_id)) is None:
+            invariant_failed("put_ledger", f"ledger {ledger_id} has no record")
+        return record
+
+    def admit(self, ledger_id: LedgerId) -> None:
+        """Metadata allows normal adds: remembered, so that it is asked once."""
+        record = self._known(ledger_id)
+        if not record.admitted:
+            self._change(record)
+            record.admitted = record.proven = True
+            self._append_state(record)
+
+    def prove(self, ledger_id: LedgerId) -> None:
+        """Metadata was asked: the key that is here is the ledger's, or there is none that it could name."""
+        record = self._known(ledger_id)
+        if not record.proven:
+            self._change(record)
+            record.proven = True
+            self._append_state(record)
+
+    def set_explicit_lac(self, ledger_id: LedgerId, lac: EntryId, packet: bytes) -> None:
+        """Keep the newest packet; the known LAC only grows. InvalidArgument for a packet that cannot be one."""
+        if len(packet) > MAX_LAC_PACKET:
+            raise InvalidArgument(f"explicit LAC packet of {len(packet)} bytes: the limit is {MAX_LAC_PACKET}")
+        record = self._known(ledger_id)
+        self._change(record)
+        record.explicit_lac = bytes(packet)
+        record.lac = max(record.lac, lac)
+        self._append_state(record)
+
+    def _bytes_of(self, segment: Segment, record: LedgerRecord) -> int:
+        try:
+            return segment.bytes_of(record.ledger_id, record.epoch)
+        except (ValueError, OSError) as error:
+            unless_harmless(error, f"the index of log file {segment.name}")
+            self._maintenance.mend(segment)
+            return 0
+
+    def bury(self, ledger_id: LedgerId) -> None:
+        """Tombstone: the ledger's data is dead, its key and fence stay for ever. Nothing for an unknown ledger."""
+        record = self._table.find(ledger_id)
+        if record is None or record.tombstone:
+            return
+        self._log.make_room(STATE_FRAME_SIZE)
+        state = self._state
+        # In the active segment the index itself forgets the data.
+        dead = [(one, self._bytes_of(one, record)) for one in state.segments if one is not self._log.segment]
+        slot = self._change(record)
+        for segment, count in dead:
+            segment.dead_bytes += count
+        if state.buried is not None:
+            state.buried.append((ledger_id, record.epoch))
+        record.epoch += 1
+        record.tombstone = record.fenced = True
+        record.admitted = False
+        record.lac = record.last = NO_ENTRY
+        record.explicit_lac = None
+        slot.clear(record.epoch)
+        slot.bytes = 0
+        self._append_state(record)

@@ -1,0 +1,153 @@
+"""What the parts of one open store share: files, segments, log, table, superblock. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from buckram.bookie.storage.commit import INDEX_LIMIT, PENDING_LIMIT, GroupCommit
+from buckram.bookie.storage.disk_space import SpaceWatch
+from buckram.bookie.storage.index import SegmentIndex
+from buckram.bookie.storage.ledger_table import RECORD_COST, LedgerTable, Losses
+from buckram.bookie.storage.lookup import Lookup
+from buckram.bookie.storage.open_files import OpenFiles
+from buckram.bookie.storage.page_cache import PageCache
+from buckram.bookie.storage.read_ahead import CHUNK_BYTES, CHUNKS_KEPT
+from buckram.bookie.storage.reserve import Reserve
+from buckram.bookie.storage.segments import NO_LIMIT, Segment, load_footer
+from buckram.bookie.storage.superblock import FORMAT, SegmentEntry, Superblock
+from buckram.config import StoreConfig
+from buckram.core.storage.segment_format import PAGE
+from buckram.core.wire.messages import MemoryUse
+from buckram.seams import Disk
+
+MIN_SEGMENT, MAX_SEGMENT = 4 << 10, 1 << 30
+FIRST_BYTES = 16 << 20
+"""Three quarters of it are left when a file is made longer: several of the largest commits, so the log hardly waits."""
+MOST_INDEX = 9 * INDEX_LIMIT
+"""When the log goes on in the next file, those that wait hold up to one limit and the last one up to four; then the new
+one up to four. Usually it is two."""
+
+
+@dataclass(slots=True)
+class StoreState:
+    """`segments` are those with data, oldest first, the active one last among the unsealed logs; `spare` is the
+    prepared next one. The superblock names all of them."""
+
+    disk: Disk
+    config: StoreConfig
+    superblock: Superblock
+    losses: Losses
+    files: OpenFiles
+    cache: PageCache
+    space: SpaceWatch
+    reserve: Reserve
+    fresh: bool = False
+    segments: list[Segment] = field(default_factory=list)
+    spare: Segment | None = None
+    free: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of those in `free`."""
+    # (ledger, epoch) buried while a compaction runs, None otherwise.
+    buried: list[tuple[int, int]] | None = None
+    next_number: int = 1
+    next_file: int = 1
+    log: GroupCommit = field(init=False)
+    table: LedgerTable = field(init=False)
+    lookup: Lookup = field(init=False)
+
+    @property
+    def salt(self) -> int:
+        return self.superblock.salt
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of a new log file: its log and room for a usual footer."""
+        log = self.config.segment_bytes
+        return (log + max(min(64 << 10, log), log // 128)) // PAGE * PAGE
+
+    @property
+    def first_bytes(self) -> int:
+        """Size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
+        return min(FIRST_BYTES, max(self.file_bytes // 4 // PAGE * PAGE, PAGE))
+
+    def lay(self, segment: Segment) -> None:
+        """The superblock says how long the file is: blocks may go there, and more of it is wanted before its end.
+        Beyond a whole file the log goes only when no other one is ready, as far as there is room."""
+        if segment.made >= self.file_bytes:
+            segment.limit = segment.grows_at = NO_LIMIT
+        else:
+            segment.limit, segment.grows_at = segment.made, max(0, segment.made - self.first_bytes * 3 // 4)
+
+    def unused_bytes(self) -> int:
+        """Of files that are there for the log and hold nothing alive."""
+        spare = 0 if self.spare is None else self.spare.made
+        return spare + sum(self.sizes.get(name, 0) for name in self.free)
+
+    def counts(self) -> dict[str, int]:
+        """Counts and bytes of now, for people and metrics."""
+        return {
+            "commits": self.log.groups, "log_bytes": self.log.bytes, "pending_bytes": self.log.pending_bytes,
+            "segments": len(self.segments), "sealed_segments": sum(one.footer is not None for one in self.segments),
+            "free_files": len(self.free), "data_bytes": sum(one.log_end for one in self.segments),
+            "dead_bytes": sum(one.dead_bytes for one in self.segments),
+            "uncovered_segments": sum(1 for _ in self.uncovered()), "free_bytes": self.space.free_bytes,
+        }
+
+    def memory(self) -> list[MemoryUse]:
+        """Bytes in memory by who holds them; those of the index and of records are estimates."""
+        log, table = self.log, self.table
+        index = sum(one.index.cost(one.runs) for one in self.segments if one.index is not None)
+        return [
+            MemoryUse("write buffer", log.pending_bytes, PENDING_LIMIT + self.config.commit_max_bytes),
+            MemoryUse("tail cache", min(log.ring.head, log.ring.size), log.ring.size),
+            MemoryUse("read cache", self.lookup.cached_bytes, CHUNKS_KEPT * CHUNK_BYTES),
+            MemoryUse("index", index, MOST_INDEX),
+            MemoryUse("footers", self.cache.held_bytes, self.cache.limit_bytes),
+            MemoryUse("ledger records", (len(table.pinned) + table.cached) * RECORD_COST),
+        ]
+
+    def take_number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def take_file(self) -> int:
+        self.next_file += 1
+        return self.next_file - 1
+
+    def newest_first(self) -> Iterator[Segment]:
+        return reversed(self.segments)
+
+    def uncovered(self) -> Iterator[Segment]:
+        """Segments whose ledger states are not in the table file, newest first."""
+        covered = self.superblock.covered
+        return (one for one in reversed(self.segments) if one.has_states and one.seq > covered)
+
+    def load_footer(self, segment: Segment) -> bool:
+        return load_footer(segment, self.salt, self.files, self.cache)
+
+    def next_superblock(self, **changes: Any) -> Superblock:
+        """The superblock for what is in memory now, with `changes`."""
+        listed = self.segments if self.spare is None else [*self.segments, self.spare]
+        entries = tuple(map(entry_of, listed))
+        return replace(
+            self.superblock, **{
+                "segments": entries, "free": tuple(self.free), "next_number": self.next_number,
+                "next_file": self.next_file, "losses": self.losses.count, "limbo": self.losses.limbo, "format": FORMAT,
+                **changes,
+            }
+        )
+
+
+def fresh_segment(seq: int, name: str) -> Segment:
+    segment = Segment(seq, name)
+    segment.index = SegmentIndex()
+    return segment
+
+
+def entry_of(segment: Segment) -> SegmentEntry:
+    log_end = 0 if segment.footer is None else segment.log_end
+    return SegmentEntry(
+        segment.seq, segment.name, segment.has_states, segment.dead_bytes, log_end, segment.made, segment.damage
+    )

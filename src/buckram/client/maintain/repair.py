@@ -1,0 +1,406 @@
+"""Repair of one ledger: every replica is read directly, from files; what is missing or bad is copied from a good one.
+
+Only fragments that can no longer grow are touched (8.1 row 14). A member that is not registered any more is replaced:
+first all its entries are durable on another bookie, then the metadata changes, then the copy is looked at again (M7):
+a bookie collects what metadata does not place there, so a repair that was paused for long may name one that has dropped
+the copy meanwhile. From then on it does not, and what is missing is copied once more. Which bookies die and when to
+repair is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from buckram.client.maintain.accusing import Accuser
+from buckram.client.read.open import check_ledger_id, check_password, digest_of
+from buckram.client.read.replicas import LedgerReads, ask, play, reply_is
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.services import Services
+from buckram.core.cluster.conviction import Deed
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.ledgers.answers import Answer, Negative, Positive, Unknown, bookie_error
+from buckram.core.ledgers.metadata import fragment_end, fragment_index, member_replaced, names_mac
+from buckram.core.ledgers.reading import Race
+from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.wire import availability
+from buckram.core.wire.messages import Add, Force, ListEntries, ListEntriesReply, Read
+from buckram.errors import (
+    BookieError,
+    BookieIOError,
+    BuckramError,
+    Code,
+    HandleClosed,
+    MetadataError,
+    UnknownLedgerState,
+)
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, DigestType, Entry, EntryId, Fragment, LedgerId, LedgerMetadata, Versioned
+
+T = TypeVar("T")
+_WINDOW = 256
+_AT_ONCE = 16
+_NAMED = 5
+_PATIENCE_S = 10.0
+
+Progress = Callable[[int, int], None]
+"""(replicas of entries checked so far, all of them)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`new` took the place of `old` in the fragment that begins at `first_entry`."""
+
+    first_entry: EntryId
+    old: BookieId
+    new: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair found and did. `healthy`: nothing is left to do."""
+
+    ledger_id: LedgerId
+    """The ledger that was repaired."""
+    fragments_checked: int
+    """How many fragments were looked at."""
+    replicas_checked: int
+    """How many copies of entries were looked at."""
+    entries_copied: int
+    """How many copies of entries were written."""
+    bytes_copied: int
+    """Bytes of these, as they are stored."""
+    replaced: tuple[Replacement, ...]
+    """Members that were gone, and who took their places."""
+    problems: tuple[str, ...]
+    """What could not be repaired, in sentences; run the repair again later."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.problems
+
+
+async def repair_ledger(
+    services: Services,
+    ledger_id: LedgerId,
+    *,
+    password: bytes = b"",
+    digest: DigestType | None = None,
+    progress: Progress | None = None,
+) -> RepairReport:
+    """Check and repair all replicas. What could not be repaired is in `problems`; run it again later.
+
+    Errors: NoSuchLedger, Unauthorized, MetadataUnavailable.
+    """
+    services.guard()
+    versioned = await services.store.read_ledger(check_ledger_id(ledger_id))
+    check_password(ledger_id, versioned.metadata, password)
+    opened = digest_of(ledger_id, versioned.metadata, password, digest)
+    await services.bookies.refresh()
+    cell = MetadataCell(services.store, ledger_id, versioned)
+    async with TaskScope(f"repair {ledger_id}") as scope:
+        work = _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress)
+        try:
+            return await work.run()
+        finally:
+            await work.accuser.accuse()
+
+
+async def fill_in(
+    services: Services, ledger_id: LedgerId, current: Versioned, digest: Digest, key: bytes,
+    members: Collection[BookieId], *, confirmed: EntryId | None = None,
+) -> bool:  # fmt: skip
+    """Copy to these members what they lack; metadata stays as it is. Whether nothing is left.
+
+    Of the open last fragment only what is `confirmed`, which nothing can change any more; None: it is not looked at.
+    """
+    async with TaskScope(f"fill in {ledger_id}") as scope:
+        work = _Repair(
+            services, ledger_id, MetadataCell(services.store, ledger_id, current), digest, key, scope, None
+        )
+        return await work.fill_in(members, confirmed)
+
+
+class _Repair:
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: LedgerId,
+        cell: MetadataCell,
+        digest: Digest,
+        key: bytes,
+        scope: TaskScope,
+        progress: Progress | None,
+    ) -> None:
+        self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
+        self._scope, self._progress = scope, progress
+        self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
+        self._reads = LedgerReads(services, ledger_id, digest, scope, refused=self.accuser.looked_at)
+        self._quorum = quorum_of(cell.metadata)
+        self._checked = self._total = self._copied = self._copied_bytes = 0
+        self._replaced: list[Replacement] = []
+        self._problems: list[str] = []
+
+    async def run(self) -> RepairReport:
+        metadata = self._cell.metadata
+        ranges = self._ranges(metadata)
+        self._total = sum(
+            high - low + 1
+            for fragment, last in ranges
+            for position in range(len(fragment.ensemble))
+            for low, high in self._quorum.held_ranges(position, fragment.first_entry, last)
+        )
+        for fragment, last in ranges:
+            await self._fragment(fragment, last)
+        if not metadata.closed:
+            first = metadata.last_fragment.first_entry
+            self._problems.append(f"entries from {first} on can still grow: close or recover the ledger, then repair")
+        return RepairReport(
+            self._ledger_id, len(ranges), self._checked, self._copied, self._copied_bytes, tuple(self._replaced),
+            tuple(self._problems),
+        )  # fmt: skip
+
+    async def fill_in(self, members: Collection[BookieId], confirmed: EntryId | None) -> bool:
+        metadata = self._cell.metadata
+        ranges = self._ranges(metadata)
+        if not metadata.closed and confirmed is not None:
+            ranges.append((metadata.last_fragment, confirmed))
+        done = True
+        for fragment, last in ranges:
+            for position, bookie in enumerate(fragment.ensemble):
+                if bookie in members:
+                    done &= await self._member(fragment, last, position, bookie, bookie)
+        return done
+
+    def _ranges(self, metadata: LedgerMetadata) -> list[tuple[Fragment, EntryId]]:
+        """Fragments that cannot grow, with their last entry (below the first: an empty one)."""
+        ends = [fragment_end(metadata, index) for index in range(len(metadata.fragments))]
+        return [(f, end) for f, end in zip(metadata.fragments, ends, strict=True) if end is not None]
+
+    async def _fragment(self, fragment: Fragment, last: EntryId) -> None:
+        gone = {p: b for p, b in enumerate(fragment.ensemble) if self._services.bookies.info(b) is None}
+        for position, bookie in enumerate(fragment.ensemble):
+            if position not in gone:
+                await self._member(fragment, last, position, bookie, bookie)
+        if not gone:
+            return
+        metadata = self._cell.metadata
+        spare = self._services.bookies.replace(
+            fragment.ensemble, gone, write_quorum=metadata.write_quorum, ack_quorum=metadata.ack_quorum
+        )
+        for position, old in gone.items():
+            new = spare.get(position)
+            if new is None:
+                self._problems.append(
+                    f"bookie {old} (entries {fragment.first_entry} to {last}) is gone and no other bookie is free: "
+                    "start one more"
+                )
+            elif await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
+                await self._look_again(fragment, last, position, old, new)
+
+    async def _member(
+        self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId
+    ) -> bool:
+        """Make `target` hold everything that `position` stores; True if it durably does (M7)."""
+        held = self._quorum.held_ranges(position, fragment.first_entry, last)
+        own = (entry for low, high in held for entry in range(low, high + 1))
+        lost: dict[EntryId, str] = {}
+        while ids := list(islice(own, _WINDOW)):
+            try:
+                bad = await self._bad(target, ids)
+                for start in range(0, len(bad), _AT_ONCE):
+                    lost.update(await self._copy(fragment, old, target, bad[start : start + _AT_ONCE]))
+            except BookieError as error:
+                self._problems.append(f"entries from {ids[0]} on at bookie {target}: {error}")
+                return False
+            self._checked += len(ids)
+            if self._progress is not None:
+                self._progress(self._checked, self._total)
+        if target != old and last >= fragment.first_entry and not await self._is_durable(target):
+            return False
+        if lost:
+            some = ", ".join(map(str, list(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
+            why = next(iter(lost.values()))
+            self._problems.append(f"{len(lost)} entries of bookie {old} have no good copy elsewhere ({some}): {why}")
+        return not lost
+
+    async def _is_durable(self, target: BookieId) -> bool:
+        """What a new member had already may be a copy that another repair makes right now: read, but not yet synced."""
+        reply = await ask(self._services.pool, target, Force(self._ledger_id, self._digest.birth))
+        if isinstance(reply, BuckramError) or reply.code is not Code.OK:
+            why = reply if isinstance(reply, BuckramError) else bookie_error(target, reply.code)
+            self._problems.append(f"bookie {target} does not say that what it holds is durable: {why}")
+            return False
+        return True
+
+    async def _bad(self, target: BookieId, ids: Sequence[EntryId]) -> list[EntryId]:
+        """Those of `ids` that the bookie does not hold in good order.
+
+        Raises the error of a bookie that does not answer: that is no evidence of anything.
+        """
+        if self._quorum.mirrored:
+            good = -1
+            while ids and good:
+                opener = partial(self._digest.open_payloads, self._ledger_id, ids[0])
+                held = _held(await self._reads.batch(target, ids[0], len(ids), opener, _ignore, from_files=True))
+                good = len(held) if held is not None else 0
+                ids = ids[good:]
+        bad: list[EntryId] = []
+        for start in range(0, len(ids), _AT_ONCE):
+            part = ids[start : start + _AT_ONCE]
+            answers = await self._all([self._reads.stored(target, entry) for entry in part])
+            bad += [entry for entry, answer in zip(part, answers, strict=True) if _held(answer) is None]
+        return bad
+
+    async def _copy(
+        self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]
+    ) -> dict[EntryId, str]:
+        """Read good copies and add them to the target; they are durable when this returns. -> those without one."""
+        sources = await self._all([self._source(fragment, old, entry) for entry in ids])
+        lost = {entry: source for entry, source in zip(ids, sources, strict=True) if isinstance(source, str)}
+        found = [source for source in sources if isinstance(source, Entry)]
+        for failure in await self._all([self._add(target, entry) for entry in found]):
+            if failure is not None:
+                raise failure
+        lost.update(await self._unstored(target, [entry.entry_id for entry in found]))
+        self._copied += len(found)
+        self._copied_bytes += sum(len(entry.payload) for entry in found)
+        return lost
+
+    async def _unstored(self, target: BookieId, ids: Sequence[EntryId]) -> dict[EntryId, str]:
+        """Those that the bookie has just acknowledged and does not have on its disk: denied, or not to be read.
+
+        One in limbo says of nothing that it has it; what it acknowledged is good all the same.
+        """
+        incarnation = self._services.bookies.incarnation(target)
+        answers = await self._all([self._reads.stored(target, entry) for entry in ids])
+        denied = [
+            entry for entry, answer in zip(ids, answers, strict=True)
+            if isinstance(answer, Negative) and answer.code is Code.NO_ENTRY
+        ]
+        why = f"bookie {target} acknowledged it and denies it"
+        if denied and await self._is_still_there(target, incarnation):
+            self.accuser.saw(Deed.UNSTORED, target, denied[0], why)
+        unreadable = {
+            entry: f"bookie {target} acknowledged it and cannot read it: {answer.error}"
+            for entry, answer in zip(ids, answers, strict=True)
+            if isinstance(answer, Unknown) and isinstance(answer.error, BookieIOError)
+        }
+        if unreadable and await self._in_limbo(target, next(iter(unreadable))):
+            unreadable = {}
+        return dict.fromkeys(denied, why) | unreadable
+
+    async def _in_limbo(self, bookie: BookieId, entry: EntryId) -> bool:
+        """Which the v2 wire cannot tell from an I/O error."""
+        reply = await ask(self._services.pool, bookie, Read(self._ledger_id, entry), protocol=3)
+        return reply_is(reply, Code.UNKNOWN_LEDGER_STATE)
+
+    async def _is_still_there(self, bookie: BookieId, incarnation: str | None) -> bool:
+        """The ledger and the same process or directory: else there is a reason for what is missing now."""
+        try:
+            await self._services.bookies.refresh()
+            await self._services.store.read_ledger(self._ledger_id)
+        except MetadataError:
+            return False
+        return self._services.bookies.incarnation(bookie) == incarnation
+
+    async def _source(self, fragment: Fragment, old: BookieId, entry: EntryId) -> Entry | str:
+        """A good copy from another member, or why there is none."""
+        members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
+        order = self._services.bookies.read_order([m for m in members if m != old])
+        if not order:
+            return "there is no other replica"
+        race: Race[Entry] = Race(order)
+        outcome = await play(race, lambda b: self._reads.entry(b, entry), self._services, self._scope)
+        if isinstance(outcome, Positive):
+            return outcome.value
+        if isinstance(outcome, Negative):
+            return "no other replica holds it"
+        if isinstance(outcome.error, HandleClosed):
+            raise outcome.error
+        return str(outcome.error)
+
+    async def _all(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        tasks = [self._scope.spawn(job, "repair") for job in jobs]
+        try:
+            return [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _add(self, target: BookieId, entry: Entry) -> BuckramError | None:
+        stored = self._digest.seal(
+            self._ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
+        )
+        request = Add(
+            self._ledger_id, entry.entry_id, self._key, stored, recovery=True, birth=self._digest.birth
+        )
+        reply = await ask(self._services.pool, target, request)
+        if isinstance(reply, BuckramError):
+            return reply
+        return None if reply.code is Code.OK else bookie_error(target, reply.code)
+
+    async def _look_again(
+        self, fragment: Fragment, last: EntryId, position: int, old: BookieId, new: BookieId
+    ) -> None:
+        """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
+        if await self._lists_all(new, list(self._quorum.held_ranges(position, fragment.first_entry, last))):
+            return
+        checked, progress = self._checked, self._progress
+        self._progress = None  # these replicas were counted before
+        try:
+            if not await self._member(fragment, last, position, old, new):
+                self._problems.append(
+                    f"bookie {new} took the place of {old} (entries {fragment.first_entry} to {last}) and does not "
+                    "hold them any more: repair the ledger again"
+                )
+        finally:
+            self._checked, self._progress = checked, progress
+
+    async def _lists_all(self, bookie: BookieId, ranges: Sequence[tuple[EntryId, EntryId]]) -> bool:
+        """Whether its list of entries has all of them. False also where it has no such list: then they are read."""
+        reply = await ask(self._services.pool, bookie, ListEntries(self._ledger_id, birth=self._digest.birth))
+        if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
+            return not ranges
+        try:
+            runs = list(availability.EntryList.decode(reply.availability).runs())
+        except availability.BadAvailability:
+            return False
+        return all(any(first <= low and high < first + count for first, count in runs) for low, high in ranges)
+
+    async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> bool:
+        """True when metadata names `new` now because of this."""
+        def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            index = fragment_index(metadata, fragment.first_entry)
+            present = metadata.fragments[index]
+            if present.first_entry != fragment.first_entry or old not in present.ensemble or new in present.ensemble:
+                return None
+            return member_replaced(metadata, fragment.first_entry, old, new)
+
+        before = self._cell.current.version
+        metadata = await self._cell.update(change, patience_s=_PATIENCE_S)
+        ensemble = metadata.fragments[fragment_index(metadata, fragment.first_entry)].ensemble
+        if self._cell.current.version == before or new not in ensemble:
+            return False
+        self._replaced.append(Replacement(fragment.first_entry, old, new))
+        return True
+
+
+def _held(answer: Answer[T]) -> T | None:
+    """What the bookie holds, None if it is missing or damaged; raises where that is unknown."""
+    if isinstance(answer, Positive):
+        return answer.value
+    if isinstance(answer, Negative) or answer.damaged:
+        return None
+    if isinstance(answer.error, BookieIOError | UnknownLedgerState):
+        # It answers that it cannot give the entry (bytes gone bad, limbo): another copy can only help.
+        return None
+    raise answer.error
+
+
+def _ignore(entries: int, size: int) -> None:
+    return None

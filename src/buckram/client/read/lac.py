@@ -1,0 +1,128 @@
+"""How far a ledger is known to be confirmed: a quorum read without side effects (F16: nothing is fenced or written).
+
+Only LACs from verified bytes count: a sealed explicit LAC or the header of a stored entry. The number that a
+bookie puts beside them is not covered by a digest and never trusted (with MAC a reader takes no LAC that the
+writer did not send).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from buckram.client.read.replicas import ask, check_running, reply_is, report
+from buckram.client.shared.services import Services
+from buckram.core.entries.entry import Digest
+from buckram.core.ledgers.answers import Answer, CoverageTally, Positive, Unknown, classify
+from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.wire.messages import LAST_ENTRY, Read, ReadLac, ReadLacReply, ReadReply
+from buckram.errors import (
+    BookieError,
+    Code,
+    DigestMismatch,
+    HandleClosed,
+    ProtocolError,
+    ReadFailed,
+)
+from buckram.net.tasks import TaskScope
+from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata
+
+
+async def bookie_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
+    """The largest LAC that one bookie can prove: -1 if it proves none but answered."""
+    reply = await ask(services.pool, bookie, ReadLac(ledger_id, digest.birth))
+    if isinstance(reply, ProtocolError) or reply_is(reply, Code.BAD_REQUEST, Code.BAD_VERSION):
+        # A peer without READ_LAC: the header of its last entry is the next best.
+        return await _last_entry_lac(services, bookie, ledger_id, digest)
+
+    def verify() -> EntryId:
+        if not isinstance(reply, ReadLacReply):
+            raise ProtocolError(bookie, "answered a read of the LAC with something else")
+        return _proven(ledger_id, digest, reply.lac_body, reply.last_entry_body)
+
+    return classify(bookie, reply, verify)
+
+
+async def _last_entry_lac(services: Services, bookie: BookieId, ledger_id: LedgerId, digest: Digest) -> Answer[EntryId]:
+    reply = await ask(services.pool, bookie, Read(ledger_id, LAST_ENTRY, birth=digest.birth), protocol=2)
+
+    def verify() -> EntryId:
+        if not isinstance(reply, ReadReply) or reply.body is None:
+            raise ProtocolError(bookie, "answered a read without an entry")
+        return _proven(ledger_id, digest, None, reply.body)
+
+    return classify(bookie, reply, verify)
+
+
+def _proven(ledger_id: LedgerId, digest: Digest, packet: bytes | None, stored: bytes | None) -> EntryId:
+    """The larger LAC of the two that verifies; DigestMismatch if one is there and none does."""
+    found: list[EntryId] = []
+    mismatch: DigestMismatch | None = None
+    if packet:
+        try:
+            found.append(digest.open_lac(ledger_id, packet))
+        except DigestMismatch as error:
+            mismatch = error
+    if stored:
+        try:
+            found.append(digest.open(ledger_id, None, stored).last_add_confirmed)
+        except DigestMismatch as error:
+            mismatch = error
+    if mismatch is not None and not found:
+        raise mismatch
+    return max(found, default=NO_ENTRY)
+
+
+async def read_last_confirmed(
+    services: Services, ledger_id: LedgerId, metadata: LedgerMetadata, digest: Digest, scope: TaskScope
+) -> EntryId:
+    """The last confirmed entry by a covering set of the last ensemble, never below F - 1 (8.2 row 18).
+
+    A closed ledger needs no bookie. ReadFailed when the answers cover too little.
+    """
+    if metadata.closed:
+        assert metadata.last_entry is not None
+        return metadata.last_entry
+    fragment = metadata.last_fragment
+    tally = CoverageTally(quorum_of(metadata))
+    best = fragment.first_entry - 1
+    error: BookieError | DigestMismatch | None = None
+
+    async def question(bookie: BookieId) -> Answer[EntryId]:
+        try:
+            return await bookie_lac(services, bookie, ledger_id, digest)
+        except HandleClosed as closed:
+            return Unknown(closed)
+
+    check_running(scope)
+    asked = {
+        scope.spawn(question(bookie), f"LAC of {bookie}"): (position, bookie)
+        for position, bookie in enumerate(fragment.ensemble)
+    }
+    try:
+        while not tally.covered and asked:
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in asked if task.done()]:
+                position, bookie = asked.pop(task)
+                check_running(scope)
+                answer = task.result()
+                report(services, bookie, answer)
+                tally.add(position, answer)
+                if isinstance(answer, Positive):
+                    best = max(best, answer.value)
+                elif isinstance(answer, Unknown):
+                    if isinstance(answer.error, HandleClosed):
+                        raise answer.error
+                    if isinstance(answer.error, BookieError | DigestMismatch):
+                        error = answer.error
+    finally:
+        for task in asked:
+            task.cancel()
+    if not tally.covered:
+        raise ReadFailed(ledger_id, _too_few(fragment.ensemble, error)) from error
+    return best
+
+
+def _too_few(ensemble: Sequence[BookieId], error: BookieError | DigestMismatch | None) -> str:
+    names = ", ".join(ensemble)
+    return f"too few bookies of {names} say how far it is confirmed ({error}); try again when they are back"

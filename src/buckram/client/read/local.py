@@ -1,0 +1,160 @@
+"""Reading in bulk from the files of bookies on this machine: they say where entries are, and no entry crosses a socket.
+
+Only a short way to good entries: whatever is not as it should be, and what is not in files yet, ends it early and says
+nothing about what is there. The reader then asks the bookies as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from buckram.client.read.replicas import ask
+from buckram.client.shared.services import Services
+from buckram.core.entries.entry import Digest
+from buckram.core.ledgers.reading import Span
+from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_of
+from buckram.core.wire.messages import LocatedReply, ask_for_places
+from buckram.errors import Code, HandleClosed
+from buckram.net.tasks import TaskScope
+from buckram.seams import LocalDirectory, Piece, Place
+from buckram.types import BookieId, EntryId, LedgerId
+
+T = TypeVar("T")
+Opener = Callable[[LedgerId, EntryId, Sequence[bytes]], list[T]]
+_AHEAD = 3
+_GROUP_BYTES = 1024 * 1024
+"""Read together, and checked in one turn of the loop."""
+
+
+class _Ended(Exception):
+    """It does not go on here."""
+
+
+class LocalReads:
+    """For one ledger whose bookies each hold all of it."""
+
+    def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, scope: TaskScope) -> None:
+        self._services, self._scope = services, scope
+        self._ledger, self._digest = ledger_id, digest
+
+    def may(self) -> bool:
+        """Whether this client reads files at all; without a digest nobody would notice that one was written anew."""
+        return self._services.runtime.files is not None and self._digest.size > 0
+
+    async def chunks(self, span: Span, bookies: Sequence[BookieId], opener: Opener[T]) -> AsyncGenerator[list[T], None]:
+        """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
+        elsewhere, first, last = self._services.elsewhere, span.first, span.last
+        # Who hung up on a batch read would do so again, and other requests would go with the connection.
+        hung_up = self._services.no_batch
+        bookie = next((one for one in bookies if one not in elsewhere and one not in hung_up), None)
+        if bookie is None:
+            return
+        directory: LocalDirectory | None = None
+        asked = self._scope.spawn(self._ask(bookie, first, last), f"places {first}")
+        try:
+            while (located := await self._soon(asked)) is not None:
+                if directory is None:
+                    directory = self._open(bookie, located)
+                after = located.extents[-1].first + located.extents[-1].entries
+                if after <= first or self._scope.closed:
+                    return
+                asked = self._scope.spawn(self._ask(bookie, after, last), f"places {after}")
+                async with aclosing(self._read(directory, located.extents, first, last, opener)) as chunks:
+                    async for chunk in chunks:
+                        first += len(chunk)
+                        yield chunk
+                if first != after:
+                    return
+        except PermissionError:
+            elsewhere[bookie] = None
+        except TimeoutError:
+            self._services.bookies.report_slow(bookie)
+        except (OSError, _Ended):
+            return
+        finally:
+            asked.cancel()
+
+    async def _soon(self, coming: asyncio.Future[T]) -> T:
+        """Waited for no longer than any read waits before it goes to another replica, too: TimeoutError."""
+        if coming.done():
+            await asyncio.sleep(0)  # others have their turn, and the question for the next places goes out
+            return coming.result()
+        async with asyncio.timeout(self._services.hedge_s):
+            return await coming
+
+    async def _ask(self, bookie: BookieId, first: EntryId, last: EntryId) -> Located | None:
+        if first > last:
+            return None
+        try:
+            request = ask_for_places(self._ledger, first, last, self._digest.key, self._digest.birth)
+            reply = await ask(self._services.pool, bookie, request)
+        except HandleClosed:
+            return None
+        # Who has nothing in files, or does not know the question, answers with an entry.
+        if not isinstance(reply, LocatedReply) or reply.code is not Code.OK or reply.located.extents[0].first != first:
+            return None
+        return reply.located
+
+    def _open(self, bookie: BookieId, located: Located) -> LocalDirectory:
+        files = self._services.runtime.files
+        directory = files.open(located.directory, located.identity) if files is not None else None
+        if directory is None:
+            self._services.elsewhere[bookie] = None
+            raise _Ended
+        return directory
+
+    async def _read(
+        self, directory: LocalDirectory, extents: Sequence[Extent], first: EntryId, last: EntryId, opener: Opener[T]
+    ) -> AsyncGenerator[list[T], None]:
+        groups = iter(_groups(extents))
+        ahead: deque[tuple[Sequence[Extent], asyncio.Future[list[Piece]]]] = deque()
+        try:
+            while True:
+                while len(ahead) < _AHEAD and (group := next(groups, None)) is not None:
+                    ahead.append((group, directory.read([Place(*extent[:3]) for extent in group])))
+                if not ahead:
+                    return
+                group, coming = ahead[0]
+                pieces = await self._soon(coming)
+                ahead.popleft()
+                found: list[T] = []
+                whole = True
+                for extent, piece in zip(group, pieces, strict=True):
+                    if not whole or extent.first != first or not 0 < extent.entries <= last - first + 1:
+                        return
+                    bodies = bodies_of(extent, *piece)
+                    opened = [] if bodies is None else opener(self._ledger, first, bodies)
+                    if found:
+                        found += opened
+                    else:
+                        found = opened
+                    first += len(opened)
+                    whole = len(opened) == extent.entries
+                directory.give_back(pieces)
+                if found:
+                    yield found
+                if not whole:
+                    return
+        finally:
+            for _, coming in ahead:
+                if not coming.cancel() and not coming.cancelled():
+                    coming.exception()  # nobody else looks at it
+
+
+def _groups(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
+    """Neighbours that are worth one reading together."""
+    begin = size = 0
+    for at, extent in enumerate(extents):
+        if extent.length > MAX_EXTENT_BYTES:
+            extents = extents[:at]
+            break
+        if size and size + extent.length > _GROUP_BYTES:
+            yield extents[begin:at]
+            begin, size = at, 0
+        size += extent.length
+    if extents[begin:]:
+        yield extents[begin:]

@@ -1,0 +1,362 @@
+"""Asking replicas: one Race (core/ledgers/reading) played over the network, with hedging and the bookies' history.
+
+Requests in, verified answers out. Which entries to read and what a failure means are reader's and recover's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from buckram.client.shared.services import Services
+from buckram.core.entries.entry import Digest
+from buckram.core.entries.packed import total_bytes
+from buckram.core.ledgers.answers import Answer, Positive, Unknown, classify
+from buckram.core.ledgers.reading import Race
+from buckram.core.wire.messages import BatchRead, BatchReadReply, Read, ReadReply, Reply, Request
+from buckram.errors import (
+    BookieError,
+    BookieUnavailable,
+    BuckramError,
+    Code,
+    DigestMismatch,
+    HandleClosed,
+    ProtocolError,
+)
+from buckram.net.connection import Asked, Heard
+from buckram.net.pool import BookiePool
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, Entry, EntryId, LedgerId
+
+T = TypeVar("T")
+Opener = Callable[[Sequence[bytes]], list[T]]
+"""Verifies consecutive stored entries; returns those before the first bad one."""
+Came = Callable[[int, int], None]
+"""Hears how many stored entries came and their bytes."""
+_BATCH_GIVE_UP = 2
+_SINGLES = 64
+
+
+async def ask(
+    pool: BookiePool, bookie: BookieId, request: Request, *, protocol: int | None = None
+) -> Reply | BookieError:
+    """One request; what is no reply comes back as the error, not raised."""
+    try:
+        return await pool.call(bookie, request, protocol=protocol)
+    except BookieError as error:
+        return error
+
+
+Question = Callable[[BookieId], Awaitable[Answer[T]]]
+
+
+class Soon(Protocol[T]):
+    """A question that needs no task."""
+
+    def ask(self, bookie: BookieId, heard: Heard) -> Asked | None:
+        """`heard` gets what `opened` understands. None where the question needs a task after all."""
+        ...
+
+    def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[T]: ...
+
+
+async def play(
+    race: Race[T], question: Question[T], services: Services, scope: TaskScope, soon: Soon[T] | None = None, *,
+    begun: Asked | Answer[T] | None = None, told: Callable[[], None] | None = None,
+) -> Answer[T]:  # fmt: skip
+    """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
+
+    `begun`: the first bookie was asked through `soon`. It has said this (which is reported), or takes so long that
+    the next one's time has come. `told` is called when the race has taken answers: its owner may decide it, too.
+    """
+    first = race.start()
+    asked = first[0]
+    if isinstance(begun, Asked):
+        first = race.hedge()
+    elif begun is not None:
+        first = race.answered(asked, begun)
+    elif len(first) == 1 and not (services.hedge_s and race.can_hedge):
+        answer = await _put(question, asked)
+        check_running(scope)
+        report(services, asked, answer)
+        first = race.answered(asked, answer)
+    game = _Game(question, scope, soon)
+    scope.hold(game)
+    try:
+        if isinstance(begun, Asked):
+            game.take_over(asked, begun)
+        game.ask(first)
+        while (outcome := race.outcome) is None:
+            answers = await game.answers(services.hedge_s if race.can_hedge else None)
+            for bookie, answer in answers:
+                report(services, bookie, answer)
+                game.ask(race.answered(bookie, answer))
+            if not answers:
+                game.ask(race.hedge())
+            elif told is not None:
+                told()
+    finally:
+        scope.drop(game)
+        game.forget()
+    for bookie in race.beaten():
+        services.bookies.report_slow(bookie)
+    return outcome
+
+
+async def _put(question: Question[T], bookie: BookieId) -> Answer[T]:
+    try:
+        return await question(bookie)
+    except (BookieError, HandleClosed) as error:
+        return Unknown(error)
+
+
+class _Game(Generic[T]):
+    """Who was asked, what they said, and the future of the one who waits for it."""
+
+    __slots__ = ("_asked", "_cancelled", "_heard", "_question", "_scope", "_soon", "_woken")
+
+    def __init__(self, question: Question[T], scope: TaskScope, soon: Soon[T] | None) -> None:
+        self._question, self._scope, self._soon = question, scope, soon
+        self._asked: dict[BookieId, Asked | asyncio.Task[Answer[T]]] = {}
+        self._heard: dict[BookieId, Reply | BuckramError | asyncio.Task[Answer[T]]] = {}
+        self._woken: asyncio.Future[None] | None = None
+        self._cancelled = False
+
+    def ask(self, bookies: Sequence[BookieId]) -> None:
+        """HandleClosed when the handle that owns the scope was closed."""
+        for bookie in bookies:
+            check_running(self._scope)
+            heard = partial(self._hear, bookie)
+            asked = None if self._soon is None else self._soon.ask(bookie, heard)
+            if asked is None:
+                task = self._scope.spawn(_put(self._question, bookie), f"ask {bookie}")
+                task.add_done_callback(heard)
+                self._asked[bookie] = task
+            else:
+                self._asked[bookie] = asked
+
+    def take_over(self, bookie: BookieId, asked: Asked) -> None:
+        """It was asked already, and its answer belongs here."""
+        asked.heard = partial(self._hear, bookie)
+        self._asked[bookie] = asked
+
+    def _hear(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> None:
+        self._heard[bookie] = what
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    def cancel(self) -> None:
+        """The scope ends."""
+        self._cancelled = True
+        self._wake()
+
+    async def answers(self, timeout_s: float | None) -> list[tuple[BookieId, Answer[T]]]:
+        """Those that came, in the order of asking; none after so long without one."""
+        if not self._heard and not self._cancelled:
+            loop = asyncio.get_running_loop()
+            self._woken = loop.create_future()
+            timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
+            try:
+                await self._woken
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if self._cancelled:
+            raise _closed()
+        heard, self._heard = self._heard, {}
+        return [(bookie, self._opened(bookie, heard[bookie])) for bookie in list(self._asked) if bookie in heard]
+
+    def _opened(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> Answer[T]:
+        del self._asked[bookie]
+        if not isinstance(what, asyncio.Task):
+            assert self._soon is not None
+            return self._soon.opened(bookie, what)
+        if what.cancelled():
+            raise _closed()
+        return what.result()
+
+    def forget(self) -> None:
+        """Nobody waits for the rest any more."""
+        for asked in self._asked.values():
+            asked.cancel()
+        self._asked.clear()  # what was asked refers to this object
+
+
+def check_running(scope: TaskScope) -> None:
+    """HandleClosed when the handle that owns the scope was closed."""
+    if scope.closed:
+        raise _closed()
+
+
+def _closed() -> HandleClosed:
+    return HandleClosed("the handle was closed while it was in use; open the ledger again")
+
+
+def report(services: Services, bookie: BookieId, answer: Answer[T]) -> None:
+    """Remember what the answer says of the bookie; negatives say nothing."""
+    if isinstance(answer, Positive):
+        services.bookies.report_ok(bookie)
+    elif isinstance(answer, Unknown) and isinstance(answer.error, BookieError):
+        services.bookies.report_failed(bookie)
+    elif isinstance(answer, Unknown) and answer.damaged:
+        services.bookies.report_slow(bookie)
+
+
+def reply_is(reply: Reply | BookieError, *codes: Code) -> bool:
+    return not isinstance(reply, BookieError) and reply.code in codes
+
+
+def one_from_files(ledger: LedgerId, entry: EntryId, max_bytes: int, digest: Digest) -> BatchRead:
+    """A read of one entry as the bookie's files have it, whatever it keeps in memory."""
+    return BatchRead(
+        ledger, entry, 1, max_bytes, master_key=digest.key, framed=True, from_files=True, birth=digest.birth
+    )
+
+
+def as_single(request: BatchRead, reply: BatchReadReply) -> ReadReply:
+    """What a plain read of the first entry would have been answered."""
+    body = bytes(reply.bodies[0]) if reply.bodies else None
+    return ReadReply(reply.code, request.ledger_id, request.entry_id, body)
+
+
+Refused = Callable[[BookieId, "EntryId | None", bytes], None]
+"""Hears what a bookie gave for an entry and the digest did not let pass."""
+
+
+class LedgerReads:
+    """The reads of one ledger that a single bookie can answer, verified."""
+
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: LedgerId,
+        digest: Digest,
+        scope: TaskScope,
+        *,
+        refused: Refused | None = None,
+    ) -> None:
+        self._services = services
+        self._refused = refused
+        self._scope = scope
+        self._pool = services.pool
+        self.ledger_id = ledger_id
+        self.digest = digest
+
+    async def entry(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
+        request = Read(self.ledger_id, entry, birth=self.digest.birth)
+        return self.opened(bookie, entry, await ask(self._pool, bookie, request))
+
+    def entry_soon(self, bookie: BookieId, entry: EntryId, heard: Heard) -> Asked | None:
+        """Ask for what `opened` understands, over a connection that is open."""
+        try:
+            return self._pool.ask(bookie, Read(self.ledger_id, entry, birth=self.digest.birth), heard)
+        except BookieError:
+            return None  # it is raised again where the question has a task
+
+    async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
+        """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
+        if self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
+            request = one_from_files(self.ledger_id, entry, self._services.config.read_batch_bytes, self.digest)
+            reply = await ask(self._pool, bookie, request)
+            if isinstance(reply, BatchReadReply):
+                return self.opened(bookie, entry, as_single(request, reply))
+        return await self.entry(bookie, entry)
+
+    async def fencing(self, bookie: BookieId, entry: EntryId | None, master_key: bytes) -> Answer[Entry]:
+        """The entry (None: the last one stored), from a bookie that is fenced by the question."""
+        wanted = -1 if entry is None else entry
+        request = Read(
+            self.ledger_id, wanted, fence=True, master_key=master_key, high_priority=True, birth=self.digest.birth
+        )
+        return self.opened(bookie, entry, await ask(self._pool, bookie, request))
+
+    def opened(self, bookie: BookieId, entry: EntryId | None, reply: Reply | BuckramError) -> Answer[Entry]:
+        """Classify the reply to a Read; `entry` None accepts any id."""
+
+        def verify() -> Entry:
+            if not isinstance(reply, ReadReply) or reply.body is None:
+                raise ProtocolError(bookie, "answered a read without an entry")
+            try:
+                return self.digest.open(self.ledger_id, entry, reply.body)
+            except DigestMismatch:
+                if self._refused is not None:
+                    self._refused(bookie, entry, reply.body)
+                raise
+
+        return classify(bookie, reply, verify)
+
+    async def batch(
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came, *, from_files: bool = False
+    ) -> Answer[list[T]]:
+        """A verified, non-empty prefix of `count` entries from `first` on; `came(entries, bytes)` hears of sizes.
+
+        A peer without batch reads closes the connection; after two such closings in a row it is asked entry by entry.
+        """
+        no_batch = self._services.no_batch
+        before = no_batch.get(bookie, 0)
+        if before >= _BATCH_GIVE_UP:
+            return await self._singles(bookie, first, count, opener, came)
+        size = self._services.config.read_batch_bytes
+        request = BatchRead(
+            self.ledger_id, first, count, size, master_key=self.digest.key, framed=True, from_files=from_files,
+            birth=self.digest.birth,
+        )  # fmt: skip
+        reply = await ask(self._pool, bookie, request)
+        if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
+            # One entry tells a peer that is gone from one that hung up on the unknown request.
+            answer = await self._singles(bookie, first, 1, opener, came)
+            if isinstance(answer, Positive) and no_batch.get(bookie, 0) == before:
+                # Others outstanding with this one went with the same connection: that was one closing.
+                no_batch[bookie] = before + 1
+            return answer
+
+        def verify() -> list[T]:
+            if not isinstance(reply, BatchReadReply):
+                raise ProtocolError(bookie, "answered a batch read with something else")
+            # More than was asked for could reach beyond the fragment or the LAC (S16).
+            bodies = reply.bodies if len(reply.bodies) <= count else reply.bodies[:count]
+            return self._opened_all(bookie, first, bodies, opener, came)
+
+        if no_batch and isinstance(reply, BatchReadReply) and reply.code is Code.OK:
+            no_batch.pop(bookie, None)
+        return classify(bookie, reply, verify)
+
+    async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T], came: Came) -> Answer[list[T]]:
+        """One entry as a list of one, through an opener of batches."""
+        return await self._singles(bookie, entry, 1, opener, came)
+
+    async def _singles(
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came
+    ) -> Answer[list[T]]:
+        requests = [Read(self.ledger_id, first + i, birth=self.digest.birth) for i in range(min(count, _SINGLES))]
+        replies = await self._ask_all(bookie, requests)
+        bodies: list[bytes] = []
+        for reply in replies:
+            if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
+                break
+            bodies.append(reply.body)
+        return classify(bookie, replies[0], lambda: self._opened_all(bookie, first, bodies, opener, came))
+
+    def _opened_all(
+        self, bookie: BookieId, first: EntryId, bodies: Sequence[bytes], opener: Opener[T], came: Came
+    ) -> list[T]:
+        opened = opener(bodies)
+        if not opened:
+            raise DigestMismatch(self.ledger_id, f"entry {first}: a bad copy at bookie {bookie}")
+        came(len(bodies), total_bytes(bodies))
+        return opened
+
+    async def _ask_all(self, bookie: BookieId, requests: Sequence[Request]) -> list[Reply | BookieError]:
+        if len(requests) == 1:
+            return [await ask(self._pool, bookie, requests[0])]
+        tasks = [self._scope.spawn(ask(self._pool, bookie, request), f"ask {bookie}") for request in requests]
+        try:
+            return [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()

@@ -1,0 +1,134 @@
+"""What members of this client's ledgers are owed that were away: copied to them when they are back.
+
+An open ledger's writer does it itself (`Filling`), beginning when the member is written to again; a ledger that was
+closed without it is remembered by the client (`Debts`) as long as that lives. Metadata stays as it is: who is gone for
+good is repair's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from buckram.client.shared.bookies import BookieChange, BookieWatcher
+from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchLedger
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, LedgerId
+
+Mend = Callable[[Collection[BookieId]], Awaitable[bool]]
+"""Copies what these lack; whether nothing is left."""
+_MOST = 10_000
+_RETRY_MIN_S, _RETRY_MAX_S = 1.0, 60.0
+
+
+class Debts:
+    """Closed ledgers with members that were away; `close()` forgets them, and then `cluster check` still names them."""
+
+    def __init__(self, bookies: BookieWatcher) -> None:
+        self._bookies = bookies
+        self._owed: dict[LedgerId, tuple[tuple[BookieId, ...], Mend]] = {}
+        self._scope = TaskScope("debts")
+        self._busy = False
+        bookies.on_change(self._changed)
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+    def owe(self, ledger_id: LedgerId, members: Collection[BookieId], mend: Mend) -> None:
+        """The oldest is forgotten where there are too many."""
+        if not members or self._scope.closed:
+            return
+        if len(self._owed) >= _MOST:
+            del self._owed[next(iter(self._owed))]
+        self._owed[ledger_id] = (tuple(members), mend)
+        self._look()
+
+    async def close(self) -> None:
+        self._owed.clear()
+        await self._scope.close()
+
+    def _changed(self, change: BookieChange) -> None:
+        if change.appeared:
+            self._look()
+
+    def _look(self) -> None:
+        if not self._busy and not self._scope.closed and self._due():
+            self._busy = True
+            self._scope.spawn(self._pay(), "copy")
+
+    def _due(self) -> list[LedgerId]:
+        there = self._bookies.bookies.writable
+        return [ledger for ledger, (members, _) in self._owed.items() if any(b in there for b in members)]
+
+    async def _pay(self) -> None:
+        delay = _RETRY_MIN_S
+        try:
+            while due := self._due():
+                for ledger_id in due:
+                    await self._one(ledger_id)
+                if self._due():
+                    await asyncio.sleep(delay)
+                    delay = min(2 * delay, _RETRY_MAX_S)
+        finally:
+            self._busy = False
+
+    async def _one(self, ledger_id: LedgerId) -> None:
+        members, mend = self._owed[ledger_id]
+        there = [b for b in members if b in self._bookies.bookies.writable]
+        try:
+            done = await mend(there)
+        except (NoSuchLedger, HandleClosed):
+            self._owed.pop(ledger_id, None)
+            return
+        except InvariantViolation:
+            raise
+        except BuckramError:
+            return  # tried again
+        if done:
+            left = tuple(b for b in members if b not in there)
+            if left:
+                self._owed[ledger_id] = (left, mend)
+            else:
+                self._owed.pop(ledger_id, None)
+
+
+class Filling:
+    """Of one writer: members that were away from the start, until they have what was confirmed meanwhile.
+
+    `fill(bookie)` copies up to what is confirmed when it is called, and says whether nothing of that is left.
+    """
+
+    def __init__(
+        self, away: Collection[BookieId], fill: Callable[[BookieId], Awaitable[bool]], scope: TaskScope
+    ) -> None:
+        self.left = dict.fromkeys(away)
+        self._fill, self._scope = fill, scope
+        self._under_way: dict[BookieId, None] = {}
+
+    def returned(self, bookie: BookieId) -> None:
+        """It is written to again."""
+        if bookie in self.left and bookie not in self._under_way and not self._scope.closed:
+            self._under_way[bookie] = None
+            self._scope.spawn(self._work(bookie), "fill in")
+
+    async def _work(self, bookie: BookieId) -> None:
+        delay = _RETRY_MIN_S
+        try:
+            while True:
+                try:
+                    if await self._fill(bookie):
+                        self.left.pop(bookie, None)
+                        return
+                except HandleClosed:
+                    return
+                except InvariantViolation:
+                    raise
+                except BuckramError:
+                    pass  # it went away again, or those that have the entries
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _RETRY_MAX_S)
+        finally:
+            self._under_way.pop(bookie, None)
+
+
+__all__ = ["Debts", "Filling", "Mend"]

@@ -1,0 +1,110 @@
+"""One ledger's metadata as this client last saw it, and the compare-and-set loop that changes it (2.8, S11).
+
+Which change is legal is core/ledgers/metadata; why and when to change it is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from buckram.errors import MetadataUnavailable, VersionConflict
+from buckram.seams import MetadataStore
+from buckram.types import LedgerId, LedgerMetadata, LedgerState, Versioned
+
+Change = Callable[[LedgerMetadata], LedgerMetadata | None]
+"""Derives the new record from the present one; None means nothing is left to do; raises to give up. Pure: it is
+called again, on the freshest record, after every conflict and every lost reply."""
+
+_RETRY_MIN_S, _RETRY_MAX_S = 0.02, 1.0
+
+
+class MetadataCell:
+    """The last record known, never an older one after a newer one."""
+
+    def __init__(self, store: MetadataStore, ledger_id: LedgerId, current: Versioned) -> None:
+        self._store, self._ledger_id = store, ledger_id
+        self._current = current
+        self._doubt: int | None = None
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._current.metadata
+
+    @property
+    def current(self) -> Versioned:
+        return self._current
+
+    @property
+    def in_doubt(self) -> bool:
+        """A write of ours with an unknown fate may still be applied: the record may not be what it seems."""
+        return self._doubt is not None
+
+    async def update(self, change: Change, *, patience_s: float) -> LedgerMetadata:
+        """Apply `change` until it has nothing left to do or its write succeeded; returns the record then.
+
+        While the store is away it is read again (never guessed) for `patience_s`, then MetadataUnavailable: the
+        change may or may not have happened. After a conflict it is read after a sync, and from the second one on after
+        a pause: a server that lies behind shows the refused version again and again. Also raises what `change` raises,
+        and NoSuchLedger.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        delay, stale, conflicts = _RETRY_MIN_S, False, 0
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if conflicts > 1:
+                        await asyncio.sleep(delay)
+                        delay = min(delay * 2, _RETRY_MAX_S)
+                    if stale:
+                        if conflicts:
+                            await self._store.sync()
+                        self._install(await self._store.read_ledger(self._ledger_id))
+                        stale = False
+                    base = self._current
+                    wanted = change(base.metadata)
+                    if wanted is None:
+                        return base.metadata
+                    await self._write(wanted, base.version)
+                if self._current.version > base.version:
+                    return self._current.metadata
+            except VersionConflict:
+                stale, conflicts = True, conflicts + 1
+            except (MetadataUnavailable, TimeoutError) as error:
+                stale = True
+                if loop.time() + delay >= deadline:
+                    why = f"the metadata store gave no answer for {patience_s} s"
+                    if conflicts > 1:
+                        why = f"for {patience_s} s the record was another one each time ({conflicts} conflicts)"
+                    raise MetadataUnavailable(
+                        f"ledger {self._ledger_id}: {why}; the change may or may not have happened"
+                    ) from error
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _RETRY_MAX_S)
+
+    async def settle(self, *, patience_s: float) -> LedgerMetadata:
+        """End a doubt: after this no earlier write of ours can still be applied. May write the record unchanged.
+
+        A record that is no longer OPEN is left alone: its writer has come to its end anyway.
+        """
+
+        def same(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            # Updates write creator token 0, whatever else they do.
+            unsettled = self._doubt is not None and metadata.state is LedgerState.OPEN
+            return replace(metadata, creator_token=0) if unsettled else None
+
+        return await self.update(same, patience_s=patience_s)
+
+    async def _write(self, wanted: LedgerMetadata, version: int) -> None:
+        # In doubt from before the first byte leaves until a newer version is seen, whatever ends the await. A refusal
+        # does not end it: an earlier write of ours may be what changed the record, which shows only when it is read.
+        self._doubt = version
+        self._install(await self._store.write_ledger(self._ledger_id, wanted, version))
+
+    def _install(self, seen: Versioned) -> None:
+        if seen.version > self._current.version:
+            self._current = seen
+        if self._doubt is not None and seen.version > self._doubt:
+            self._doubt = None

@@ -1,0 +1,55 @@
+"""What the parts of one client share, as one value. `Client` makes it and closes what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from buckram.client.shared.bookies import BookieWatcher
+from buckram.client.shared.clocks import Clocks
+from buckram.client.shared.copies import Copies
+from buckram.client.shared.identities import Identities
+from buckram.client.shared.lagging import Debts
+from buckram.client.shared.send_batcher import TurnEnd
+from buckram.config import ClientConfig, NetConfig
+from buckram.net.pool import BookiePool
+from buckram.seams import MetadataStore, Runtime
+from buckram.types import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`guard` raises HandleClosed or ForkedClient when the client may not be used (any more)."""
+
+    runtime: Runtime
+    config: ClientConfig
+    net: NetConfig
+    store: MetadataStore
+    bookies: BookieWatcher
+    identities: Identities
+    pool: BookiePool
+    guard: Callable[[], None]
+    clocks: Clocks
+    debts: Debts
+    turn: TurnEnd = field(default_factory=TurnEnd)
+    handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    """How to stop what is open: done when the client is closed."""
+    owed: dict[Copies, None] = field(default_factory=dict)
+    """Complete ledgers with copies that are still on their way."""
+    no_batch: dict[BookieId, int] = field(default_factory=dict)
+    """How often in a row a bookie hung up on a batch read: peers that do not know it."""
+    elsewhere: dict[BookieId, None] = field(default_factory=dict)
+    """Bookies whose files this process cannot read, so that they are asked for places once."""
+
+    def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:
+        """`stop` is called when the client is closed, unless `forget` comes first. `guard` raises if it is already."""
+        self.guard()
+        self.handles[id(handle)] = stop
+
+    def forget(self, handle: object) -> None:
+        self.handles.pop(id(handle), None)
+
+    @property
+    def hedge_s(self) -> float | None:
+        """Wait before a read also goes to the next replica; None: never."""
+        return self.config.speculative_read_ms / 1000 or None

@@ -1,0 +1,71 @@
+"""Making a ledger: who its members are, its record, and the writer's first look at it.
+
+Where too few bookies are there, a ledger may begin with members that are away (M11): known ones, at most Qw - Qa, so
+that each write set has an ack quorum. They are absent as one is that a running writer has lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from buckram.client.shared.services import Services
+from buckram.core.cluster.placement import Chosen
+from buckram.core.ledgers.quorum import Quorum
+from buckram.errors import LedgerExists, MetadataUnavailable, NotEnoughBookies
+from buckram.types import LedgerId, LedgerMetadata, Versioned
+
+T = TypeVar("T")
+_PATIENCE_S = 10.0
+_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
+
+
+async def choose_members(services: Services, quorum: Quorum, *, degraded: bool) -> Chosen:
+    """An ensemble for a new ledger. NotEnoughBookies says what is missing and what can be done."""
+    try:
+        return await services.bookies.choose_fresh(quorum, degraded=degraded)
+    except NotEnoughBookies as error:
+        await services.identities.past.explain(error)
+        raise NotEnoughBookies(error.needed, error.available, f"{error}{_cure(quorum, error)}") from error
+
+
+def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
+    there, missing = error.available, quorum.ensemble_size - error.available
+    if missing <= 0:
+        return ""  # racks are the trouble
+    hint = f"; with {there} of them ensemble={fitting(there, quorum)} would do" if there else ""
+    if missing <= quorum.write_quorum - quorum.ack_quorum:
+        hint += f"; up to {missing} could be away, were they known (their cookie exists) and degraded=False left out"
+    return hint
+
+
+def fitting(bookies: int, quorum: Quorum) -> Quorum:
+    """The largest ensemble like `quorum` that so many bookies can be: each of them a copy, acknowledged by most."""
+    return Quorum.parse(max(1, min(bookies, quorum.write_quorum)))
+
+
+async def register(services: Services, wanted: LedgerId | None, record: LedgerMetadata) -> tuple[LedgerId, Versioned]:
+    """Create the record under the wanted or a generated id. The creator token tells our own lost write apart."""
+    store = services.store
+    while True:
+        ledger_id = wanted if wanted is not None else await _patiently(store.allocate_ledger_id)
+        try:
+            return ledger_id, await _patiently(lambda: store.create_ledger(ledger_id, record))  # noqa: B023
+        except LedgerExists:
+            if wanted is not None:
+                raise
+
+
+async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an idempotent request while the metadata store is away, for a while."""
+    loop = asyncio.get_running_loop()
+    deadline, delay = loop.time() + _PATIENCE_S, _RETRY_MIN_S
+    while True:
+        try:
+            return await attempt()
+        except MetadataUnavailable:
+            if loop.time() + delay >= deadline:
+                raise
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, _RETRY_MAX_S)

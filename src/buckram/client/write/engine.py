@@ -1,0 +1,407 @@
+"""LedgerAppender: the engine of a Writer. Ids, acknowledgements and the LAC: core/ledgers/append.
+
+What is appended in one turn of the loop leaves as one run: sealed and framed once, at the end of the turn, with the
+LAC of that moment (outbox). Per entry there is no task, lock or timer, and a future only where the caller holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from buckram.client.maintain.fill import filling, mending
+from buckram.client.shared.closing import joined, leave
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.shared.payloads import all_as_bytes, as_bytes, check_entry_id
+from buckram.client.shared.services import Services
+from buckram.client.write.admission import Intake
+from buckram.client.write.completions import Completions, Told
+from buckram.client.write.ensemble_change import EnsembleChange
+from buckram.client.write.explicit_lac import ExplicitLac
+from buckram.client.write.outbox import Outbox
+from buckram.client.write.sealing import force, seal
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.ledgers.append import AppendWindow
+from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.quorum import Quorum
+from buckram.errors import (
+    BuckramError,
+    EntryTooLarge,
+    HandleClosed,
+    InvalidArgument,
+    InvariantViolation,
+    LedgerClosed,
+    LedgerFenced,
+    Unauthorized,
+    WriteFailed,
+)
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
+
+FRAME_RESERVE_BYTES = 256
+"""A payload may have max_frame_bytes less this: room for header, digest and the v3 envelope."""
+
+
+class LedgerAppender:
+    """What a Writer (`client/write/writer.py`, which describes the methods for users) stands on; lanes answer to it.
+
+    A segment of a stream uses it without the handle, which has neither `append_told` nor `publish_no_lac`.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: LedgerId,
+        current: Versioned,
+        *,
+        password: bytes,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+        absent: Collection[int] = (),
+        on_closed: Callable[[LedgerAppender], None] | None = None,
+    ) -> None:
+        metadata, config, pool = current.metadata, services.config, services.pool
+        quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        key, birth = master_key(password), birth_of(metadata)
+        digest = Digest(metadata.digest_type or DigestType.DUMMY, password, birth)
+        self.ledger_id = ledger_id
+        self.name = (ledger_id, birth) if birth else None
+        self._digest = digest
+        self._services, self._on_closed = services, on_closed
+        self._loop = asyncio.get_running_loop()
+        self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES
+        self._cell = MetadataCell(services.store, ledger_id, current)
+        self._window = window = AppendWindow(
+            ledger_id, quorum, metadata.last_fragment.ensemble, deferred_sync=deferred_sync, explicit_ids=explicit_ids,
+            domains=services.bookies.racks, min_domains=services.bookies.enforced_racks,
+            absent=absent,
+        )  # fmt: skip
+        self._scope = TaskScope(f"writer {ledger_id}", self._broken)
+        self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
+        self._outbox = Outbox(
+            window, services, digest, key, sink=self, carried=self._lac.carried, fail=self._broken, room=self._admit
+        )
+        self._completions = Completions()
+        self._intake = Intake(
+            window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
+        )
+        self._filling = filling(services, window, self._cell, digest, key, self._scope)
+        self._mend = mending(services, ledger_id, digest, key)
+        self._change = EnsembleChange(
+            window, self._cell, services.bookies, pool, self._scope,
+            send=self._outbox.resend, head_moved=self._head_moved, fail=self._fail,
+            filling=self._filling,
+        )  # fmt: skip
+        self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
+        self._acked_under: dict[BookieId, int] = {}
+        """Deferred sync: which connection's answers the next force must still find in place (close.force)."""
+        self._refusal: BuckramError | None = None
+        """Why no append is accepted any more."""
+        # Up to here a payload of type bytes without an explicit id needs no other check; -1: each needs all checks.
+        self._plain_limit = -1 if explicit_ids else self._max_payload
+        self._failure: BuckramError | None = None
+        """What the first append that failed failed with."""
+        self._unsound: BuckramError | None = None
+        self._closing: asyncio.Task[BuckramError | None] | None = None
+        self._finished = False
+
+    # -- what one can know --------------------------------------------------------------------------------
+
+    @property
+    def last_confirmed(self) -> EntryId:
+        """The last entry that every reader may see; -1 before the first. Under deferred sync: the last forced one."""
+        return self._window.lac
+
+    @property
+    def last_pushed(self) -> EntryId:
+        """The highest id given out, acknowledged or not."""
+        return self._window.next_entry - 1
+
+    @property
+    def length(self) -> int:
+        """Payload bytes appended (acknowledged or not); of the whole ledger once closed."""
+        return self._window.length
+
+    @property
+    def pending_bytes(self) -> int:
+        """Payload bytes sent or about to be, and not yet acknowledged (counted by runs)."""
+        return self._window.pending_bytes
+
+    @property
+    def pending_entries(self) -> int:
+        return self._window.pending_entries
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """As this writer last saw or wrote it."""
+        return self._cell.metadata
+
+    @property
+    def degraded(self) -> bool:
+        """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
+        return bool(self._change.degraded) and not self._window.closed
+
+    @property
+    def degraded_reason(self) -> str:
+        return self._change.degraded
+
+    @property
+    def ensemble_changes(self) -> int:
+        """How often a bookie was replaced so far."""
+        return self._change.changes
+
+    @property
+    def closed(self) -> bool:
+        """No append is accepted any more: closed, or failed."""
+        return self._refusal is not None
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    async def append(self, payload: Buffer, *, entry_id: EntryId | None = None) -> EntryId:
+        """Append one entry; returns its id when Qa bookies hold it and all before it. Waits for room, in call order.
+
+        `entry_id` exactly on a writer created with explicit_ids; it is then acknowledged when no smaller id is missing.
+        """
+        body = self._checked(payload, entry_id)
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        if self._intake.full(len(body), entry_id):
+            self._intake.wait((body,), future, entry_id=entry_id)
+        else:
+            self._intake.enqueue(body, entry_id, future)
+        return await future
+
+    def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
+        """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
+        flush and close raise the first append that failed."""
+        if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
+            payload = self._checked(payload, entry_id)
+        if self._intake.full(len(payload), entry_id):
+            raise self._intake.buffer_full()
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        self._intake.enqueue(payload, entry_id, future)
+        return future
+
+    def append_told(self, payload: bytes, told: Told, result: Any) -> None:
+        """As append_nowait, for who batches itself: `told` hears `result`, and the entry leaves now, as nothing joins
+        it in this turn of the loop."""
+        if len(payload) > self._plain_limit:
+            payload = self._checked(payload, None)
+        if self._intake.full(len(payload)):
+            raise self._intake.buffer_full()
+        self._completions.add(self._outbox.add((payload,), len(payload)), result, told)
+        self._outbox.hurry()
+
+    async def append_many(self, payloads: Iterable[Buffer]) -> range:
+        """Append entries in a row; returns their ids when all are acknowledged. One future for all of them."""
+        bodies = self._checked_many(payloads)
+        if not bodies:
+            return range(self._window.next_entry, self._window.next_entry)
+        future: asyncio.Future[range] = self._loop.create_future()
+        self._intake.wait(bodies, future, many=True)
+        return await future
+
+    def publish_no_lac(self) -> None:
+        """An idle writer no longer publishes its last confirmed entry: its owner appends something instead."""
+        self._lac.close()
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged; raises the first append that failed."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._window.pending_entries or self._intake.waiting:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._intake.wait((), future)
+            await future
+
+    async def force(self) -> EntryId:
+        """Deferred sync: make everything acknowledged so far durable; returns the last durable entry.
+
+        A BookieError leaves open what is durable; call again. WriteFailed ends the writer: a bookie was lost that may
+        have restarted without what it had acknowledged. Without deferred sync acknowledged is durable already.
+        """
+        self._services.guard()
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        if not self._window.deferred_sync:
+            return self._window.lac
+        try:
+            last = await force(self._window, self._services.pool, self._acked_under, self._digest.birth)
+        except WriteFailed as error:
+            self._fail(error)
+            raise
+        self._lac.head_moved()
+        return last
+
+    def _checked(self, payload: Buffer, entry_id: EntryId | None) -> bytes:
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
+        if len(payload) > self._max_payload:
+            raise EntryTooLarge(self.ledger_id, len(payload), self._max_payload)
+        if entry_id is not None or self._window.explicit_ids:
+            check_entry_id(entry_id, self._window.explicit_ids)
+        return payload
+
+    def _checked_many(self, payloads: Iterable[Buffer]) -> Sequence[bytes]:
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        if self._window.explicit_ids:
+            raise InvalidArgument("append_many: this writer was created with explicit_ids=True, append one by one")
+        bodies = all_as_bytes(payloads)
+        largest = max(map(len, bodies), default=0)
+        if largest > self._max_payload:
+            raise EntryTooLarge(self.ledger_id, largest, self._max_payload)
+        return bodies
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def close(self, *, wait: bool = True) -> None:
+        """Flush, then seal the ledger with the last confirmed entry; raises the first append that failed.
+
+        Appends are refused from now on. With wait=False what is not yet acknowledged fails with LedgerClosed. Closing
+        again gives the same result. MetadataUnavailable (or a BookieError of the last force): the ledger may or may
+        not be sealed, close again or recover it. Cancelling close does not stop it.
+        """
+        if self._closing is None or (self._closing.done() and not self._finished):
+            self._refuse(LedgerClosed(self.ledger_id, "closed by this writer; append to a new ledger"))
+            if self._scope.closed:
+                raise HandleClosed(f"ledger {self.ledger_id}: the writer was abandoned, recover the ledger to close it")
+            self._closing = self._scope.spawn(self._close(wait), "close")
+        await joined(self._closing, f"ledger {self.ledger_id}")
+
+    async def replicated(self) -> None:
+        """After close: wait until all bookies have answered what they were sent, not only those of each quorum.
+
+        At most request_timeout_s: one that hangs gets no more copies. For a process that may be killed when it has
+        said that it is done; `client.close()` waits by itself.
+        """
+        await self._outbox.copies.wait(self._services.net.request_timeout_s)
+
+    async def abandon(self) -> None:
+        """Stop without sealing: pending appends fail with HandleClosed, the ledger stays open and can be recovered."""
+        self._fail(HandleClosed(f"ledger {self.ledger_id}: the client was closed before the writer"))
+        await self._dispose()
+
+    async def __aenter__(self) -> LedgerAppender:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await leave(lambda wait: self.close(wait=wait), self._dispose, error, f"ledger {self.ledger_id}")
+
+    async def _close(self, wait: bool) -> BuckramError | None:
+        """Runs once at a time; returns the error, because every caller of close gets it."""
+        window, error = self._window, None
+        try:
+            if wait:
+                await self._settle()
+            if wait and window.deferred_sync and not window.closed:
+                await force(window, self._services.pool, self._acked_under, self._digest.birth)
+            unfinished = LedgerClosed(self.ledger_id, "the writer was closed before this was acknowledged")
+            self._end(unfinished, meant=not wait)
+            if self._unsound is not None:
+                raise self._unsound  # recovery decides from what the bookies hold
+            await seal(self._cell, self.ledger_id, *window.close())
+            self._outbox.copies.complete()
+            self._services.debts.owe(self.ledger_id, [*self._filling.left, *window.absent.values()], self._mend)
+        except InvariantViolation:
+            raise
+        except BuckramError as failed:
+            error = failed
+        self._finished = error is None or not error.retryable
+        if self._finished:
+            await self._dispose()
+        return self._failure or error
+
+    async def _settle(self) -> None:
+        """Wait until nothing is pending that can still be acknowledged: explicit ids behind a gap cannot."""
+        window, explicit = self._window, self._window.explicit_ids
+        while not window.closed and ((self._intake.waiting and not explicit) or window.reachable > window.pending_head):
+            future: asyncio.Future[None] = self._loop.create_future()
+            if self._intake.waiting and not explicit:
+                self._intake.wait((), future)
+            else:
+                self._completions.add(window.reachable, None, future)
+            try:
+                await future
+            except BuckramError:
+                return  # kept as the writer's failure
+
+    async def _dispose(self) -> None:
+        # After this nobody works for what is pending: it must not wait for ever, and late answers must find an end.
+        self._fail(HandleClosed(f"ledger {self.ledger_id}: the writer was given up before this was acknowledged"))
+        self._unsubscribe()
+        self._lac.close()
+        self._change.close()
+        await self._scope.close()
+        if self._on_closed is not None:
+            self._on_closed(self)
+            self._on_closed = None
+
+    def _fail(self, error: BuckramError) -> None:
+        """The writer ends: everything pending fails with `error` (S8) and nothing is acknowledged any more (F11)."""
+        if not self._window.closed:
+            self._end(error)
+
+    def _end(self, error: BuckramError, *, meant: bool = False) -> None:
+        window = self._window
+        # Acknowledged and not forced is as good as pending: sealing cuts it off.
+        left = self._intake.waiting or window.pending_entries or window.pending_head > window.lac
+        if self._failure is None and not meant and left:
+            self._failure = error
+        self._refuse(error)
+        self._window.close()
+        self._outbox.clear()
+        self._completions.fail(error)
+        self._intake.fail(error)
+
+    def _refuse(self, error: BuckramError) -> None:
+        if self._refusal is None:
+            self._refusal, self._plain_limit = error, -1
+
+    def _broken(self, error: BaseException) -> None:
+        """A bug, or the client may not be used any more. Nothing may be acknowledged or sealed on unsound state."""
+        if not isinstance(error, BuckramError) or isinstance(error, InvariantViolation):
+            error = WriteFailed(self.ledger_id, f"internal error, please report it: {error!r}")
+            self._unsound = error
+        self._fail(error)
+
+    # -- answers (AckSink) --------------------------------------------------------------------------------
+
+    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
+        """From a lane; `position` is the slot under which the run was sent."""
+        self._outbox.copies.answered(last - first + 1)
+        if self._window.deferred_sync and bookie_id not in self._acked_under:
+            self._acked_under[bookie_id] = self._services.pool.losses(bookie_id)
+        try:
+            moved = self._window.acked(position, first, last)
+        except InvariantViolation as error:
+            self._broken(error)
+            raise
+        if moved:
+            self._head_moved()
+
+    def add_failed(
+        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
+    ) -> None:
+        """From a lane. Stale answers are ignored, whatever they say (2.3)."""
+        self._outbox.copies.answered(last - first + 1)
+        window = self._window
+        if not window.closed and window.slots[position % window.quorum.ensemble_size] == position:
+            if isinstance(error, LedgerFenced | Unauthorized | HandleClosed):
+                self._fail(error)
+            else:
+                self._change.position_failed(position, error)
+
+    def _head_moved(self) -> None:
+        self._completions.reached(self._window.pending_head)
+        self._lac.head_moved()
+        if self._intake.waiting:
+            self._intake.admit()
+
+    def _admit(self) -> None:
+        self._intake.admit()

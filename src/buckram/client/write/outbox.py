@@ -1,0 +1,181 @@
+"""What a writer has appended in this turn of the loop, framed and handed to the lanes at the end of it.
+
+From reading the LAC to the lanes is one step without await, and the ensemble is the window's of that step (2.2). Also
+tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is intake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from buckram.client.shared.copies import Copies
+from buckram.client.shared.send_batcher import Load
+from buckram.client.shared.services import Services
+from buckram.core.entries.entry import Digest
+from buckram.core.ledgers.append import AppendWindow, Run, Send
+from buckram.core.wire.acks import AckSink
+from buckram.core.wire.adds import cut_frames, frame_adds
+from buckram.types import EntryId
+
+RUN_BYTES = 256 * 1024
+"""Runs are cut at about this size, so that room for appends comes back in small steps."""
+_LANE_LIMIT_FACTOR = 4
+"""A slow bookie may leave this many times max_pending_bytes lying about before appends wait for it, too."""
+
+_Row = tuple[EntryId, int, int]
+"""First id, and where its payloads start and stop."""
+
+
+class Outbox:
+    """`sink` gets the answers, `carried(lac)` is told of what left, `fail` of a client that is not to be used."""
+
+    def __init__(
+        self,
+        window: AppendWindow,
+        services: Services,
+        digest: Digest,
+        master_key: bytes,
+        *,
+        sink: AckSink,
+        carried: Callable[[EntryId], None],
+        fail: Callable[[BaseException], None],
+        room: Callable[[], None],
+    ) -> None:
+        self._window, self._services, self._digest, self._key = window, services, digest, master_key
+        self._sink, self._carried, self._fail, self._room = sink, carried, fail, room
+        self._bodies: list[bytes] = []
+        self._ids: list[EntryId] = []
+        self._first: EntryId = 0
+        self._size = 0
+        self._targets: list[tuple[Load, int]] = []
+        self.copies = Copies(services.owed)
+        self._turn = turn = services.turn
+        if turn.entries_total is None:
+            stats = services.runtime.stats
+            turn.entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
+            turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
+            turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
+        self.stalled = False
+        """Some lane holds more than its share: appends wait. `room` is called when that is over."""
+        self._retarget()
+
+    def add(self, bodies: Sequence[bytes], size: int) -> EntryId:
+        """Give them the next ids and send them at the end of this turn; returns the first id."""
+        first = self._window.enqueue(len(bodies), size)
+        if not self._bodies:
+            self._first = first
+            self._turn.ask(self)
+        self._bodies += bodies
+        self._size += size
+        return first
+
+    def add_at(self, entry: EntryId, body: bytes) -> None:
+        """With the caller's id; DuplicateEntry."""
+        self._window.enqueue_at(entry, len(body))
+        if not self._bodies:
+            self._turn.ask(self)
+        self._ids.append(entry)
+        self._bodies.append(body)
+        self._size += len(body)
+
+    def hurry(self) -> None:
+        """What was added leaves now, unless other writers send in this turn, too."""
+        if self._bodies:
+            self._turn.hurry(self)
+
+    def resend(self, sends: Sequence[Send]) -> None:
+        """The ensemble changed or a position became absent: send these, and from now on to who is there now."""
+        self._retarget()
+        self._put(sends)
+        self._turn.send_loads([self])
+
+    def clear(self) -> None:
+        self._bodies, self._ids, self._size, self._targets = [], [], 0, []
+        self.stalled = False
+
+    # -- end of the turn (turn.Sender) --------------------------------------------------------------------
+
+    def check_client(self) -> None:
+        self._services.guard()
+
+    def send_failed(self, error: BaseException) -> None:
+        self._fail(error)
+
+    def check_stall(self) -> bool:
+        limit, before = self._turn.lane_limit, self.stalled
+        self.stalled = any(load.lane.pending_bytes > limit for load, _ in self._targets)
+        if before and not self.stalled:
+            self._room()
+        return self.stalled
+
+    def send_now(self) -> None:
+        bodies, size, window = self._bodies, self._size, self._window
+        if not bodies or window.closed:
+            return
+        self._bodies, self._size = [], 0
+        if not self._ids and size <= RUN_BYTES:
+            self._send_run(self._first, bodies, window.length - size)
+        else:
+            ids, self._ids = self._ids, []
+            length = window.length - size
+            for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
+                length = self._send_run(first, bodies[start:stop], length)
+        self._carried(window.lac)
+        self._turn.entries += len(bodies)
+        self._turn.bytes += size
+
+    def _send_run(self, first: EntryId, bodies: list[bytes], length: int) -> int:
+        window = self._window
+        data, acks, after = frame_adds(self._digest, self._key, window.ledger_id, first, window.lac, length, bodies)
+        count = len(bodies)
+        last = first + count - 1
+        if window.quorum.mirrored:
+            sink = self._sink
+            window.start(Run(first, last, data, acks, after - length))
+            self.copies.unanswered += count * len(self._targets)
+            for load, slot in self._targets:
+                load.put(data, acks, (sink, slot, first, last))
+        else:
+            run = Run(first, last, cut_frames(data), acks, after - length)
+            window.start(run)
+            self._put(window.stripe(run))
+        return after
+
+    def _put(self, sends: Sequence[Send]) -> None:
+        loads = {slot: load for load, slot in self._targets} if sends else {}
+        for send in sends:
+            load = loads[send.slot]
+            self.copies.unanswered += sum(last - first + 1 for first, last in send.rows)
+            load.put(send.data, send.acks, (self._sink, send.slot, *send.rows[0]))
+            if len(send.rows) > 1:
+                load.runs += [(self._sink, send.slot, first, last) for first, last in send.rows[1:]]
+
+    def _retarget(self) -> None:
+        pool, window, turn = self._services.pool, self._window, self._turn
+        self._targets = [
+            (turn.load(pool.lane(window.ensemble[position]), window.deferred_sync), slot)
+            for position, slot in window.live()
+        ]
+
+
+def _rows(ids: list[EntryId]) -> list[_Row]:
+    """Rows of consecutive ids, in call order."""
+    rows: list[_Row] = []
+    start = 0
+    for i in range(1, len(ids) + 1):
+        if i == len(ids) or ids[i] != ids[i - 1] + 1:
+            rows.append((ids[start], start, i))
+            start = i
+    return rows
+
+
+def _pieces(first: EntryId, bodies: list[bytes]) -> list[_Row]:
+    rows: list[_Row] = []
+    start = size = 0
+    for i, body in enumerate(bodies):
+        if size and size + len(body) > RUN_BYTES:
+            rows.append((first + start, start, i))
+            start, size = i, 0
+        size += len(body)
+    rows.append((first + start, start, len(bodies)))
+    return rows

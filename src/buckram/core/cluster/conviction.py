@@ -1,0 +1,116 @@
+"""What bookies did that cannot be right, and what follows: suspicion, or conviction (F21). Pure.
+
+A conviction rests on what no accident makes: an entry shown under another's id with a digest under a key that bookies
+never see, and an entry that was acknowledged to who accuses now and denied by the same incarnation a moment later.
+Everything else may be bit rot or a lost directory: it makes a suspect, which is named, and nothing more.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from buckram.core.entries.entry import Digest
+from buckram.errors import DigestMismatch, MalformedRecord
+from buckram.types import BookieId, DigestType, EntryId, LedgerId
+
+UNFIT = "its bytes do not fit the digest that only the writer can make: damage, or a lie"
+_KEPT = 10
+"""So much evidence is kept; more of it says nothing more."""
+
+
+class Deed(enum.Enum):
+    """What was seen."""
+
+    MIXED = "mixed"
+    UNSTORED = "unstored"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`incarnation`: who it was, "" where the bookie tells none (then it convicts nobody)."""
+
+    deed: Deed
+    bookie: BookieId
+    incarnation: str
+    ledger: LedgerId
+    entry: EntryId
+    detail: str
+    at_us: int = 0
+
+    @property
+    def convicts(self) -> bool:
+        return self.deed is Deed.MIXED or (self.deed is Deed.UNSTORED and bool(self.incarnation))
+
+    def __str__(self) -> str:
+        return f"{self.deed.value}: entry {self.entry} of ledger {self.ledger}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """Everything that is held against one bookie, oldest first."""
+
+    bookie: BookieId
+    evidence: tuple[Evidence, ...] = field(default_factory=tuple)
+
+    @property
+    def convicted(self) -> bool:
+        return any(one.convicts for one in self.evidence)
+
+    @property
+    def verdict(self) -> str:
+        return "convicted" if self.convicted else "suspect"
+
+    def plus(self, more: Sequence[Evidence]) -> Accused:
+        """With more evidence: each deed is told once for a ledger and incarnation, and what convicts is never left out
+        for what does not."""
+        known = {(one.deed, one.ledger, one.incarnation): one for one in reversed((*self.evidence, *more))}
+        found = sorted(known.values(), key=lambda one: (not one.convicts, one.at_us))[:_KEPT]
+        return Accused(self.bookie, tuple(sorted(found, key=lambda one: one.at_us)))
+
+    def encode(self) -> bytes:
+        rows = [
+            {"deed": one.deed.value, "incarnation": one.incarnation, "ledger": one.ledger, "entry": one.entry,
+             "detail": one.detail, "at_us": one.at_us}
+            for one in self.evidence
+        ]  # fmt: skip
+        return json.dumps({"bookie": self.bookie, "verdict": self.verdict, "evidence": rows}).encode()
+
+
+def parse_accused(key: str, value: bytes) -> Accused:
+    """MalformedRecord for anything else than encode makes."""
+    try:
+        record = json.loads(value)
+        rows = tuple(
+            Evidence(
+                Deed(row["deed"]), str(record["bookie"]), str(row["incarnation"]), int(row["ledger"]),
+                int(row["entry"]), str(row["detail"]), int(row["at_us"]),
+            )
+            for row in record["evidence"]
+        )  # fmt: skip
+        return Accused(str(record["bookie"]), rows)
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedRecord(f"{key}: no record of an accused bookie: {error}") from error
+
+
+def shown_for_another(digest: Digest, ledger: LedgerId, entry: EntryId | None, stored: bytes) -> str:
+    """What these bytes really are, if they are a sealed entry under another id than was asked for; "" if not.
+
+    Says something under a MAC only: no bookie can make such bytes, and damage does not.
+    """
+    if digest.kind is not DigestType.MAC or len(stored) < 32:
+        return ""
+    really = int.from_bytes(stored[:8], "big", signed=True)
+    try:
+        found = digest.open(really, None, stored)
+    except DigestMismatch:
+        return ""
+    if really == ledger and (entry is None or found.entry_id == entry):
+        return ""
+    return f"it was answered with the sealed entry {found.entry_id} of ledger {really}"
+
+
+__all__ = ["UNFIT", "Accused", "Deed", "Evidence", "parse_accused", "shown_for_another"]

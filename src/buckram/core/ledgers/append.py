@@ -1,0 +1,349 @@
+"""The append window of one writer: ids, lengths, acknowledgements, LAC, and what a change of ensemble does to them.
+
+Pure bookkeeping of runs (rows of consecutive entries that travel together), never of single entries. Per position
+there is a watermark (everything it stores up to there is acknowledged by the bookie that is there now) and a sparse
+list of runs beyond it; the head moves when Qa watermarks of every write set have passed. Sending, futures, metadata
+and the choice of replacements live in client/.
+
+A **slot** names one assignment of a bookie to a position: slot % E is the position. Answers carry the slot they were
+sent under, so one that belongs to an earlier assignment (A-B-A included) is recognised without looking at names.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Mapping, Sequence
+
+from buckram.core.ledgers.quorum import Quorum, domains_needed, spans_domains
+from buckram.core.ledgers.runs import Run, Send
+from buckram.errors import DuplicateEntry, check, invariant_failed
+from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId
+
+__all__ = ["AppendWindow", "Run", "Send"]
+
+
+class AppendWindow:
+    """State of one writer (2.1). Every method is one atomic step: callers have no await between a look and an act.
+
+    `ensemble` must always be the ensemble that durable metadata records for the next entry (S4).
+    `domains` maps bookies to fault domains; with `min_domains` > 0 an entry counts as acknowledged only when its
+    present members that acknowledged it span that many (M5). `absent`: positions whose bookie is away from the start.
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        quorum: Quorum,
+        ensemble: Sequence[BookieId],
+        *,
+        deferred_sync: bool = False,
+        explicit_ids: bool = False,
+        domains: Mapping[BookieId, str] | None = None,
+        min_domains: int = 0,
+        absent: Collection[int] = (),
+    ) -> None:
+        size = quorum.ensemble_size
+        self.ledger_id, self.quorum = ledger_id, quorum
+        self.ensemble = tuple(ensemble)
+        self.deferred_sync, self.explicit_ids = deferred_sync, explicit_ids
+        self.next_entry: EntryId = 0
+        """One above the highest id given out (LAP + 1)."""
+        self.pending_head: EntryId = NO_ENTRY
+        """Highest id acknowledged in order; equals `lac` except under DEFERRED_SYNC."""
+        self.lac: EntryId = NO_ENTRY
+        self.length = 0
+        """Payload bytes of everything enqueued and not failed."""
+        self.pending_bytes = 0
+        self.pending_entries = 0
+        self.changing = False
+        self.closed = False
+        check(quorum.writable(absent), "M11", f"{len(absent)} of {quorum} members are away, some write set lacks Qa")
+        self.absent: dict[int, BookieId] = {position: self.ensemble[position] for position in absent}
+        """Positions whose bookie failed and is not written to, with that bookie."""
+        self.slots = list(range(size))
+        self._size, self._qa, self._mirrored = size, quorum.ack_quorum, quorum.mirrored
+        self._kth = size - quorum.ack_quorum
+        self._write_sets = quorum.write_sets()
+        self._marks = [NO_ENTRY] * size
+        self._beyond: list[list[tuple[EntryId, EntryId]]] = [[] for _ in range(size)]
+        self._scattered = 0
+        self._runs: list[Run] = []
+        self._ids: set[EntryId] = set()
+        self._forced_length = 0
+        self._domains, self._domains_needed = domains or {}, domains_needed(quorum.write_quorum, min_domains)
+
+    # -- adding -------------------------------------------------------------------------------------------
+
+    def enqueue(self, count: int, size: int) -> EntryId:
+        """Give out the next `count` ids for `size` payload bytes; returns the first id."""
+        first = self.next_entry
+        self.next_entry = first + count
+        self.length += size
+        self.pending_bytes += size
+        self.pending_entries += count
+        return first
+
+    def enqueue_at(self, entry: EntryId, size: int) -> None:
+        """Take a caller's id. DuplicateEntry if it is confirmed or pending: compared with the head, because under
+        DEFERRED_SYNC the LAC lags behind it (M1, trap 25)."""
+        if entry <= self.pending_head or entry in self._ids:
+            raise DuplicateEntry(self.ledger_id, entry)
+        self._ids.add(entry)
+        self.next_entry = max(self.next_entry, entry + 1)
+        self.length += size
+        self.pending_bytes += size
+        self.pending_entries += 1
+
+    def start(self, run: Run) -> None:
+        """The run's header is sealed (with `lac` as of now) and it goes out to `live()` in the same step."""
+        if self.explicit_ids:
+            insort(self._runs, run, key=_first_of)
+        else:
+            self._runs.append(run)
+
+    def live(self) -> list[tuple[int, int]]:
+        """(position, slot) of the bookies to send to."""
+        if not self.absent:
+            return list(enumerate(self.slots))
+        return [(p, slot) for p, slot in enumerate(self.slots) if p not in self.absent]
+
+    @property
+    def reachable(self) -> EntryId:
+        """The highest id that can be acknowledged without another append: with explicit ids the one before a gap."""
+        if not self.explicit_ids:
+            return self.next_entry - 1
+        last = self.pending_head
+        while last + 1 in self._ids:
+            last += 1
+        return last
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def acked(self, slot: int, first: EntryId, last: EntryId) -> bool:
+        """The bookie of `slot` stored those of first..last that are its own; True if the head moved."""
+        position = slot % self._size
+        if self.slots[position] != slot or self.closed:
+            return False  # 2.3 rule 1: the position holds another bookie now, or nobody waits any more
+        mark, head = self._marks[position], self.pending_head
+        if mark < head:
+            mark = head  # below the head nothing is pending, acknowledged here or not
+        if first > mark + 1 and not self._adjacent(position, mark, first):
+            insort(self._beyond[position], (first, last))
+            self._scattered += 1
+            return False
+        if last <= mark:
+            return False  # all of it is below the head, or acknowledged before
+        if last >= self.next_entry:
+            invariant_failed("S9", f"ledger {self.ledger_id}: {last} acknowledged, {self.next_entry} never sent")
+        marks = self._marks
+        marks[position] = last
+        if self._scattered:
+            self._absorb(position)
+        if self.changing:
+            return False
+        # Most acknowledgements do not complete the entry after the head: see that first.
+        if self._mirrored:
+            if sorted(marks)[self._kth] <= head:
+                return False
+        elif sum(marks[p] > head for p in self._write_sets[(head + 1) % self._size]) < self._qa:
+            return False
+        return self._drain()
+
+    def failed(self, slot: int) -> int | None:
+        """The bookie of `slot` failed: its position is absent and its acknowledgements of pending entries are void.
+
+        Returns the position, or None for a stale answer. The caller starts a change (freeze) or, if one is running,
+        leaves it to that: it looks at `absent` again before it ends.
+        """
+        position = slot % self._size
+        if self.slots[position] != slot or self.closed or position in self.absent:
+            return None
+        self.absent[position] = self.ensemble[position]
+        self._reassign(position)
+        return position
+
+    # -- change of ensemble (2.6, 2.7) --------------------------------------------------------------------
+
+    def freeze(self) -> EntryId:
+        """Stop acknowledging; returns the first id of the new fragment, LAC + 1. One step, so that no entry can be
+        acknowledged between the look at the LAC and the stop (trap 7)."""
+        check(not self.changing, "2.6", "two ensemble changes at the same time")
+        check(not self.deferred_sync, "M3", "ensemble change under DEFERRED_SYNC")
+        self.changing = True
+        return self.lac + 1
+
+    def resume(self, ensemble: Sequence[BookieId]) -> tuple[list[Send], bool]:
+        """Continue with the ensemble that durable metadata now records; returns (what to send, did the head move).
+
+        First every acknowledgement of a replaced bookie is dropped for all pending entries, then the resends are
+        worked out, and only then the head is drained, once (trap 1). A position is resent to if it was touched, not
+        if first and last ensemble differ (trap 28). A position that still holds its failed bookie stays absent.
+        """
+        check(self.changing, "2.6", "resume without freeze")
+        touched = []
+        for position, bookie in enumerate(ensemble):
+            if position in self.absent:
+                if self.absent[position] == bookie:
+                    continue
+                del self.absent[position]
+            elif self.ensemble[position] == bookie:
+                continue
+            self._reassign(position)
+            touched.append(position)
+        self.ensemble = tuple(ensemble)
+        self.changing = False
+        sends = self._sends(touched)
+        return sends, self._drain()
+
+    def readmit(self, positions: Sequence[int]) -> list[Send]:
+        """Write again to recorded members that were absent; they count only for what they acknowledge from now on."""
+        for position in positions:
+            del self.absent[position]
+            self._reassign(position)
+        return self._sends(positions)
+
+    def survives(self) -> bool:
+        """Every write set still has Qa recorded members that are written to, in enough fault domains."""
+        if not self.absent:
+            return True
+        return self.quorum.writable(self.absent) and all(
+            spans_domains([self.ensemble[p] for p in members if p not in self.absent], self._domains,
+                          self._domains_needed) for members in self._write_sets)
+
+    # -- force (2.11) and the end (2.9, 2.10) -------------------------------------------------------------
+
+    def force_point(self) -> tuple[EntryId, int]:
+        """The head and the length up to it, to be passed to `forced` when all E bookies have forced (M2)."""
+        return self.pending_head, self._acked_length()
+
+    def forced(self, point: tuple[EntryId, int]) -> None:
+        if point[0] > self.lac:
+            self.lac, self._forced_length = point
+
+    def close(self) -> tuple[EntryId, int]:
+        """No more acknowledgements; pending entries are dropped. Returns last entry and length of the ledger (S13)."""
+        if not self.closed:
+            self.length = self._forced_length if self.deferred_sync else self._acked_length()
+            self.closed = True
+            self.changing = False
+            self._runs.clear()
+            self._ids.clear()
+            self.pending_bytes = self.pending_entries = 0
+        return self.lac, self.length
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _reassign(self, position: int) -> None:
+        self.slots[position] += self._size
+        self._marks[position] = NO_ENTRY
+        self._scattered -= len(self._beyond[position])
+        self._beyond[position].clear()
+
+    def _adjacent(self, position: int, mark: EntryId, first: EntryId) -> bool:
+        """Under striping: the position stores nothing between mark and first."""
+        if self._mirrored or first - mark > self._size:
+            return False
+        return not any(self.quorum.holds(position, entry) for entry in range(mark + 1, first))
+
+    def _absorb(self, position: int) -> bool:
+        rows = self._beyond[position]
+        mark = max(self._marks[position], self.pending_head)
+        taken = 0
+        for first, last in rows:
+            if first > mark + 1 and not self._adjacent(position, mark, first):
+                break
+            mark = max(mark, last)
+            taken += 1
+        if taken:
+            del rows[:taken]
+            self._scattered -= taken
+            self._marks[position] = max(self._marks[position], mark)
+        return taken > 0
+
+    def _drain(self) -> bool:
+        """The only place that acknowledges: move the head, in id order and without gaps (S8)."""
+        before = self.pending_head
+        while True:
+            if self._mirrored:
+                head = sorted(self._marks)[self._kth]
+            else:
+                head = self._striped_head()
+            if self._domains_needed:
+                head = self._spanned(head)
+            if head <= self.pending_head:
+                break
+            self.pending_head = head
+            if not self._scattered:
+                break
+            for position in range(self._size):
+                self._absorb(position)
+        head = self.pending_head
+        if head == before:
+            return False
+        if not self.deferred_sync:
+            self.lac = head
+        self._release(head)
+        if self._ids:
+            self._ids.difference_update(range(before + 1, head + 1))
+        return True
+
+    def _striped_head(self) -> EntryId:
+        """For each residue of ids mod E the Qa-th largest mark of its write set; the head is below the first hole."""
+        size, head, marks = self._size, self.pending_head, self._marks
+        hole: EntryId | None = None
+        skip = self.quorum.write_quorum - self._qa
+        for residue in range(size):
+            reached = sorted([marks[p] for p in self._write_sets[residue]])[skip]
+            base = max(head, reached) + 1
+            first = base + (residue - base) % size
+            if hole is None or first < hole:
+                hole = first
+        return head if hole is None else hole - 1
+
+    def _spanned(self, head: EntryId) -> EntryId:
+        for entry in range(self.pending_head + 1, head + 1):
+            members = [self.ensemble[p] for p in self._write_sets[entry % self._size] if self._marks[p] >= entry]
+            if not spans_domains(members, self._domains, self._domains_needed):
+                return entry - 1
+        return head
+
+    def _release(self, head: EntryId) -> None:
+        done = 0
+        for run in self._runs:
+            if run.last > head:
+                break
+            self.pending_bytes -= run.size
+            self.pending_entries -= run.last - run.first + 1
+            done += 1
+        if done:
+            del self._runs[:done]
+
+    def _acked_length(self) -> int:
+        length = self.length - self.pending_bytes
+        if self._runs and self._runs[0].first <= self.pending_head:
+            length += self._runs[0].size_through(self.pending_head)
+        return length
+
+    def _sends(self, positions: Sequence[int]) -> list[Send]:
+        """Everything pending, cut to what each position stores; entries that are acknowledged already stay out."""
+        sends = []
+        for position in positions:
+            slot = self.slots[position]
+            for run in self._runs:
+                rows = tuple(self.quorum.held_ranges(position, max(run.first, self.pending_head + 1), run.last))
+                if rows:
+                    sends.append(Send(position, slot, *run.cut(rows), rows))
+        return sends
+
+    def stripe(self, run: Run) -> list[Send]:
+        """The run cut for every live position (E > Qw)."""
+        sends = []
+        for position, slot in self.live():
+            rows = tuple(self.quorum.held_ranges(position, run.first, run.last))
+            if rows:
+                sends.append(Send(position, slot, *run.cut(rows), rows))
+        return sends
+
+
+def _first_of(run: Run) -> EntryId:
+    return run.first

@@ -1,0 +1,288 @@
+"""Recovery of a ledger that is not closed: the decisions of R2 to R7 (protocol.md, recovery).
+
+Three machines, used one after the other and the last two side by side: `Fencing` collects the fencing
+answers, `ForwardRead` decides entry by entry what is in the ledger, `WriteBack` brings what was found to
+Qa members of a private ensemble. The metadata writes (R1, R7), messages and timers are client/maintain/recover's.
+
+Rules kept here: evidence by windows (F1, F13), reads only to the ensemble of R2 (F7), start clamped to
+F - 1 (F9), the LAC of recovery adds frozen (F10), ensemble changes private until the close (F8), the length
+rule of 3.7 (S13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from buckram.core.ledgers.answers import Answer, CoverageTally, Negative, Positive, Unknown
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.reading import Race, Strategy
+from buckram.errors import BuckramError, RecoveryFailed, Unauthorized, check
+from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata
+
+
+def quorum_of(metadata: LedgerMetadata) -> Quorum:
+    return Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+
+
+class Fencing:
+    """R3 and R4: fence the last fragment's ensemble and find where to start reading.
+
+    An answer is Positive(the bookie's last entry), Negative (fenced, holds nothing) or Unknown. A damaged
+    answer counts as fenced with its LAC unknown.
+    """
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        self.ledger_id = ledger_id
+        self.ensemble = metadata.last_fragment.ensemble
+        self.first = metadata.last_fragment.first_entry
+        self._tally = CoverageTally(quorum_of(metadata))
+        self._lac = NO_ENTRY
+        self._last_error: BuckramError | None = None
+
+    def answered(self, position: int, answer: Answer[Entry]) -> bool:
+        """Take one answer; True once every window is covered. Unauthorized and RecoveryFailed end the attempt."""
+        if position in self._tally.answered:
+            return self.covered
+        self._tally.add(position, answer)
+        if isinstance(answer, Positive):
+            self._lac = max(self._lac, answer.value.last_add_confirmed)
+        elif isinstance(answer, Unknown):
+            if isinstance(answer.error, Unauthorized):
+                raise answer.error
+            self._last_error = answer.error
+        if not self.covered and self._tally.complete:
+            raise RecoveryFailed(
+                self.ledger_id,
+                f"too few bookies of {', '.join(self.ensemble)} could be fenced ({self._last_error}): "
+                "start them and recover again",
+            ) from self._last_error
+        return self.covered
+
+    @property
+    def covered(self) -> bool:
+        return self._tally.covered
+
+    @property
+    def start(self) -> EntryId:
+        """Everything up to here is committed: the largest LAC found, and at least F - 1 (F9)."""
+        return max(self._lac, self.first - 1)
+
+
+class ForwardRead:
+    """R5: reads entries from `start` + 1 on until one is certainly absent.
+
+    Several are read ahead, but decided in order: an absent one makes everything behind it irrelevant, an
+    undecided one ends the attempt only when all before it are decided. The one that would end the ledger is `denied`
+    first: a copy from a member that has not answered yet would still win, until all have answered or `give_up` (F18).
+    """
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId) -> None:
+        self.ledger_id = ledger_id
+        self.finished = False
+        """An absent entry was met: the last entry of the ledger is the one before it."""
+        self._quorum = quorum_of(metadata)
+        self._ensemble = metadata.last_fragment.ensemble
+        self._next_read = start + 1
+        self._next_taken = start + 1
+        self._outcomes: dict[EntryId, Answer[Entry]] = {}
+        self._races: dict[EntryId, Race[Entry]] = {}
+        check(start >= metadata.last_fragment.first_entry - 1, "F9", f"start {start} below the last fragment")
+
+    def next_reads(self, ahead: int) -> list[EntryId]:
+        """Ids to read now so that `ahead` entries are read or being read beyond those already taken."""
+        if self.finished:
+            return []
+        last = self._next_taken + ahead
+        reads = list(range(self._next_read, last))
+        self._next_read = max(self._next_read, last)
+        return reads
+
+    def race(self, entry: EntryId, order: Mapping[BookieId, int]) -> Race[Entry]:
+        """The read of one entry against its write set in the frozen ensemble (F7); `order` ranks the bookies."""
+        members = [self._ensemble[position] for position in self._quorum.write_set(entry)]
+        members.sort(key=lambda bookie: order.get(bookie, 0))
+        race: Race[Entry] = Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage, patient=True)
+        self._races[entry] = race
+        return race
+
+    def decided(self, entry: EntryId, outcome: Answer[Entry]) -> None:
+        """The race of `entry` ended."""
+        self._races.pop(entry, None)
+        if entry >= self._next_taken and not self.finished and not isinstance(self._outcomes.get(entry), Positive):
+            self._outcomes[entry] = outcome
+
+    def shown(self, entry: Entry) -> None:
+        """A verified copy came otherwise, in a fencing answer: as good as one that was asked for."""
+        self.decided(entry.entry_id, Positive(entry))
+
+    @property
+    def end(self) -> EntryId:
+        """The last entry that was taken: that of the ledger, once it is `finished`."""
+        return self._next_taken - 1
+
+    @property
+    def denied(self) -> bool:
+        """The next entry is denied by enough members to end the ledger, but not everybody has answered."""
+        race = self._races.get(self._next_taken)
+        return not self.finished and race is not None and race.denied
+
+    def give_up(self) -> None:
+        """Those that have not answered had their time: what is denied is absent."""
+        race = self._races.get(self._next_taken)
+        if race is not None:
+            race.give_up()
+            if race.outcome is not None:
+                self.decided(self._next_taken, race.outcome)
+
+    def take(self) -> list[Entry]:
+        """Entries found since the last call, in order and without gaps. RecoveryFailed at an undecided one (F13)."""
+        found: list[Entry] = []
+        while not self.finished and (outcome := self._outcomes.pop(self._next_taken, None)) is not None:
+            if isinstance(outcome, Negative):
+                self.finished = True
+                self._outcomes.clear()
+            elif isinstance(outcome, Positive):
+                check(outcome.value.entry_id == self._next_taken, "S6", "recovered out of order")
+                found.append(outcome.value)
+                self._next_taken += 1
+            elif isinstance(outcome.error, Unauthorized):
+                raise outcome.error
+            elif not found:
+                raise RecoveryFailed(
+                    self.ledger_id,
+                    f"entry {self._next_taken} is neither found nor certainly absent ({outcome.error}): "
+                    "start its bookies and recover again",
+                ) from outcome.error
+            else:
+                # Hand out what is certain first; the next call reports this one.
+                self._outcomes[self._next_taken] = outcome
+                break
+        return found
+
+
+@dataclass(slots=True)
+class _Pending:
+    entry: Entry
+    acked: dict[int, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Send these entries, in order, to the bookie at a position."""
+
+    position: int
+    bookie: BookieId
+    entries: tuple[Entry, ...]
+
+
+class WriteBack:
+    """R6: recovery adds of what was found, acknowledged in id order by Qa members of the current private ensemble.
+
+    A failed bookie is never written to again in this attempt. Its position gets a replacement (`replaced`) or
+    stays absent; an entry that can no longer reach Qa members ends the attempt.
+    """
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId) -> None:
+        self.ledger_id = ledger_id
+        self.quorum = quorum_of(metadata)
+        self.ensemble = metadata.last_fragment.ensemble
+        self.frozen_lac = start
+        """The LAC that every recovery add carries (F10): an advancing one would vouch for entries that another
+        recovery may cut off."""
+        self.head = start
+        """Everything up to here is on Qa members."""
+        self.failed: dict[BookieId, None] = {}
+        self.absent: dict[int, BookieId] = {}
+        self.last_recovered: Entry | None = None
+        self.fragments: dict[EntryId, tuple[BookieId, ...]] = {}
+        """Private fragments by first entry, to be applied by the close (F8)."""
+        self._pending: dict[EntryId, _Pending] = {}
+        self._vain: dict[int, BookieId] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def add(self, entries: Sequence[Entry]) -> list[Resend]:
+        """Accept entries in id order; returns what to send. RecoveryFailed as for `replaced`."""
+        for entry in entries:
+            expected = self.head + len(self._pending) + 1
+            check(entry.entry_id == expected, "R5", f"entry {entry.entry_id} instead of {expected}")
+            self._pending[entry.entry_id] = _Pending(entry)
+        if entries:
+            self.last_recovered = entries[-1]
+            if not self.to_replace:
+                self._check_storable()
+        sends = []
+        for position in range(self.quorum.ensemble_size):
+            if position not in self.absent:
+                sends += self._send(position, entries)
+        return sends
+
+    def acked(self, position: int, bookie: BookieId, first: EntryId, last: EntryId) -> None:
+        """The bookie stored first..last (those of them that belong to its position) durably."""
+        if self.ensemble[position] != bookie:
+            return
+        for entry in range(first, last + 1):
+            pending = self._pending.get(entry)
+            if pending is not None:
+                check(self.quorum.holds(position, entry), "S4", f"entry {entry} is not position {position}'s")
+                pending.acked[position] = None
+        while (pending := self._pending.get(self.head + 1)) is not None:
+            if len(pending.acked) < self.quorum.ack_quorum:
+                break
+            del self._pending[self.head + 1]
+            self.head += 1
+
+    def add_failed(self, position: int, bookie: BookieId) -> None:
+        """An add at this position failed: give the bookie up. Then look at `to_replace`."""
+        if self.ensemble[position] == bookie:
+            self.failed[bookie] = None
+            self.absent[position] = bookie
+
+    @property
+    def to_replace(self) -> dict[int, BookieId]:
+        """Failed positions for which no replacement was sought yet; empty while nothing has to be written."""
+        if not self._pending:
+            return {}
+        return {position: bookie for position, bookie in self.absent.items() if self._vain.get(position) != bookie}
+
+    def replaced(self, choice: Mapping[int, BookieId]) -> list[Resend]:
+        """Use replacements for (some of) `to_replace`; those left out stay absent. Returns what to send.
+
+        All pending entries forget the replaced positions before anything else happens (8.1 row 1).
+        RecoveryFailed when some entry is left with fewer than Qa members that can take it.
+        """
+        self._vain = dict(self.absent)
+        if choice:
+            members = list(self.ensemble)
+            for position, bookie in choice.items():
+                check(position in self.absent, "R6", f"position {position} did not fail")
+                check(bookie not in self.failed and bookie not in members, "R6", f"{bookie} cannot replace")
+                members[position] = bookie
+                del self.absent[position]
+            self.ensemble = tuple(members)
+            self.fragments[self.head + 1] = self.ensemble
+            for pending in self._pending.values():
+                for position in choice:
+                    pending.acked.pop(position, None)
+        self._check_storable()
+        entries = [pending.entry for pending in self._pending.values()]
+        return [send for position in sorted(choice) for send in self._send(position, entries)]
+
+    def _send(self, position: int, entries: Sequence[Entry]) -> list[Resend]:
+        own = tuple(entry for entry in entries if self.quorum.holds(position, entry.entry_id))
+        return [Resend(position, self.ensemble[position], own)] if own else []
+
+    def _check_storable(self) -> None:
+        for entry_id, pending in self._pending.items():
+            write_set = self.quorum.write_set(entry_id)
+            able = sum(p in pending.acked or p not in self.absent for p in write_set)
+            if able < self.quorum.ack_quorum:
+                names = ", ".join(self.failed)
+                raise RecoveryFailed(
+                    self.ledger_id,
+                    f"entry {entry_id} can be stored on {able} bookies, {self.quorum.ack_quorum} are needed, after "
+                    f"{names} failed: start more bookies and recover again",
+                )

@@ -1,0 +1,330 @@
+"""The only legal changes of a stream's head, as pure functions; and the rules that every head keeps.
+
+Each takes the freshest head and gives the next one, or None when it finds that it was done already: it is asked again
+after every conflict and every lost reply. Who may ask and when is the coroutines' business (streams/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from buckram.core.streams.head import PAGE_SEGMENTS, Head, Page, Segment, Summary, WriterInfo
+from buckram.core.streams.names import utf8_size
+from buckram.core.streams.record_format import NO_SNAPSHOT, NO_TXID
+from buckram.core.streams.transactions import StepId, recorded, settled
+from buckram.errors import (
+    InvalidArgument,
+    NoSuchStream,
+    OffsetOutOfRange,
+    OpenSegment,
+    StreamEnded,
+    StreamError,
+    WriterLost,
+    check,
+)
+from buckram.types import LedgerId
+
+MAX_BULK_SEGMENTS = 2000
+MAX_PROPERTIES_BYTES = 64 * 1024
+_TAIL_MOST = 2 * PAGE_SEGMENTS
+
+
+class Step(NamedTuple):
+    """The next head, and the pages that the same multi must create."""
+
+    head: Head
+    pages: tuple[Page, ...] = ()
+
+
+def check_usable(name: str, head: Head) -> None:
+    """NoSuchStream for a stream that is being deleted."""
+    if head.deleting:
+        raise NoSuchStream(name, "is being deleted")
+
+
+# -- writers ----------------------------------------------------------------------------------------------
+
+
+def claimed(name: str, head: Head, writer: WriterInfo) -> Step | None:
+    """From now on no change by an older epoch succeeds."""
+    check_usable(name, head)
+    if head.writer is not None and head.writer.nonce == writer.nonce:
+        return None
+    if head.ended:
+        raise StreamEnded(name, head.end)
+    return Step(replace(head, epoch=head.epoch + 1, writer=writer))
+
+
+def check_epoch(name: str, head: Head, epoch: int) -> None:
+    """WriterLost for a writer that somebody claimed the stream from."""
+    check_usable(name, head)
+    if head.epoch != epoch:
+        who = f"writer {head.writer.name!r}" if head.writer else "another writer or a bulk step"
+        raise WriterLost(name, f"{who} took it over (epoch {head.epoch}, this writer's was {epoch})")
+
+
+def sealed(name: str, head: Head, epoch: int, ledger: LedgerId, summary: Summary) -> Step | None:
+    """The open segment has come to its end. An empty one leaves the list, its ledger is garbage."""
+    check_epoch(name, head, epoch)
+    if head.open_segment is None or head.open_segment.ledger != ledger:
+        return None
+    return Step(_sealed(head, summary))
+
+
+def rolled(
+    name: str, head: Head, epoch: int, old: tuple[LedgerId, Summary] | None, ledger: LedgerId, base: int, now: int
+) -> Step | None:
+    """Seal `old` (None: no segment is open) and list `ledger` as the open segment from `base` on, in one step."""
+    check_epoch(name, head, epoch)
+    present = head.open_segment
+    if present is not None and present.ledger == ledger:
+        return None
+    if (None if present is None else present.ledger) != (None if old is None else old[0]):
+        raise WriterLost(name, f"its open segment is not this writer's any more: {present}")
+    if old is not None:
+        head = _sealed(head, old[1])
+    check(head.end == base, "M9", f"{name}: the list ends at {head.end}, the next segment begins at {base}")
+    row = Segment(head.next_number, ledger, head.end, max(now, head.last_append))
+    return _paged(replace(head, tail=(*head.tail, row), next_number=head.next_number + 1))
+
+
+def released(
+    name: str, head: Head, nonce: str, old: tuple[LedgerId, Summary] | None, *, end: bool = False
+) -> Step | None:
+    """The writer of `nonce` goes: its open segment is sealed. `end`: and the stream takes no more records."""
+    check_usable(name, head)
+    if head.writer is None or head.writer.nonce != nonce:
+        if end and not head.ended:
+            raise WriterLost(name, "another writer took it over before it was ended")
+        return None
+    present = head.open_segment
+    if present is not None:
+        if old is None or present.ledger != old[0]:
+            raise WriterLost(name, f"its open segment is not this writer's any more: {present}")
+        head = _sealed(head, old[1])
+    return Step(replace(head, writer=None, ended=head.ended or end))
+
+
+def _sealed(head: Head, summary: Summary) -> Head:
+    row = head.tail[-1]
+    if summary.records == 0:
+        # Its number is given out again; readers know segments by ledger and offset.
+        return replace(
+            head, tail=head.tail[:-1], next_number=row.number, garbage=(*head.garbage, row.ledger),
+            producers=head.producers,
+        )  # fmt: skip
+    summary = summary._replace(
+        last_append=max(summary.last_append, head.last_append), last_txid=max(summary.last_txid, head.last_txid)
+    )
+    row = replace(row, summary=summary)
+    head = replace(
+        head, tail=(*head.tail[:-1], row), end=row.end, last_append=summary.last_append, last_txid=summary.last_txid
+    )
+    if summary.snapshot == NO_SNAPSHOT:
+        return head
+    garbage = head.garbage if head.table is None else (*head.garbage, head.table.ledger)
+    return replace(head, producers=row.number, table=None, garbage=garbage)
+
+
+# -- bulk -------------------------------------------------------------------------------------------------
+
+
+def check_publishable(name: str, head: Head, step: StepId, *, seal_live: bool = False) -> bool:
+    """Whether the step can be published now; False: it was already. Otherwise the error that says why not."""
+    check_usable(name, head)
+    if settled(name, head.transactions, step) is not None:
+        return False
+    if head.ended:
+        raise StreamEnded(name, head.end)
+    if (head.open_segment is not None or head.writer is not None) and not seal_live:
+        writer = head.writer
+        raise OpenSegment(name, writer.name if writer else "unknown", writer.since if writer else 0)
+    return True
+
+
+def published(
+    name: str,
+    head: Head,
+    segments: Sequence[tuple[LedgerId, Summary]],
+    application: str,
+    version: int,
+    now: int,
+    *,
+    seal_live: bool = False,
+    live: tuple[LedgerId, Summary] | None = None,
+    query: str = "",
+    place: str = "",
+    new_epoch: bool = False,
+) -> Step | None:
+    """List sealed ledgers as segments and record the transaction. None when this version is recorded already.
+
+    A stream that a writer holds is refused (OpenSegment; an idle writer counts, too: its offsets would be wrong),
+    unless `seal_live`: then the open segment, which the caller fenced as `live`, is sealed, and the writer is out.
+    """
+    step = StepId(application, version, query, place, new_epoch)
+    if not check_publishable(name, head, step, seal_live=seal_live):
+        return None
+    present = head.open_segment
+    if present is not None or head.writer is not None:
+        if present is not None:
+            if live is None or live[0] != present.ledger:
+                raise LiveMoved(name, "another segment is open than the one that was fenced")
+            head = _sealed(head, live[1])
+        head = replace(head, epoch=head.epoch + 1, writer=None)
+    time = max(now, head.last_append)
+    first, number, rows = head.end, head.next_number, list(head.tail)
+    offset = first
+    for ledger, summary in segments:
+        # Their entries were stamped by other clocks: readers clamp them to the row's times.
+        told = summary._replace(first_append=time, last_append=time, last_txid=head.last_txid, snapshot=NO_SNAPSHOT)
+        rows.append(Segment(number, ledger, offset, time, told))
+        offset, number = offset + summary.records, number + 1
+    transactions = recorded(name, head.transactions, step, first, offset, time)
+    head = replace(
+        head, tail=tuple(rows), end=offset, next_number=number, transactions=transactions,
+        last_append=time if segments else head.last_append,
+    )  # fmt: skip
+    return _paged(head)
+
+
+class LiveMoved(StreamError):
+    """The open segment changed while a bulk step fenced it: fence the one that is open now and ask again."""
+
+    retryable = True
+
+
+# -- truncation, garbage, settings ------------------------------------------------------------------------
+
+
+def truncated(name: str, head: Head, offset: int, known_end: int) -> Step | None:
+    """Records below `offset` are gone for readers. `known_end`: offset after the last record known to be readable."""
+    check_usable(name, head)
+    end = max(known_end, head.end)
+    if type(offset) is not int:
+        raise InvalidArgument(f"stream {name}: offset {offset!r}: needs an int from 0 on")
+    if not 0 <= offset <= end:
+        raise OffsetOutOfRange(name, offset, head.earliest, end)
+    return Step(replace(head, earliest=offset)) if offset > head.earliest else None
+
+
+def is_dead(head: Head, segment: Segment) -> bool:
+    """Nothing of it can be read any more, and nothing else needs it."""
+    return segment.sealed and segment.end <= head.earliest and segment.number != head.producers
+
+
+def trimmed(name: str, head: Head, first: int, kept: Segment | None = None) -> Step | None:
+    """Segments below number `first` leave the list. All of them were dead and are deleted, but for `kept`: it held the
+    producers' table when that was looked at. Pages below `first` go in the same multi."""
+    check_usable(name, head)
+    if first <= head.first:
+        return None
+    for segment in head.tail:
+        needed = segment.number < first and segment != kept and not is_dead(head, segment)
+        check(not needed, "trim", f"{name}: segment {segment} is needed")
+    tail = tuple(segment for segment in head.tail if segment.number >= first)
+    head = replace(head, tail=tail, first=first)
+    if kept is not None and head.producers == kept.number:
+        head = replace(head, table=kept)
+    elif kept is not None:
+        head = replace(head, garbage=(*head.garbage, kept.ledger))
+    return Step(head)
+
+
+def swept(head: Head, ledgers: Sequence[LedgerId]) -> Step | None:
+    """These garbage ledgers are deleted."""
+    left = tuple(ledger for ledger in head.garbage if ledger not in ledgers)
+    return Step(replace(head, garbage=left)) if left != head.garbage else None
+
+
+def configured(
+    name: str, head: Head, policy: Mapping[str, Any] | None, properties: Mapping[str, str] | None
+) -> Step | None:
+    """Other overrides or properties; None leaves them."""
+    check_usable(name, head)
+    if properties is not None:
+        check_properties(properties)
+    after = replace(
+        head,
+        policy=dict(policy) if policy is not None else head.policy,
+        properties=dict(properties) if properties is not None else head.properties,
+    )
+    return Step(after) if after != head else None
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    if not isinstance(properties, Mapping):
+        raise InvalidArgument(f"properties are a mapping of names to values, not {type(properties).__name__}")
+    size = 0
+    for key, value in properties.items():
+        if not isinstance(key, str) or not isinstance(value, str) or not key or min(sizes := _sizes(key, value)) < 0:
+            raise InvalidArgument(f"property {key!r}: {value!r}: names and values are str, names not empty")
+        size += sum(sizes)
+    if size > MAX_PROPERTIES_BYTES:
+        raise InvalidArgument(f"properties of {size} bytes, the limit is {MAX_PROPERTIES_BYTES}; store less")
+
+
+def _sizes(key: str, value: str) -> tuple[int, int]:
+    return utf8_size(key), utf8_size(value)
+
+
+def deleted(head: Head) -> Step | None:
+    """The first step of deletion: every other change is refused from now on."""
+    return None if head.deleting else Step(replace(head, deleting=True, epoch=head.epoch + 1, writer=None))
+
+
+def _paged(head: Head) -> Step:
+    """Move whole pages out of a tail that has become long."""
+    pages: list[Page] = []
+    paged, tail = max(head.paged, head.first // PAGE_SEGMENTS * PAGE_SEGMENTS), head.tail
+    while len(tail) >= _TAIL_MOST:
+        stop = paged + PAGE_SEGMENTS
+        pages.append(Page(paged // PAGE_SEGMENTS, tuple(row for row in tail if row.number < stop)))
+        tail, paged = tuple(row for row in tail if row.number >= stop), stop
+    return Step(replace(head, tail=tail, paged=paged), tuple(pages))
+
+
+# -- rules ------------------------------------------------------------------------------------------------
+
+
+def check_head(name: str, head: Head) -> None:
+    """The rules of one head; InvariantViolation."""
+    previous: Segment | None = None
+    for row in head.tail:
+        check(previous is None or previous.sealed, "M9", f"{name}: an open segment before the last, {previous}")
+        if previous is not None:
+            check(row.number > previous.number and row.base == previous.end, "M9", f"{name}: {previous} then {row}")
+        check(row.summary is None or row.summary.records > 0, "stream", f"{name}: an empty segment {row}")
+        previous = row
+    if previous is not None:
+        check(previous.number < head.next_number, "stream", f"{name}: {previous} beyond {head.next_number}")
+        check((previous.end if previous.sealed else previous.base) == head.end, "stream", f"{name}: end {head.end}")
+    check(head.open_segment is not None or head.earliest <= head.end, "stream", f"{name}: earliest {head.earliest}")
+    check(not (head.ended and head.open_segment), "M9", f"{name}: ended with an open segment")
+
+
+def check_step(name: str, before: Head, after: Head) -> None:
+    """What never goes back from one head to the next; InvariantViolation."""
+    check(before.uid == after.uid and before.created == after.created, "stream", f"{name}: another stream")
+    for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid", "rewritten"):
+        check(getattr(before, what) <= getattr(after, what), "stream", f"{name}: {what} went back")
+    check(after.ended or not before.ended, "stream", f"{name}: no longer ended")
+    check(after.deleting or not before.deleting, "stream", f"{name}: no longer deleted")
+    known = {row.ledger: row for row in before.tail}
+    ends = {row.end for row in before.tail}
+    kept = {row.number: row for row in after.tail}
+    for row in before.tail:
+        now = kept.get(row.number)
+        if now is not None and row.sealed and row.number >= after.paged and now != row:
+            # Compaction: a new ledger holds this segment and whole ones after it.
+            whole = now.ledger not in known and now.base == row.base and now.sealed and now.end in ends
+            check(whole, "M9", f"{name}: a sealed segment changed, {row} to {now}")
+    check_head(name, after)
+
+
+__all__ = [
+    "MAX_BULK_SEGMENTS", "NO_TXID", "LiveMoved", "Step", "check_epoch", "check_head", "check_properties",
+    "check_publishable", "check_step", "check_usable", "claimed", "configured", "deleted", "is_dead",
+    "published", "released", "rolled", "sealed", "swept", "trimmed", "truncated",
+]  # fmt: skip

@@ -1,0 +1,258 @@
+"""Compaction of a stream's segments, the pure part: which runs of small segments are worth it, the bytes of the copies,
+and the one change of the head that replaces a run by a single segment.
+
+Offsets, event times, append times, txids, keys, headers and producers' sequences of the records stay as they are: only
+the place where they are read from changes. The segment that holds the producers' table is left alone, so its table is,
+too. Copying and the order of steps are streams/maintain/compaction.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from buckram.core.streams.changes import Step, check_usable, is_dead
+from buckram.core.streams.codecs import NONE, compress
+from buckram.core.streams.head import LEDGER, PAGE_SEGMENTS, Head, Page, Segment, Summary
+from buckram.core.streams.record_format import (
+    DATA,
+    HEADER,
+    HEADER_SIZE,
+    HEADERS,
+    KEY_NULLS,
+    KEYS,
+    MAGIC,
+    NO_MAX,
+    NO_MIN,
+    NO_SNAPSHOT,
+    NO_TXID,
+    TIMESTAMPS,
+    VALUE_NULLS,
+    VERSION,
+    BufferCursor,
+    EntryHeader,
+    parse_header,
+)
+from buckram.errors import MalformedBatch, StreamError
+from buckram.types import Buffer, LedgerId
+
+
+class RunChanged(StreamError):
+    """What was to be replaced is not in the list as it was: truncated, deleted, or compacted by somebody else."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring sealed segments of one page that one segment may replace."""
+
+    rows: tuple[Segment, ...]
+
+    @property
+    def base(self) -> int:
+        return self.rows[0].base
+
+    @property
+    def end(self) -> int:
+        return self.rows[-1].end
+
+    @property
+    def bytes(self) -> int:
+        return sum(_bytes(row) for row in self.rows)
+
+    @property
+    def page(self) -> int:
+        return self.rows[0].number // PAGE_SEGMENTS
+
+
+def plan_runs(head: Head, rows: Iterable[Segment], *, target_bytes: int, span_us: int | None = None) -> list[Run]:
+    """Runs of neighbours that together have at most `target_bytes`, oldest first.
+
+    No run spans more than `span_us` of append time: truncation by time frees whole segments. Of each run the largest
+    segment has at most half of it, so that no byte is copied more than a few times however often this is done.
+    """
+    found: list[Run] = []
+    open_run: list[Segment] = []
+
+    def end_run() -> None:
+        found.extend(_worthwhile(tuple(open_run)))
+        open_run.clear()
+
+    for row in rows:
+        if not _may_move(head, row) or _bytes(row) * 2 > target_bytes:
+            end_run()
+            continue
+        if open_run and not _fits(open_run, row, target_bytes, span_us):
+            end_run()
+        open_run.append(row)
+    end_run()
+    return found
+
+
+def _may_move(head: Head, row: Segment) -> bool:
+    return row.sealed and row.kind == LEDGER and row.number != head.producers and not is_dead(head, row)
+
+
+def _fits(run: Sequence[Segment], row: Segment, target_bytes: int, span_us: int | None) -> bool:
+    first = run[0].summary
+    assert first is not None
+    assert row.summary is not None
+    return (
+        run[-1].end == row.base
+        and run[0].number // PAGE_SEGMENTS == row.number // PAGE_SEGMENTS
+        and sum(map(_bytes, run)) + _bytes(row) <= target_bytes
+        and (span_us is None or row.summary.last_append - first.first_append <= span_us)
+    )
+
+
+def _worthwhile(rows: tuple[Segment, ...]) -> list[Run]:
+    """The parts of a run in which no segment has more than half of the bytes."""
+    if len(rows) < 2:
+        return []
+    largest = max(range(len(rows)), key=lambda place: _bytes(rows[place]))
+    if 2 * _bytes(rows[largest]) <= sum(map(_bytes, rows)):
+        return [Run(rows)]
+    return _worthwhile(rows[:largest]) + _worthwhile(rows[largest + 1 :])
+
+
+def _bytes(row: Segment) -> int:
+    return row.summary.bytes if row.summary is not None else 0
+
+
+# -- copies of entries ------------------------------------------------------------------------------------
+
+
+class EntryRewriter:
+    """Entries of a run, in order, as entries of the segment that replaces it. Marks and snapshots are left out."""
+
+    __slots__ = ("_base", "_highest", "_lowest", "_row", "_txid", "bytes", "entries", "records")
+
+    def __init__(self) -> None:
+        self.records = self.entries = self.bytes = 0
+        self._base = 0
+        self._lowest, self._highest, self._txid = NO_MIN, NO_MAX, NO_TXID
+        self._row: Summary | None = None
+
+    def segment(self, row: Segment) -> None:
+        """The entries that come now are of this segment."""
+        self._row, self._base = row.summary, self.records
+
+    def rewrite(self, payload: bytes) -> bytes | None:
+        """The entry's new form; None for one without records. MalformedBatch."""
+        header, summary = parse_header(payload), self._row
+        if header.kind != DATA:
+            return None
+        assert summary is not None
+        if self._base + header.first != self.records:
+            raise MalformedBatch(f"begins at record {header.first} of its segment, {self.records - self._base} is due")
+        # Readers see a sealed segment's append times within its row's bounds; these are the new entry's own.
+        time = min(max(header.append_time, summary.first_append), summary.last_append)
+        columns, size, compression = header.columns, header.body_size, header.compression
+        body: Buffer = memoryview(payload)[HEADER_SIZE:]
+        if time != header.append_time and not columns & TIMESTAMPS:
+            body, compression = _with_timestamps(payload, header)
+            columns, size = columns | TIMESTAMPS, size + _padded(8 * header.records)
+        self._lowest = min(self._lowest, header.min_timestamp)
+        self._highest = max(self._highest, header.max_timestamp)
+        self._txid = max(self._txid, header.last_txid)
+        fields = (
+            header.records, size, self.records, time, self._txid, self._lowest, self._highest, NO_SNAPSHOT,
+        )  # fmt: skip
+        entry = b"".join((HEADER.pack(MAGIC, VERSION, DATA, compression, 0, columns, *fields), body))
+        self.records += header.records
+        self.entries += 1
+        self.bytes += len(entry)
+        return entry
+
+
+def _with_timestamps(payload: bytes, header: EntryHeader) -> tuple[bytes, int]:
+    """The body with a column of event times, which were the entry's append time; and its compression."""
+    from buckram.core.streams.batch import entry_body
+
+    body, count, mask = memoryview(entry_body(payload, header)).cast("B"), header.records, header.columns
+    cursor = BufferCursor(body)
+    for present, nulls in ((True, VALUE_NULLS), (bool(mask & KEYS), KEY_NULLS)):
+        if present:
+            if mask & nulls:
+                cursor.bitmap(count)
+            cursor.strings(count)
+    if mask & HEADERS:
+        pairs = cursor.offsets(count)[count]
+        cursor.strings(pairs)
+        cursor.strings(pairs)
+    column = array("q", (header.append_time,)) * count
+    if sys.byteorder == "big":
+        column.byteswap()
+    place = cursor.position
+    grown = b"".join((body[:place], bytes(_padded(place) - place), column.tobytes(), body[place:]))
+    if header.compression != NONE:
+        packed = compress(header.compression, grown)
+        if len(packed) < len(grown):
+            return packed, header.compression
+    return grown, NONE
+
+
+def _padded(size: int) -> int:
+    return size + -size % 8
+
+
+# -- the change of the head -------------------------------------------------------------------------------
+
+
+def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segment:
+    """The row that takes the place of a run; StreamError if what the new ledger holds is not the same."""
+    rows = [row.summary for row in run.rows if row.summary is not None]
+    told = Summary(
+        sum(row.records for row in rows), summary.last_entry, summary.bytes, rows[0].first_append,
+        rows[-1].last_append, min(row.min_timestamp for row in rows), max(row.max_timestamp for row in rows),
+        rows[-1].last_txid, NO_SNAPSHOT,
+    )  # fmt: skip
+    same = summary.records == told.records == run.end - run.base and summary.snapshot == NO_SNAPSHOT
+    times = told.first_append <= summary.first_append <= summary.last_append <= told.last_append
+    span = (told.min_timestamp, told.max_timestamp) == (summary.min_timestamp, summary.max_timestamp)
+    if not (same and times and span):
+        raise StreamError(name, f"ledger {ledger} holds {summary}, the segments that it should replace {told}; kept")
+    return Segment(run.rows[0].number, ledger, run.base, run.rows[0].created, told)
+
+
+def compacted_page(name: str, page: Page, run: Run, row: Segment) -> Page | None:
+    """The page with `row` in the place of the run; None when it has it already. RunChanged."""
+    rows = _replaced(name, page.segments, run, row)
+    return None if rows is None else Page(page.number, rows)
+
+
+def compacted(name: str, head: Head, run: Run, row: Segment, *, paged: bool) -> Step | None:
+    """`row` in the place of the run, whose ledgers are nobody's any more. RunChanged: nothing was changed.
+
+    `paged`: the run is in a page, and the same multi writes that page, as `compacted_page` made it. Otherwise None
+    when it was done already.
+    """
+    check_usable(name, head)
+    if paged != (run.rows[0].number < head.paged):
+        raise RunChanged(name, f"segments from offset {run.base} on were moved to a page")
+    if not paged and any(kept.ledger == row.ledger for kept in head.tail):
+        return None
+    if any(not _may_move(head, kept) for kept in run.rows) or run.rows[0].number < head.first:
+        raise RunChanged(name, f"segments from offset {run.base} on were truncated")
+    if paged:
+        # The counter tells everybody who keeps pages in memory to read them again.
+        return Step(replace(head, rewritten=head.rewritten + 1))
+    rows = _replaced(name, head.tail, run, row)
+    assert rows is not None
+    return Step(replace(head, tail=rows))
+
+
+def _replaced(name: str, rows: tuple[Segment, ...], run: Run, row: Segment) -> tuple[Segment, ...] | None:
+    if any(kept.ledger == row.ledger for kept in rows):
+        return None
+    size = len(run.rows)
+    for place in range(len(rows) - size + 1):
+        if rows[place : place + size] == run.rows:
+            return (*rows[:place], row, *rows[place + size :])
+    raise RunChanged(name, f"segments from offset {run.base} on are not in the list as they were")
+
+
+__all__ = ["EntryRewriter", "Run", "RunChanged", "compacted", "compacted_page", "plan_runs", "replacement"]

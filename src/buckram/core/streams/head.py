@@ -1,0 +1,237 @@
+"""Values of a stream's metadata and their JSON: the head (the one cell by which a stream changes), segment rows, pages.
+
+How a head may change is stream_changes; keys and reading are streams/shared/metadata. JSON, because people repair it
+at night.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from buckram.core.streams.record_format import NO_TXID
+from buckram.errors import MalformedRecord
+from buckram.types import EntryId, LedgerId
+
+FORMAT = 1
+PAGE_SEGMENTS = 256
+"""Page k holds the segments numbered k * 256 to k * 256 + 255."""
+LEDGER = "ledger"
+"""The kind of a segment's location; others (files) come later."""
+
+
+class Summary(NamedTuple):
+    """What a sealed segment holds. Times in microseconds UTC; `last_entry` of the ledger; `bytes` of entry payloads."""
+
+    records: int
+    last_entry: EntryId
+    bytes: int
+    first_append: int
+    last_append: int
+    min_timestamp: int
+    max_timestamp: int
+    last_txid: int
+    """Of the stream, up to and with this segment: never decreases over rows. NO_TXID: none yet."""
+    snapshot: EntryId
+    """Newest producers' snapshot in the ledger; -1: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One row of the segment list. Open while `summary` is None."""
+
+    number: int
+    ledger: LedgerId
+    base: int
+    created: int
+    """When it was listed, microseconds UTC; for rolling by time."""
+    summary: Summary | None = None
+    kind: str = LEDGER
+
+    @property
+    def sealed(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def end(self) -> int:
+        """The offset after its last record; of an open one its base."""
+        return self.base + (self.summary.records if self.summary else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterInfo:
+    """Who claimed the stream last and has not closed it."""
+
+    name: str
+    nonce: str
+    since: int
+
+
+class Transaction(NamedTuple):
+    """The newest published version of one application, and which offsets it got."""
+
+    version: int
+    first_offset: int
+    next_offset: int
+    time: int
+    query: str = ""
+    """Of a streaming query: its id, and a mark of where its checkpoint is (core/streams/transactions)."""
+    place: str = ""
+    past: tuple[str, ...] = ()
+    """Queries that this one replaced; they never publish again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """All of a stream that can change, but for pages, lease, intents and cursors."""
+
+    uid: str
+    created: int
+    epoch: int = 0
+    """Grows with every claim; a change by an older epoch is refused."""
+    writer: WriterInfo | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    earliest: int = 0
+    first: int = 0
+    """Number of the first segment that may still exist; those below are gone."""
+    paged: int = 0
+    """Segments with smaller numbers are in pages."""
+    tail: tuple[Segment, ...] = ()
+    end: int = 0
+    """The offset after the last sealed record."""
+    last_append: int = 0
+    last_txid: int = NO_TXID
+    next_number: int = 0
+    producers: int | None = None
+    """Number of the segment whose tail holds the producers' table."""
+    table: Segment | None = None
+    """That segment, once it was trimmed from the list: its ledger is kept for the table alone."""
+    ended: bool = False
+    deleting: bool = False
+    transactions: Mapping[str, Transaction] = field(default_factory=dict)
+    garbage: tuple[LedgerId, ...] = ()
+    """Ledgers that left the list or never came into it, to be deleted."""
+    rewritten: int = 0
+    """How often a page was written again (compaction): what was read of pages before that is out of date."""
+
+    @property
+    def open_segment(self) -> Segment | None:
+        last = self.tail[-1] if self.tail else None
+        return last if last is not None and not last.sealed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Sealed segments in order of their numbers. Some may be missing (compacted into the one
+    before); those below `Head.first` are gone."""
+
+    number: int
+    segments: tuple[Segment, ...]
+
+
+# -- JSON -------------------------------------------------------------------------------------------------
+
+
+def encode_head(head: Head) -> bytes:
+    return _dump({
+        "format": FORMAT, "uid": head.uid, "created": head.created, "epoch": head.epoch,
+        "writer": None if head.writer is None else [head.writer.name, head.writer.nonce, head.writer.since],
+        "policy": dict(head.policy), "properties": dict(head.properties), "earliest": head.earliest,
+        "first": head.first, "paged": head.paged, "end": head.end, "last_append": head.last_append,
+        "last_txid": head.last_txid, "next_number": head.next_number, "producers": head.producers,
+        "ended": head.ended, "deleting": head.deleting, "garbage": list(head.garbage), "rewritten": head.rewritten,
+        "table": None if head.table is None else _row(head.table),
+        "transactions": {name: _txn(done) for name, done in head.transactions.items()},
+        "tail": [_row(segment) for segment in head.tail],
+    })  # fmt: skip
+
+
+def decode_head(key: str, data: bytes) -> Head:
+    """MalformedRecord names the key."""
+    raw = _load(key, data)
+    try:
+        writer = raw["writer"]
+        return Head(
+            uid=_text(raw["uid"]), created=_int(raw["created"]), epoch=_int(raw["epoch"]),
+            writer=None if writer is None else WriterInfo(_text(writer[0]), _text(writer[1]), _int(writer[2])),
+            policy=dict(raw["policy"]), properties=dict(raw["properties"]), earliest=_int(raw["earliest"]),
+            first=_int(raw["first"]), paged=_int(raw["paged"]), end=_int(raw["end"]),
+            last_append=_int(raw["last_append"]), last_txid=_int(raw["last_txid"]),
+            next_number=_int(raw["next_number"]),
+            producers=None if raw["producers"] is None else _int(raw["producers"]), ended=raw["ended"] is True,
+            deleting=raw["deleting"] is True, garbage=tuple(map(_int, raw["garbage"])),
+            transactions={name: _transaction(done) for name, done in raw["transactions"].items()},
+            tail=tuple(map(_segment, raw["tail"])), rewritten=_int(raw.get("rewritten", 0)),
+            table=None if raw.get("table") is None else _segment(raw["table"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None
+
+
+def encode_page(page: Page) -> bytes:
+    return _dump({"format": FORMAT, "page": page.number, "segments": [_row(segment) for segment in page.segments]})
+
+
+def decode_page(key: str, data: bytes) -> Page:
+    raw = _load(key, data)
+    try:
+        return Page(_int(raw["page"]), tuple(map(_segment, raw["segments"])))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise MalformedRecord(f"{key}: not a page of segments ({error!r}); restore it from a backup") from None
+
+
+def _row(segment: Segment) -> list[Any]:
+    row: list[Any] = [segment.number, segment.kind, segment.ledger, segment.base, segment.created]
+    return row if segment.summary is None else [*row, *segment.summary]
+
+
+def _segment(row: Sequence[Any]) -> Segment:
+    number, kind, ledger, base, created, *rest = row
+    if rest and len(rest) != len(Summary._fields):
+        raise ValueError(f"a segment row of {len(row)} fields")
+    summary = Summary(*map(_int, rest)) if rest else None
+    return Segment(_int(number), _int(ledger), _int(base), _int(created), summary, _text(kind))
+
+
+def _txn(done: Transaction) -> list[Any]:
+    plain: list[Any] = list(done[:4])
+    return [*plain, done.query, done.place, list(done.past)] if done.query or done.place or done.past else plain
+
+
+def _transaction(row: Sequence[Any]) -> Transaction:
+    version, first, stop, time, *rest = row
+    query, place, past = rest or ("", "", ())
+    return Transaction(
+        _int(version), _int(first), _int(stop), _int(time), _text(query), _text(place), tuple(map(_text, past))
+    )
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _load(key: str, data: bytes) -> dict[str, Any]:
+    try:
+        raw = json.loads(data)
+        if not isinstance(raw, dict):
+            raise ValueError("not an object")
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecord(f"{key}: not JSON of a stream ({error}); restore it from a backup") from None
+    if raw.get("format") != FORMAT:
+        raise MalformedRecord(f"{key}: format {raw.get('format')!r}, this version of buckram knows {FORMAT}")
+    return raw
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is no text")
+    return value

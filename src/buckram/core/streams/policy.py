@@ -1,0 +1,116 @@
+"""What a namespace or stream may choose: quorums, digest, rolling, retention, compression, idempotence.
+
+A stream's settings lie over its namespace's, which lie over the defaults; only what was set is stored. Retention
+deletes nothing unless it is told to. Carrying a policy out is streams/maintain/retention; quotas will be fields of
+their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.streams.codecs import CODECS
+from buckram.errors import InvalidArgument
+from buckram.types import DigestType
+
+MIB = 1024 * 1024
+_DIGESTS = {"crc32": DigestType.CRC32, "crc32c": DigestType.CRC32C, "mac": DigestType.MAC, "dummy": DigestType.DUMMY}
+_NULLABLE = ("retention_s", "retention_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All settings in force. None for a retention: nothing is deleted for that reason."""
+
+    ensemble: str = "3/3/2"
+    """E/Qw/Qa of new segments."""
+    digest: str = "crc32c"
+    roll_bytes: int = 1024 * MIB
+    roll_s: float = 86_400.0
+    retention_s: float | None = None
+    """Records older than this (append time) are truncated by the janitor, the open segment's too."""
+    retention_bytes: int | None = None
+    """The oldest segments are truncated as long as those that stay hold at least this much payload."""
+    retention_cursors: bool = False
+    """Never truncate beyond the lowest cursor (where there is one)."""
+    retention_consumed: bool = False
+    """Records that every cursor has passed are truncated; nothing while there is no cursor."""
+    compression: str = "none"
+    max_producers: int = 10_000
+    producer_s: float = 7 * 86_400.0
+    """A producer that appended nothing for so long is forgotten."""
+
+    @property
+    def quorum(self) -> Quorum:
+        return Quorum.parse(self.ensemble)
+
+    @property
+    def segment_s(self) -> float:
+        """How long a segment is written at most: one that outlived the retention of its first record keeps space."""
+        return self.roll_s if self.retention_s is None else min(self.roll_s, max(self.retention_s, 1.0))
+
+    @property
+    def digest_type(self) -> DigestType:
+        return _DIGESTS[self.digest]
+
+
+DEFAULTS = Policy()
+FIELDS = {field.name: field for field in dataclasses.fields(Policy)}
+
+
+def merged(*overrides: Mapping[str, Any]) -> Policy:
+    """The defaults with these over them, the last one uppermost."""
+    values: dict[str, Any] = {}
+    for part in overrides:
+        values.update(part)
+    return Policy(**values)
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in their stored form. InvalidArgument names the setting, the value and what is accepted."""
+    checked: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if name not in FIELDS:
+            raise InvalidArgument(f"policy setting {name!r} is unknown; known: {', '.join(FIELDS)}")
+        checked[name] = _checked(name, value)
+    return checked
+
+
+def _checked(name: str, value: Any) -> Any:
+    default = getattr(DEFAULTS, name)
+    if value is None:
+        if name in _NULLABLE:
+            return None
+        raise InvalidArgument(f"policy setting {name}: needs a value, such as {default!r}")
+    if name == "ensemble":
+        quorum = Quorum.parse(value)
+        return f"{quorum.ensemble_size}/{quorum.write_quorum}/{quorum.ack_quorum}"
+    if name in ("digest", "compression"):
+        known = _DIGESTS if name == "digest" else CODECS
+        if value not in known:
+            raise InvalidArgument(f"policy setting {name} = {value!r}: choose one of {', '.join(known)}")
+        return value
+    if name in ("retention_cursors", "retention_consumed"):
+        if type(value) is not bool:
+            raise InvalidArgument(f"policy setting {name} = {value!r}: needs True or False")
+        return value
+    least, most = _BOUNDS[name]
+    whole = name in ("roll_bytes", "retention_bytes", "max_producers")
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
+        kind = "a whole number" if whole else "a number"
+        raise InvalidArgument(f"policy setting {name} = {value!r}: needs {kind} from {least:g} to {most:g}")
+    return value if whole else float(value)
+
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "roll_bytes": (4096, 2**40),
+    "roll_s": (0.1, 366 * 86_400.0),
+    "retention_s": (0, 1000 * 366 * 86_400.0),
+    "retention_bytes": (0, 2**62),
+    "max_producers": (1, 20_000),
+    "producer_s": (1.0, 366 * 86_400.0),
+}

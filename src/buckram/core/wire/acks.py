@@ -1,0 +1,235 @@
+"""Matching the bytes a bookie sends with the answers to adds that are expected. Sending is core/wire/adds.
+
+Per batch of runs one comparison of bytes; per entry nothing, unless answers come in another order or are errors.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from buckram.core.wire.adds import ACK, ACK_BYTES
+from buckram.errors import BuckramError, Code
+from buckram.types import BookieId, EntryId, LedgerId
+
+_ACK_START = b"\0\0\0\x18\x02\x01\0\0"
+
+
+class AckSink(Protocol):
+    """Whoever sends adds of one ledger on a lane. Each entry of each run sent is reported exactly once, in ranges.
+
+    Called on the loop, never from inside the call that sent the run.
+    """
+
+    name: tuple[LedgerId, bytes] | None
+    """The ledger and its birth, for bookies that want to know which one of that id is meant; None: nobody knows."""
+
+    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None: ...
+    def add_failed(
+        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
+    ) -> None: ...
+
+
+SentRun: TypeAlias = tuple[AckSink, int, EntryId, EntryId]
+"""(sink, position, first, last)"""
+AckEvent: TypeAlias = tuple[AckSink, int, EntryId, EntryId, Code | None, LedgerId]
+"""(sink, position, first, last, code, ledger). Code None: no answer in time. The ledger is -1 where the code is OK."""
+_Batch: TypeAlias = tuple[bytes, Sequence[SentRun], float]  # expected answers, their runs, when they are overdue
+
+
+class _Waiting:
+    """A range of one run that waits for its answers, in whatever order they come."""
+
+    __slots__ = ("expires", "first", "last", "position", "sink")
+
+    def __init__(self, sink: AckSink, position: int, first: EntryId, last: EntryId, expires: float) -> None:
+        self.sink, self.position, self.first, self.last, self.expires = sink, position, first, last, expires
+
+
+class AckMatcher:
+    """Matches the bytes that come with the answers that are expected.
+
+    A bookie mostly answers everything in the order it was sent, with OK: then whole batches are compared as bytes.
+    Otherwise the expectation is taken apart into ranges per ledger, which are found by (ledger, entry) in any order.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[_Batch] = deque()
+        # How far the answers to the first batch have come: bytes of its blob, run, entry in that run.
+        self._offset = self._index = 0
+        self._next_entry: EntryId = -1
+        self._ranges: dict[LedgerId, list[_Waiting]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is waited for."""
+        return not self._queue and not self._ranges
+
+    def expect(self, acks: bytes, runs: Sequence[SentRun], expires: float) -> None:
+        """`acks`: the OK answers to `runs`, in order; there is at least one run and each has at least one entry."""
+        self._queue.append((acks, runs, expires))
+
+    def sole(self, chunk: bytes) -> SentRun | None:
+        """The run that is all of the first batch, if the chunk is its answers, all OK, and no more. Taken then."""
+        queue = self._queue
+        if queue and not self._offset:
+            acks, runs, _ = queue[0]
+            if chunk == acks and len(runs) == 1:
+                queue.popleft()
+                return runs[0]
+        return None
+
+    def take(self, buffer: bytes, offset: int, events: list[AckEvent]) -> int:
+        """Consume whole ADD answers from `offset` on and append what they say to `events`.
+
+        -> offset of the first frame that is no ADD answer, or not one that is waited for, or not complete.
+        """
+        queue = self._queue
+        while len(buffer) - offset >= ACK_BYTES:
+            if queue:
+                acks, runs, _ = queue[0]
+                if not self._offset and buffer.startswith(acks, offset):
+                    queue.popleft()
+                    offset += len(acks)
+                    for sink, position, first, last in runs:
+                        emit_ok(events, sink, position, first, last)
+                    continue
+                matched = self._common_frames(acks, buffer, offset)
+                if matched:
+                    offset += matched * ACK_BYTES
+                    self._advance(runs, matched, events)
+                    continue
+            taken = self._take_any_order(buffer, offset, events)
+            if not taken:
+                break
+            offset += taken
+        return offset
+
+    def _common_frames(self, acks: bytes, buffer: bytes, offset: int) -> int:
+        """How many frames at offset equal the next expected ones."""
+        begin = self._offset
+        most = min(len(buffer) - offset, len(acks) - begin) // ACK_BYTES
+        if buffer.startswith(acks[begin:begin + most * ACK_BYTES], offset):
+            return most
+        least = 0
+        while most - least > 1:  # Equal up to `least`, different somewhere before `most`.
+            middle = (least + most) // 2
+            part = acks[begin + least * ACK_BYTES:begin + middle * ACK_BYTES]
+            if buffer.startswith(part, offset + least * ACK_BYTES):
+                least = middle
+            else:
+                most = middle
+        return least
+
+    def _advance(self, runs: Sequence[SentRun], frames: int, events: list[AckEvent]) -> None:
+        """The next `frames` answers to the first batch came, all OK."""
+        while frames:
+            sink, position, first, last = runs[self._index]
+            if self._next_entry >= 0:
+                first = self._next_entry
+            count = min(frames, last - first + 1)
+            emit_ok(events, sink, position, first, first + count - 1)
+            self._offset += count * ACK_BYTES
+            frames -= count
+            if first + count <= last:
+                self._next_entry = first + count
+            else:
+                self._index += 1
+                self._next_entry = -1
+        if self._index == len(runs):
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        self._queue.popleft()
+        self._offset = self._index = 0
+        self._next_entry = -1
+
+    def _take_any_order(self, buffer: bytes, offset: int, events: list[AckEvent]) -> int:
+        """Take one answer, and those after it that continue it. -> bytes taken, 0 for an unknown or other frame."""
+        if not buffer.startswith(_ACK_START, offset):
+            return 0
+        _, header, number, ledger, entry = ACK.unpack_from(buffer, offset)
+        waiting = self._find(ledger, entry)
+        if waiting is None and self._queue:
+            while self._queue:
+                self._take_first_apart()
+            waiting = self._find(ledger, entry)
+        if waiting is None:
+            return 0
+        last, limit = entry, waiting.last
+        after = offset + ACK_BYTES
+        while last < limit and buffer.startswith(ACK.pack(24, header, number, ledger, last + 1), after):
+            last += 1
+            after += ACK_BYTES
+        if number == 0:
+            emit_ok(events, waiting.sink, waiting.position, entry, last)
+        else:
+            events.append((waiting.sink, waiting.position, entry, last, Code.from_v2(number), ledger))
+        self._remove(ledger, waiting, entry, last)
+        return after - offset
+
+    def _find(self, ledger: LedgerId, entry: EntryId) -> _Waiting | None:
+        for waiting in self._ranges.get(ledger, ()):
+            if waiting.first <= entry <= waiting.last:
+                return waiting
+        return None
+
+    def _remove(self, ledger: LedgerId, waiting: _Waiting, first: EntryId, last: EntryId) -> None:
+        ranges = self._ranges[ledger]
+        if first > waiting.first and last < waiting.last:
+            rest = _Waiting(waiting.sink, waiting.position, last + 1, waiting.last, waiting.expires)
+            ranges.insert(ranges.index(waiting) + 1, rest)
+            waiting.last = first - 1
+        elif first > waiting.first:
+            waiting.last = first - 1
+        elif last < waiting.last:
+            waiting.first = last + 1
+        else:
+            ranges.remove(waiting)
+            if not ranges:
+                del self._ranges[ledger]
+
+    def _take_first_apart(self) -> None:
+        """Turn what the first batch still waits for into ranges."""
+        acks, runs, expires = self._queue[0]
+        offset = self._offset
+        for i in range(self._index, len(runs)):
+            sink, position, first, last = runs[i]
+            if i == self._index and self._next_entry >= 0:
+                first = self._next_entry
+            ledger = int.from_bytes(acks[offset + 12:offset + 20], "big", signed=True)
+            self._ranges.setdefault(ledger, []).append(_Waiting(sink, position, first, last, expires))
+            offset += (last - first + 1) * ACK_BYTES
+        self._drop_first()
+
+    def expire(self, now: float) -> list[AckEvent]:
+        """Give up what should have been answered by `now`; answers that come later are unknown frames."""
+        while self._queue and self._queue[0][2] <= now:
+            self._take_first_apart()
+        events: list[AckEvent] = []
+        for ledger in list(self._ranges):
+            rest = []
+            for waiting in self._ranges[ledger]:
+                if waiting.expires <= now:
+                    events.append((waiting.sink, waiting.position, waiting.first, waiting.last, None, ledger))
+                else:
+                    rest.append(waiting)
+            self._ranges[ledger] = rest
+            if not rest:
+                del self._ranges[ledger]
+        return events
+
+    def give_up(self) -> list[AckEvent]:
+        """Everything unanswered; the matcher is idle then."""
+        return self.expire(float("inf"))
+
+
+def emit_ok(events: list[AckEvent], sink: AckSink, position: int, first: EntryId, last: EntryId) -> None:
+    """Append an OK, or extend the one before it: fewer calls for the sink."""
+    if events:
+        before = events[-1]
+        if before[3] + 1 == first and before[0] is sink and before[1] == position and before[4] is Code.OK:
+            events[-1] = (sink, position, before[2], last, Code.OK, -1)
+            return
+    events.append((sink, position, first, last, Code.OK, -1))

@@ -1,0 +1,181 @@
+"""The hot forms of adds: runs of v2 ADD frames on both ends, and their answers. Matching answers is core/wire/acks.
+
+What is done for each entry is scan and seal; everything that needs a decision happens per run. Other operations and
+the v3 wire are wire_v2, wire_v3; which of them a packet is, protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from buckram.core.entries.entry import ENTRY_HEADER, Digest
+from buckram.core.entries.hot import scanned, sealed
+from buckram.core.entries.scan import ADD
+from buckram.errors import Code
+from buckram.types import DigestType, EntryId, LedgerId
+
+RECOVERY_ADD = 0x0002
+HIGH_PRIORITY = 0x0004
+ADD_HEADER = 0x0201_0000
+"""Version 2, opcode 1; the low 16 bits are flags."""
+FRAME_OVERHEAD = 28
+"""Bytes of an ADD frame before the stored entry: length, header, master key."""
+ACK_BYTES = 28
+MAX_RUN_BYTES = 64 * 1024
+_FEW = 4
+_PREFIX = struct.Struct(">II20s")
+ACK = struct.Struct(">IIiqq")
+"""length 24, header, code, ledger, entry"""
+_LOW_BYTES = bytes(range(256))
+
+
+class AddContext(NamedTuple):
+    """What the answers to a run need besides its ids. `txns`: per entry its v3 transaction id, a varint as it came."""
+
+    protocol: int
+    version: int
+    txns: tuple[bytes, ...]
+
+
+V2_ADDS = AddContext(2, 2, ())
+
+
+@dataclass(slots=True)
+class AddRun:
+    """Adds of consecutive ids of one ledger with the same key and flags: chunk[start:end] are whole v2 ADD frames.
+
+    `lac` is the greatest LAC among them, `stride` the size of each frame, or 0 when they differ.
+    """
+
+    chunk: bytes = field(repr=False)
+    start: int
+    end: int
+    ledger_id: LedgerId
+    first: EntryId
+    count: int
+    master_key: bytes
+    flags: int
+    lac: EntryId
+    stride: int
+    context: AddContext = V2_ADDS
+    deferred_sync: bool = False
+
+    @property
+    def last(self) -> EntryId:
+        return self.first + self.count - 1
+
+    def proof(self, above: EntryId) -> bytes | None:
+        """An entry as it is stored whose header proves a LAC over `above`: the first such of a few, so that a tail
+        that keeps up gets them in a row, else the last (None if that has an older LAC: it was sent again)."""
+        at, step = self.start, self.stride
+        if self.count > _FEW and step:
+            at = self.end - step
+        while True:
+            stop = at + (step or 4 + int.from_bytes(self.chunk[at : at + 4], "big"))
+            if stop >= self.end or (self.count <= _FEW and ADD.unpack_from(self.chunk, at)[5] > above):
+                break
+            at = stop
+        return self.chunk[at + FRAME_OVERHEAD : stop] if ADD.unpack_from(self.chunk, at)[5] > above else None
+
+    def detached(self) -> AddRun:
+        """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""
+        if self.end - self.start == len(self.chunk):
+            return self
+        return replace(self, chunk=self.chunk[self.start:self.end], start=0, end=self.end - self.start)
+
+    @property
+    def recovery(self) -> bool:
+        return bool(self.flags & RECOVERY_ADD)
+
+    @property
+    def high_priority(self) -> bool:
+        return bool(self.flags & HIGH_PRIORITY)
+
+
+def scan_adds(
+    chunk: bytes, offset: int, max_frame_bytes: int, max_run_bytes: int = MAX_RUN_BYTES
+) -> tuple[int, list[AddRun]]:
+    """Take version 2 ADD frames from `offset` on. -> (offset of what is left, runs).
+
+    Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
+    ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.
+    """
+    offset, rows = scanned(chunk, offset, max_frame_bytes - 4, max_run_bytes)
+    runs: list[AddRun] = []
+    for start, end, ledger, first, count, flags, lac, stride in rows:
+        key = bytes(chunk[start + 8:start + FRAME_OVERHEAD])
+        runs.append(AddRun(chunk, start, end, ledger, first, count, key, flags, lac, stride))
+    return offset, runs
+
+
+def ack_frames(
+    ledger_id: LedgerId, first: EntryId, count: int, code: Code = Code.OK, version: int = 2
+) -> bytes:
+    """The 28-byte v2 ADD answers for consecutive ids, one after another."""
+    header = ADD_HEADER if version == 2 else (version << 24 | 0x10000 if version else 1)
+    number = 0 if code is Code.OK else code.v2
+    if count == 1:
+        return ACK.pack(24, header, number, ledger_id, first)
+    blocks: list[bytes | bytearray] = []
+    while count > 0:
+        # Frames of up to 256 neighbours differ in their last byte only: repeat one and lay the low bytes over it.
+        low = first & 0xFF
+        n = min(count, 256 - low)
+        block = bytearray(ACK.pack(24, header, number, ledger_id, first) * n)
+        block[ACK_BYTES - 1::ACK_BYTES] = _LOW_BYTES[low:low + n]
+        blocks.append(block)
+        first += n
+        count -= n
+    return b"".join(blocks)
+
+
+def frame_adds(
+    digest: Digest, master_key: bytes, ledger_id: LedgerId, first: EntryId, lac: EntryId, length_before: int,
+    payloads: list[bytes], flags: int = 0,
+) -> tuple[bytes, bytes, int]:
+    """Seal and frame consecutive entries. -> (ADD frames, expected OK answers, each one after another; ledger length
+    after).
+
+    `length_before`: payload bytes of the ledger before `first`. The caller has checked payload sizes.
+    """
+    header = ADD_HEADER | flags
+    if digest.kind is DigestType.CRC32C:
+        data, length = sealed(header, master_key, ledger_id, first, lac, length_before, payloads)
+    else:
+        length = length_before
+        frames: list[bytes] = []
+        compute, fixed = digest.compute, 56 + digest.size
+        for entry, payload in enumerate(payloads, first):
+            length += len(payload)
+            head = ENTRY_HEADER.pack(ledger_id, entry, lac, length)
+            frames += (_PREFIX.pack(len(payload) + fixed, header, master_key), head, compute(head, payload), payload)
+        data = b"".join(frames)
+    return data, ack_frames(ledger_id, first, len(payloads)), length
+
+
+def cut_frames(data: bytes) -> list[bytes]:
+    """Each frame of `frame_adds` by itself."""
+    return [data[start:stop] for start, stop in _bounds(data, 0, len(data))]
+
+
+def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
+    """One stored entry as a v2 ADD frame."""
+    return _PREFIX.pack(24 + len(stored), ADD_HEADER | flags, master_key) + stored
+
+
+def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """(flags, master key, stored entry) of each v2 ADD frame in chunk[start:end]."""
+    for begin, stop in _bounds(chunk, start, end):
+        _, header, key = _PREFIX.unpack_from(chunk, begin)
+        yield header & 0xFFFF, key, chunk[begin + FRAME_OVERHEAD:stop]
+
+
+def _bounds(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where each of the whole frames in chunk[start:end] begins and ends."""
+    while start < end:
+        stop = start + 4 + int.from_bytes(chunk[start:start + 4], "big")
+        yield start, stop
+        start = stop

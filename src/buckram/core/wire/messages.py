@@ -1,0 +1,263 @@
+"""Requests to a bookie and its replies as frozen values, the same for both wire protocols. No bytes of the wire here.
+
+`body` is always a whole stored entry (core/entries/entry). Keys are the 20 bytes of core.entry.master_key. Ids are i64.
+A reply's `code` is errors.Code; replies are returned with their code, never raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from buckram.core.wire.introduction import Identity, Introduction
+from buckram.core.wire.located import Located
+from buckram.errors import Code
+from buckram.types import EntryId, LedgerId
+
+LAST_ENTRY: EntryId = -1
+"""As the entry id of a Read: the entry with the highest id that this bookie stores for the ledger."""
+TOTAL_DISK_CAPACITY = 1
+FREE_DISK_SPACE = 2
+MEMORY_USE = 0x100
+LOSS = 0x200
+"""Ours; Apache's bookies do not know it and leave it out of the answer."""
+
+
+class MemoryUse(NamedTuple):
+    """Bytes that a part of a bookie holds, and how many it holds at most (None: that follows from other limits)."""
+
+    name: str
+    bytes: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Store one entry. `recovery` passes a fence; `deferred_sync` (v3 only) is answered before the sync.
+
+    `birth`, of every request about a ledger: which one of that id is meant, b"" where nobody says so. On v2 it goes
+    ahead in a packet of its own (client_protocol).
+    """
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    master_key: bytes
+    body: bytes
+    recovery: bool = False
+    high_priority: bool = False
+    deferred_sync: bool = False
+    birth: bytes = b""
+
+
+class Read(NamedTuple):
+    """Read one entry (LAST_ENTRY: the last one stored). With `fence` the key is needed and the ledger is fenced first.
+
+    `previous_lac` makes it a long poll (v3): wait up to `timeout_ms` (None: not at all) for a LAC above it; with
+    `piggyback` the entry after it comes along. The order of these rules is fence, previous_lac, plain.
+    """
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    fence: bool = False
+    master_key: bytes | None = None
+    high_priority: bool = False
+    previous_lac: EntryId | None = None
+    timeout_ms: int | None = None
+    piggyback: bool = False
+    birth: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """Read consecutive entries from `entry_id` on (v2 only). max_count <= 0: no limit; max_bytes: the whole frame.
+
+    `framed` asks for the entries in the frames in which they were added, which a bookie has ready; it needs the
+    master key, and who does not know it or has another key answers in the usual form. `located` asks, with the key
+    too, where in files they are; who cannot say so answers as if that had not been asked. `from_files`, with
+    the key as well: as it is in files, whatever is in memory; for audits.
+    """
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    max_count: int
+    max_bytes: int
+    fence: bool = False
+    master_key: bytes | None = None
+    high_priority: bool = False
+    framed: bool = False
+    located: bool = False
+    from_files: bool = False
+    birth: bytes = b""
+
+
+def ask_for_places(
+    ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, birth: bytes = b""
+) -> BatchRead:
+    """Where entries first..last are. Who cannot say so answers with one of them at most."""
+    count = min(last - first + 1, 2**31 - 1)
+    return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True, birth=birth)
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    plugin: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StartTls:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLac:
+    """Store an explicit LAC. `body` is the sealed packet (Digest.seal_lac); ledger_id and lac equal those inside."""
+
+    ledger_id: LedgerId
+    lac: EntryId
+    master_key: bytes
+    body: bytes
+    birth: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLac:
+    ledger_id: LedgerId
+    birth: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """Sync barrier: everything acknowledged before it is durable when it returns."""
+
+    ledger_id: LedgerId
+    birth: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class GetBookieInfo:
+    """With `introduction` it is the first exchange of a connection: a bookie of ours says who it is, and who is not the
+    one that is expected says only that."""
+
+    requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE
+    introduction: Introduction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntries:
+    ledger_id: LedgerId
+    birth: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AddReply:
+    code: Code
+    ledger_id: LedgerId
+    entry_id: EntryId
+
+
+class ReadReply(NamedTuple):
+    """`entry_id` echoes the request, except for a long poll: -1 without a body, else the entry's own id.
+
+    `max_lac`: the bookie's known LAC (plain v3 reads and long polls only). `lac_update_ms`: ms since the epoch.
+    """
+
+    code: Code
+    ledger_id: LedgerId
+    entry_id: EntryId
+    body: bytes | None = None
+    max_lac: EntryId | None = None
+    lac_update_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReadReply:
+    """`bodies` are the stored entries from `entry_id` on, without gaps."""
+
+    code: Code
+    ledger_id: LedgerId
+    entry_id: EntryId
+    bodies: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedReply:
+    """Where the entries of a batch read are, from `entry_id` on."""
+
+    code: Code
+    ledger_id: LedgerId
+    entry_id: EntryId
+    located: Located
+
+
+@dataclass(frozen=True, slots=True)
+class AuthReply:
+    code: Code
+    plugin: str = ""
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTlsReply:
+    code: Code
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLacReply:
+    code: Code
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLacReply:
+    """OK with one or both bodies missing is legal. `lac_body` is a LAC packet, `last_entry_body` a stored entry."""
+
+    code: Code
+    ledger_id: LedgerId
+    lac_body: bytes | None = None
+    last_entry_body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForceReply:
+    code: Code
+    ledger_id: LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfoReply:
+    code: Code
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    memory: Sequence[MemoryUse] = ()
+    loss: int | None = None
+    """The number of the newest loss of a bookie in limbo, 0 for one that lacks nothing, None when it was not said."""
+    identity: Identity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntriesReply:
+    """`availability` is the encoding of core/wire/availability; decode it there. `birth`: which ledger of that id
+    they are of; b"" where it is not known."""
+
+    code: Code
+    ledger_id: LedgerId
+    availability: bytes = b""
+    birth: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """An envelope without ids (v3): not authenticated, unimplemented operation, TLS not available."""
+
+    code: Code
+
+
+Request: TypeAlias = (
+    Add | Read | BatchRead | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
+)
+Reply: TypeAlias = (
+    AddReply | ReadReply | BatchReadReply | LocatedReply | AuthReply | StartTlsReply | WriteLacReply | ReadLacReply
+    | ForceReply | BookieInfoReply | ListEntriesReply | ErrorReply
+)

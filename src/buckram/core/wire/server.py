@@ -1,0 +1,338 @@
+"""The bookie's end of one connection: chunks in, things to do out. Sockets and decisions are in bookie/.
+
+Which wire a connection speaks is found out per packet and sticks: v3 until the first packet that is not, then v2 for
+ever. Arbitrary bytes lead to items, ready-made errors or one Close, never to an exception, and hold no more memory than
+one frame and one chunk.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+from buckram.core.entries.entry import entry_ids
+from buckram.core.wire import v2 as wire_v2
+from buckram.core.wire import v3 as wire_v3
+from buckram.core.wire.adds import (
+    FRAME_OVERHEAD,
+    HIGH_PRIORITY,
+    MAX_RUN_BYTES,
+    RECOVERY_ADD,
+    V2_ADDS,
+    AddContext,
+    AddRun,
+    ack_frames,
+    frame_add,
+    scan_adds,
+)
+from buckram.core.wire.adds_v3 import scan_v3_adds, v3_add_replies
+from buckram.core.wire.context import (
+    OP_ADD,
+    OP_AUTH,
+    OP_BATCH_READ,
+    OP_BOOKIE_INFO,
+    OP_FORCE,
+    OP_LIST_ENTRIES,
+    OP_READ,
+    OP_READ_LAC,
+    OP_WRITE_LAC,
+    BadPacket,
+    Refused,
+    ReplyContext,
+)
+from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge
+from buckram.core.wire.messages import (
+    Add,
+    AddReply,
+    Auth,
+    AuthReply,
+    BatchReadReply,
+    BookieInfoReply,
+    ErrorReply,
+    ForceReply,
+    ListEntriesReply,
+    Read,
+    ReadLacReply,
+    ReadReply,
+    Reply,
+    Request,
+    StartTls,
+    StartTlsReply,
+    WriteLacReply,
+)
+from buckram.core.wire.protobuf import varint
+from buckram.errors import Code
+from buckram.types import LedgerId
+
+AUTH_DISABLED = "AuthDisabledPlugin"
+
+
+class Incoming(NamedTuple):
+    """A request other than an add, and what its reply needs."""
+
+    request: Request
+    context: ReplyContext
+
+
+class Named(NamedTuple):
+    """From here on the requests of this connection about that id mean the ledger of this birth."""
+
+    ledger_id: LedgerId
+    birth: bytes
+
+
+class Ready(NamedTuple):
+    """Bytes to send as they are."""
+
+    data: bytes
+
+
+class Close(NamedTuple):
+    """Send what is due, then close the connection; nothing comes after it."""
+
+    reason: str
+
+
+Item: TypeAlias = AddRun | Incoming | Named | Ready | Close
+
+
+class AuthStep(NamedTuple):
+    """What a provider answers to one token. `token` None: nothing is sent. `failed`: refuse and close."""
+
+    token: bytes | None
+    done: bool = False
+    failed: bool = False
+
+
+class AuthProvider(Protocol):
+    """One peer's handshake; a new one for each connection."""
+
+    plugin: str
+
+    def step(self, payload: bytes) -> AuthStep: ...
+
+
+class ServerProtocol:
+    """One connection. `auth` None: everybody is authenticated and AUTH is answered by AuthDisabledPlugin."""
+
+    def __init__(
+        self, max_frame_bytes: int, *, max_run_bytes: int = MAX_RUN_BYTES, auth: AuthProvider | None = None
+    ) -> None:
+        self._chunks = ChunkBuffer(max_frame_bytes)
+        self._max_run_bytes = max_run_bytes
+        self._auth = auth
+        self._authenticated = auth is None
+        self._v2 = False
+        self._closed = False
+        self._v3_adds: list[Add] = []
+        self._v3_txns: list[bytes] = []
+        self._v3_bytes = 0
+        self._name: Named | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held of an unfinished frame."""
+        return self._chunks.pending_bytes
+
+    @property
+    def authenticated(self) -> bool:
+        return self._authenticated
+
+    def feed(self, chunk: bytes) -> list[Item]:
+        """Everything that the chunk completes, in the order it came. Empty after a Close."""
+        items: list[Item] = []
+        if self._closed:
+            return items
+        chunks = self._chunks
+        try:
+            buffer = chunks.push(chunk)
+            offset = 0
+            while True:
+                if not self._v2 and len(buffer) - offset > PREFIX_BYTES and buffer[offset + PREFIX_BYTES] < 8:
+                    # Protobuf field number 0: cannot be a message, so the attempt to parse it is spared.
+                    self._flush_adds(items)
+                    self._v2 = True
+                if self._v2 and self._authenticated:
+                    offset, runs = scan_adds(buffer, offset, chunks.limit, self._max_run_bytes)
+                    items.extend(runs)
+                    offset, reads = wire_v2.plain_reads(buffer, offset)
+                    if reads:
+                        items += [Incoming(Read(*ids), ReplyContext(2, 2, OP_READ, *ids)) for ids in reads]
+                        continue
+                elif self._authenticated:
+                    offset, runs = scan_v3_adds(buffer, offset, chunks.limit, self._max_run_bytes)
+                    if runs:
+                        self._flush_adds(items)
+                        items.extend(runs)
+                end = chunks.next_frame(buffer, offset)
+                if not end:
+                    break
+                self._packet(buffer[offset + PREFIX_BYTES:end], items)
+                offset = end
+                if items and type(items[-1]) is Close:
+                    return items
+            self._flush_adds(items)
+            chunks.keep(buffer, offset)
+        except (FrameTooLarge, BadPacket) as error:
+            self._flush_adds(items)
+            self._close(str(error), items)
+        return items
+
+    def _named(self, name: Named, items: list[Item]) -> None:
+        """Said with a v3 request, and again only where another ledger was named in between."""
+        if name != self._name:
+            self._flush_adds(items)
+            self._name = name
+            items.append(name)
+
+    def _close(self, reason: str, items: list[Item]) -> None:
+        self._closed = True
+        self._flush_adds(items)
+        items.append(Close(reason))
+
+    def _packet(self, packet: bytes, items: list[Item]) -> None:
+        decoded = None if self._v2 else wire_v3.decode_request(packet)
+        if decoded is None:
+            self._flush_adds(items)
+            self._v2 = True
+            named = wire_v2.named_ledger(packet)
+            if named is not None:
+                items.append(Named(*named))
+                return
+            request, context = wire_v2.decode_request(packet)
+        else:
+            request, context = decoded
+            if birth := getattr(request, "birth", b""):
+                self._named(Named(context.ledger_id, birth), items)
+        if isinstance(request, Add) and self._authenticated:
+            self._add(request, context, items)
+            return
+        self._flush_adds(items)
+        if isinstance(request, Auth):
+            self._auth_request(request, context, items)
+        elif not self._authenticated:
+            self._unauthenticated(request, context, items)
+        elif isinstance(request, StartTls):
+            items.append(Ready(encode_reply(context, StartTlsReply(Code.BAD_REQUEST))))
+        elif isinstance(request, Refused):
+            items.append(Ready(encode_error(context, request.code, envelope_only=request.envelope_only)))
+        else:
+            items.append(Incoming(request, context))
+
+    def _add(self, add: Add, context: ReplyContext, items: list[Item]) -> None:
+        """v3 adds, and v2 adds of versions 0 and 1, are brought into the one stored form and gathered into runs."""
+        if context.protocol == 2:
+            items.append(_reframe([add], V2_ADDS._replace(version=context.version)))
+            return
+        if self._v3_adds and not _continues(self._v3_adds[-1], add):
+            self._flush_adds(items)
+        self._v3_adds.append(add)
+        self._v3_txns.append(varint(context.txn))
+        self._v3_bytes += len(add.body) + FRAME_OVERHEAD
+        if self._v3_bytes >= self._max_run_bytes:
+            self._flush_adds(items)
+
+    def _flush_adds(self, items: list[Item]) -> None:
+        if self._v3_adds:
+            items.append(_reframe(self._v3_adds, AddContext(3, 3, tuple(self._v3_txns))))
+            self._v3_adds, self._v3_txns, self._v3_bytes = [], [], 0
+
+    def _auth_request(self, request: Auth, context: ReplyContext, items: list[Item]) -> None:
+        provider = self._auth
+        if self._authenticated:
+            if context.protocol == 2:
+                context = context._replace(version=2)
+            items.append(Ready(encode_reply(context, AuthReply(Code.OK, AUTH_DISABLED, b""))))
+            return
+        if provider is None or request.plugin != provider.plugin:
+            if context.protocol == 2:
+                self._close(f"authentication plug-in {request.plugin!r} is not the one that is configured", items)
+            else:
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+            return
+        step = provider.step(request.payload)
+        if step.failed:
+            if context.protocol == 3:
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+            self._close("authentication failed", items)
+            return
+        if step.token is not None:
+            items.append(Ready(encode_reply(context, AuthReply(Code.OK, provider.plugin, step.token))))
+        self._authenticated = step.done
+
+    def _unauthenticated(self, request: Request | Refused, context: ReplyContext, items: list[Item]) -> None:
+        if context.protocol == 2:
+            if context.operation not in (OP_ADD, OP_READ):
+                self._close("a v2 request before authentication", items)
+            else:
+                items.append(Ready(encode_error(context, Code.UNAUTHORIZED)))
+        elif isinstance(request, StartTls):
+            items.append(Ready(encode_reply(context, StartTlsReply(Code.BAD_REQUEST))))
+        else:
+            items.append(Ready(encode_error(context, Code.UNAUTHORIZED, envelope_only=True)))
+
+
+def _continues(before: Add, add: Add) -> bool:
+    return (
+        add.entry_id == before.entry_id + 1 and add.ledger_id == before.ledger_id
+        and add.master_key == before.master_key and add.recovery == before.recovery
+        and add.high_priority == before.high_priority and add.deferred_sync == before.deferred_sync
+    )
+
+
+def _reframe(adds: list[Add], context: AddContext) -> AddRun:
+    """One run of consecutive adds as v2 frames: the only form that storage knows."""
+    first = adds[0]
+    flags = (RECOVERY_ADD if first.recovery else 0) | (HIGH_PRIORITY if first.high_priority else 0)
+    frames = [frame_add(add.master_key, add.body, flags) for add in adds]
+    chunk = b"".join(frames)
+    size = len(frames[0])
+    stride = size if all(len(one) == size for one in frames) else 0
+    lac = max(entry_ids(add.body)[2] for add in adds)
+    return AddRun(
+        chunk, 0, len(chunk), first.ledger_id, first.entry_id, len(adds), first.master_key, flags, lac, stride, context,
+        first.deferred_sync,
+    )
+
+
+def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
+    """The reply to an Incoming as a frame. v2: ids and codes are the request's wire's; 507 goes out as 101."""
+    if context.protocol == 2:
+        return wire_v2.encode_reply(context, reply)
+    return wire_v3.encode_reply(context, reply)
+
+
+def encode_error(context: ReplyContext, code: Code, *, envelope_only: bool = False) -> bytes:
+    """An error to any request, with the ids that its operation's reply must carry."""
+    return encode_reply(context, ErrorReply(code) if envelope_only else error_reply(context, code))
+
+
+def error_reply(context: ReplyContext, code: Code) -> Reply:
+    """The reply value of the operation with this code and the request's ids."""
+    operation, ledger, entry = context.operation, context.ledger_id, context.entry_id
+    if operation == OP_READ:
+        return ReadReply(code, ledger, entry)
+    if operation == OP_ADD:
+        return AddReply(code, ledger, entry)
+    if operation == OP_BATCH_READ and context.protocol == 2:
+        return BatchReadReply(code, ledger, entry)
+    if operation == OP_WRITE_LAC:
+        return WriteLacReply(code, ledger)
+    if operation == OP_READ_LAC:
+        return ReadLacReply(code, ledger)
+    if operation == OP_FORCE:
+        return ForceReply(code, ledger)
+    if operation == OP_BOOKIE_INFO:
+        return BookieInfoReply(code)
+    if operation == OP_LIST_ENTRIES:
+        return ListEntriesReply(code, ledger)
+    if operation == OP_AUTH:
+        return AuthReply(code)
+    return ErrorReply(code)
+
+
+def encode_add_replies(run: AddRun, code: Code = Code.OK) -> bytes:
+    """The answers to all entries of a run, the same code for each, in order."""
+    context = run.context
+    if context.protocol == 2:
+        return ack_frames(run.ledger_id, run.first, run.count, code, context.version)
+    return v3_add_replies(run, code)

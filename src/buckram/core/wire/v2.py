@@ -1,0 +1,303 @@
+"""The v2 (binary) wire: packets of ADD, READ, BATCH_READ and AUTH to messages and back. Runs of adds: `adds.py`.
+
+Packet header, 4 bytes: version, opcode, u16 flags; a version 0 packet has the opcode as one number. Functions take and
+give whole frames (`encode_*`) or a packet without its length (`decode_*`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from buckram.core.entries.entry import MIN_STORED_BYTES
+from buckram.core.entries.packed import FrameParts, PackedBodies
+from buckram.core.wire import bookkeeper_pb2 as pb
+from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, frame_add
+from buckram.core.wire.context import OP_ADD, OP_AUTH, OP_BATCH_READ, OP_READ, BadPacket, Refused, ReplyContext
+from buckram.core.wire.located import Located
+from buckram.core.wire.messages import (
+    Add,
+    AddReply,
+    Auth,
+    AuthReply,
+    BatchRead,
+    BatchReadReply,
+    LocatedReply,
+    Read,
+    ReadReply,
+    Reply,
+    Request,
+)
+from buckram.errors import Code, InvalidArgument
+from buckram.types import BIRTH_SIZE, MASTER_KEY_SIZE, Buffer, EntryId, LedgerId
+
+DO_FENCING = 0x0001
+FRAMED = 0x4000
+"""Our own flag of batch reads and of their answers, which Apache's bookies ignore: the entries are in the frames in
+which they were added. The master key follows the request, because these frames hold it."""
+LOCATED = 0x2000
+"""Beside FRAMED in a request: the answer may say where the entries are (core/wire/located) and has this flag then."""
+FROM_FILES = 0x1000
+"""Beside FRAMED in a request: as the files have it, not memory."""
+ADDENTRY, READENTRY, AUTH, BATCH_READ_ENTRY = 1, 2, 3, 7
+NAME_LEDGER = 0x42
+"""Our own packet: which ledger of an id the requests mean that follow on this connection. It has no answer."""
+MAX_VERSION = 2
+_OPERATION = {ADDENTRY: OP_ADD, READENTRY: OP_READ, AUTH: OP_AUTH, BATCH_READ_ENTRY: OP_BATCH_READ}
+_OPCODE = {operation: opcode for opcode, operation in _OPERATION.items()}
+_U32 = struct.Struct(">I")
+_I32 = struct.Struct(">i")
+_IDS = struct.Struct(">qq")
+_READ = struct.Struct(">IIqq")
+_BATCH = struct.Struct(">IIqqqiq")
+_REPLY = struct.Struct(">IIiqq")
+_BATCH_TAIL = struct.Struct(">qiq")
+_REPLY_BODY = struct.Struct(">iqq")
+_I64 = struct.Struct(">q")
+_NAME = struct.Struct(f">IIq{BIRTH_SIZE}s")
+
+
+def header_of(version: int, opcode: int, flags: int = 0) -> int:
+    """The 4-byte packet header as a number."""
+    return (version & 0xFF) << 24 | opcode << 16 | flags if version else opcode
+
+
+_PLAIN_READ = header_of(2, READENTRY)
+_NAME_HEADER = header_of(2, NAME_LEDGER)
+
+
+def name_ledger(ledger_id: LedgerId, birth: bytes) -> bytes:
+    """The frame that says which ledger of that id is meant."""
+    return _NAME.pack(_NAME.size - 4, _NAME_HEADER, ledger_id, birth)
+
+
+def named_ledger(packet: bytes) -> tuple[LedgerId, bytes] | None:
+    """What such a packet says; None for any other. BadPacket for one that says nothing."""
+    if len(packet) < 4 or _U32.unpack_from(packet)[0] != _NAME_HEADER:
+        return None
+    if len(packet) != _NAME.size - 4 or _I64.unpack_from(packet, 4)[0] < 0:
+        raise BadPacket(f"a v2 NAME_LEDGER of {len(packet)} bytes, or of a ledger below 0")
+    return _I64.unpack_from(packet, 4)[0], packet[12:]
+
+
+def encode_request(request: Request, request_id: int = 0) -> bytes:
+    """A frame; `request_id` is used by BatchRead only. InvalidArgument for operations that v2 lacks."""
+    if isinstance(request, Read):
+        if request.previous_lac is not None:
+            raise InvalidArgument("a long poll needs protocol 3, protocol 2 has none")
+        flags = _read_flags(request)
+        key = _read_key(request)
+        return _READ.pack(20 + len(key), header_of(2, READENTRY, flags), request.ledger_id, request.entry_id) + key
+    if isinstance(request, Add):
+        if request.deferred_sync:
+            raise InvalidArgument("DEFERRED_SYNC needs protocol 3, protocol 2 has no write flags")
+        flags = (RECOVERY_ADD if request.recovery else 0) | (HIGH_PRIORITY if request.high_priority else 0)
+        return frame_add(request.master_key, request.body, flags)
+    if isinstance(request, BatchRead):
+        key, flags = _read_key(request), _read_flags(request) | (FRAMED if request.framed else 0)
+        flags |= (LOCATED if request.located else 0) | (FROM_FILES if request.from_files else 0)
+        return _BATCH.pack(
+            40 + len(key), header_of(2, BATCH_READ_ENTRY, flags),
+            request.ledger_id, request.entry_id, request_id, request.max_count, request.max_bytes,
+        ) + key
+    if isinstance(request, Auth):
+        message = pb.AuthMessage(authPluginName=request.plugin, payload=request.payload).SerializeToString()
+        return struct.pack(">II", 4 + len(message), header_of(2, AUTH)) + message
+    raise InvalidArgument(f"protocol 2 has no {type(request).__name__}; use protocol 3")
+
+
+def _read_flags(request: Read | BatchRead) -> int:
+    return (DO_FENCING if request.fence else 0) | (HIGH_PRIORITY if request.high_priority else 0)
+
+
+def _read_key(request: Read | BatchRead) -> bytes:
+    key = request.master_key or b""
+    needed = request.fence or (isinstance(request, BatchRead) and request.framed)
+    if len(key) not in ((MASTER_KEY_SIZE,) if needed else (0, MASTER_KEY_SIZE)):
+        raise InvalidArgument(f"a master key of {len(key)} bytes, {MASTER_KEY_SIZE} are needed")
+    return key
+
+
+def decode_request(packet: bytes) -> tuple[Request | Refused, ReplyContext]:
+    """BadPacket when the connection must be closed."""
+    if len(packet) < 4:
+        raise BadPacket(f"a v2 packet of {len(packet)} bytes")
+    header = _U32.unpack_from(packet)[0]
+    version = header >> 24
+    opcode, flags = (header >> 16 & 0xFF, header & 0xFFFF) if version else (header, 0)
+    if opcode == AUTH:
+        plugin, payload = _auth_message(packet)
+        return Auth(plugin, payload), ReplyContext(2, version, OP_AUTH)
+    if opcode == ADDENTRY:
+        return _decode_add(packet, version, flags)
+    if opcode == READENTRY:
+        return _decode_read(packet, version, flags)
+    if opcode == BATCH_READ_ENTRY:
+        return _decode_batch(packet, version, flags)
+    raise BadPacket(f"v2 opcode {opcode} (version {version}) is not known")
+
+
+def plain_reads(buffer: bytes, offset: int) -> tuple[int, list[tuple[LedgerId, EntryId]]]:
+    """The reads from `offset` on that ask for an entry and nothing else, as most do: -> (offset of what is left, what
+    they ask for). Stops before the first frame that is anything else, or not complete."""
+    found: list[tuple[LedgerId, EntryId]] = []
+    unpack, stop = _READ.unpack_from, len(buffer) - _READ.size
+    while offset <= stop:
+        size, header, ledger, entry = unpack(buffer, offset)
+        if header != _PLAIN_READ or size != 20 or ledger < 0 or entry < 0:
+            break
+        found.append((ledger, entry))
+        offset += _READ.size
+    return offset, found
+
+
+def _decode_add(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
+    if len(packet) < 24 + 16:
+        raise BadPacket(f"a v2 ADD of {len(packet)} bytes has no room for ledger and entry id")
+    ledger, entry = _IDS.unpack_from(packet, 24)
+    context = ReplyContext(2, version, OP_ADD, ledger, entry)
+    if version > MAX_VERSION:
+        return Refused(Code.BAD_VERSION), context
+    if len(packet) < 24 + MIN_STORED_BYTES or ledger < 0 or entry < 0:
+        return Refused(Code.BAD_REQUEST), context
+    recovery, high = bool(flags & RECOVERY_ADD), bool(flags & HIGH_PRIORITY)
+    return Add(ledger, entry, packet[4:24], packet[24:], recovery, high), context
+
+
+def _fencing_key(packet: bytes, version: int, flags: int, offset: int) -> bytes | None:
+    """The key is there only with DO_FENCING and from version 2 on."""
+    if not flags & DO_FENCING or version < 2:
+        return None
+    key = packet[offset:offset + MASTER_KEY_SIZE]
+    if len(key) < MASTER_KEY_SIZE:
+        raise BadPacket(f"a fencing read with {len(key)} of {MASTER_KEY_SIZE} key bytes")
+    return key
+
+
+def _decode_read(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
+    if len(packet) < 20:
+        raise BadPacket(f"a v2 READ of {len(packet)} bytes, 20 are needed")
+    ledger, entry = _IDS.unpack_from(packet, 4)
+    key = _fencing_key(packet, version, flags, 20)
+    context = ReplyContext(2, version, OP_READ, ledger, entry)
+    if version > MAX_VERSION:
+        return Refused(Code.BAD_VERSION), context
+    if ledger < 0 or entry < -1:
+        return Refused(Code.BAD_REQUEST), context
+    return Read(ledger, entry, bool(flags & DO_FENCING), key, bool(flags & HIGH_PRIORITY)), context
+
+
+def _decode_batch(packet: bytes, version: int, flags: int) -> tuple[Request | Refused, ReplyContext]:
+    if len(packet) < 40:
+        raise BadPacket(f"a v2 BATCH_READ of {len(packet)} bytes, 40 are needed")
+    ledger, entry = _IDS.unpack_from(packet, 4)
+    request_id, max_count, max_bytes = _BATCH_TAIL.unpack_from(packet, 20)
+    key = _fencing_key(packet, version, flags, 40)
+    context = ReplyContext(2, version, OP_BATCH_READ, ledger, entry, request_id)
+    if version > MAX_VERSION:
+        return Refused(Code.BAD_VERSION), context
+    if ledger < 0 or entry < 0:
+        return Refused(Code.BAD_REQUEST), context
+    fence, high, framed = bool(flags & DO_FENCING), bool(flags & HIGH_PRIORITY), False
+    if flags & FRAMED and not fence and len(packet) == 40 + MASTER_KEY_SIZE:
+        framed, key = True, packet[40:]
+    located, files = framed and bool(flags & LOCATED), framed and bool(flags & FROM_FILES)
+    return BatchRead(ledger, entry, max_count, max_bytes, fence, key, high, framed, located, files), context
+
+
+def _auth_message(packet: bytes) -> tuple[str, bytes]:
+    try:
+        message = pb.AuthMessage.FromString(packet[4:])
+        if not message.IsInitialized():
+            raise BadPacket("a v2 AUTH without plug-in name or payload")
+        if not isinstance(message.authPluginName, str):
+            raise BadPacket("a v2 AUTH whose plug-in name is no text")
+        return message.authPluginName, message.payload
+    except (DecodeError, UnicodeDecodeError) as error:  # Text is checked when it is looked at, or given as bytes.
+        raise BadPacket(f"a v2 AUTH that is no AuthMessage: {error}") from None
+
+
+def encode_reply(context: ReplyContext, reply: Reply) -> bytes:
+    """A frame. Ids are those of the request, whatever the reply carries; a batch read's stop at its own request id."""
+    if context.operation == OP_AUTH:
+        if not isinstance(reply, AuthReply):
+            raise InvalidArgument(f"an AUTH request is answered by AuthReply, not {type(reply).__name__}")
+        message = pb.AuthMessage(authPluginName=reply.plugin, payload=reply.payload).SerializeToString()
+        return struct.pack(">II", 4 + len(message), header_of(context.version, AUTH)) + message
+    header = header_of(context.version, _OPCODE[context.operation])
+    ledger, entry, number = context.ledger_id, context.entry_id, reply.code.v2
+    if context.operation == OP_BATCH_READ:
+        parts = [b"", _I64.pack(context.txn)]
+        if isinstance(reply, BatchReadReply) and reply.code is Code.OK:
+            bodies = reply.bodies
+            sizes = set(map(len, bodies))
+            if len(sizes) == 1:
+                # Of one size, the usual case: the same four bytes go before each of them.
+                size = sizes.pop()
+                head = _REPLY.pack(32 + len(bodies) * (4 + size), header, number, ledger, entry) + parts[1]
+                return _I32.pack(size).join([head, *bodies])
+            for body in bodies:
+                parts += (_I32.pack(len(body)), body)
+        parts[0] = _REPLY.pack(24 + sum(map(len, parts)), header, number, ledger, entry)
+        return b"".join(parts)
+    if isinstance(reply, ReadReply) and reply.code is Code.OK and reply.body is not None:
+        return _REPLY.pack(24 + len(reply.body), header, number, ledger, entry) + reply.body
+    return _REPLY.pack(24, header, number, ledger, entry)
+
+
+def framed_reply(context: ReplyContext, frames: FrameParts) -> list[Buffer]:
+    """The answer to a framed batch read, in the pieces that `frames` are in."""
+    return [_batch_head(context, FRAMED, frames.size), *frames.parts]
+
+
+def located_reply(context: ReplyContext, located: Located) -> bytes:
+    """The answer that says where the entries are."""
+    body = located.pack()
+    return _batch_head(context, LOCATED, len(body)) + body
+
+
+def _batch_head(context: ReplyContext, flag: int, size: int) -> bytes:
+    """What comes before `size` bytes that answer a batch read in one of our own forms."""
+    header = header_of(context.version, BATCH_READ_ENTRY, flag)
+    return _REPLY.pack(32 + size, header, Code.OK.v2, context.ledger_id, context.entry_id) + _I64.pack(context.txn)
+
+
+def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None) -> tuple[Reply, int, int]:
+    """-> (reply, operation by its v3 number, request id of a batch read or 0), of the packet data[start:end].
+
+    Entries of a batch read stay in `data`. BadPacket when it is malformed.
+    """
+    stop = len(data) if end is None else end
+    size = stop - start
+    if size < 4:
+        raise BadPacket(f"a v2 answer of {size} bytes")
+    header = _U32.unpack_from(data, start)[0]
+    opcode, flags = (header >> 16 & 0xFF, header & 0xFFFF) if header >> 24 else (header, 0)
+    if opcode == AUTH:
+        plugin, payload = _auth_message(bytes(data[start:stop]))
+        return AuthReply(Code.OK, plugin, payload), OP_AUTH, 0
+    if opcode not in _OPERATION or size < 24:
+        raise BadPacket(f"a v2 answer of {size} bytes with opcode {opcode}")
+    number, ledger, entry = _REPLY_BODY.unpack_from(data, start + 4)
+    code = Code.from_v2(number)
+    if opcode == ADDENTRY:
+        return AddReply(code, ledger, entry), OP_ADD, 0
+    if opcode == READENTRY:
+        return ReadReply(code, ledger, entry, bytes(data[start + 24:stop]) if code is Code.OK else None), OP_READ, 0
+    if size < 32:
+        raise BadPacket(f"a v2 batch answer of {size} bytes, 32 are needed")
+    request_id = _I64.unpack_from(data, start + 24)[0]
+    bodies: Sequence[bytes] | None = []
+    if code is Code.OK and flags & LOCATED:
+        located = Located.parse(bytes(data[start + 32:stop]))
+        if located is None:
+            raise BadPacket("a v2 batch answer says that it names places, and names none")
+        return LocatedReply(code, ledger, entry, located), OP_BATCH_READ, request_id
+    if code is Code.OK:
+        parse = PackedBodies.parse_frames if flags & FRAMED else PackedBodies.parse
+        bodies = parse(data, start + 32, stop)
+    if bodies is None:
+        raise BadPacket("the entries of a v2 batch answer do not fit it")
+    return BatchReadReply(code, ledger, entry, bodies), OP_BATCH_READ, request_id

@@ -1,0 +1,255 @@
+"""Compaction: runs of small segments are copied into one ledger each, which then takes their place in the list.
+
+    for run in await runs_of(...):
+        copy = await copy_run(...)          anywhere, many at once
+        await replace_run(..., copy)        one compare-and-set
+
+Order of steps: the intent of the new ledger, the ledger with its owner mark, its entries, its end; then one multi that
+puts it in the place of the run and gives each old ledger an intent. So a crash leaves a ledger with an intent, nothing
+else, and whoever reads an old ledger goes on until the janitor deletes it (JanitorSettings.retired_s). A writer is not
+disturbed: sealed segments are not his. What may be replaced is core/streams/compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from buckram.client.client import Client
+from buckram.client.write.engine import LedgerAppender
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.compaction import (
+    EntryRewriter,
+    Run,
+    RunChanged,
+    compacted,
+    compacted_page,
+    plan_runs,
+    replacement,
+)
+from buckram.core.streams.head import Head, Segment, encode_page
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import Policy, merged
+from buckram.errors import (
+    BuckramError,
+    CorruptEntry,
+    InvalidArgument,
+    MalformedBatch,
+    NoSuchEntry,
+    NoSuchKey,
+    NoSuchLedger,
+    NoSuchStream,
+    VersionConflict,
+)
+from buckram.net.pace import Pace
+from buckram.seams import KeyOp, SetValue
+from buckram.streams.shared.ledgers import COMPACT, Intent, discard, listing, make_ledger, read_intent, retiring
+from buckram.streams.shared.metadata import Patience, StreamStore
+from buckram.streams.shared.namespaces import Namespaces
+from buckram.streams.shared.recovery import summarise
+from buckram.types import Entry, LedgerId
+
+MIN_TARGET_BYTES = 4096
+_SPANS_PER_RETENTION = 10
+_US = 1_000_000
+
+Told = Callable[[int], None]
+"""Hears how many more payload bytes were copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compactable:
+    """What a stream has to compact, as of one moment; plain values that can be sent to whoever copies."""
+
+    name: StreamName
+    uid: str
+    epoch: int
+    policy: Policy
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A closed ledger that can take the place of a run."""
+
+    run: Run
+    row: Segment
+    intent: Intent
+
+
+@dataclass(slots=True)
+class CompactionReport:
+    """What was done to one stream. `put_off`: runs that changed meanwhile; the next time sees to them."""
+
+    stream: str
+    segments: int = 0
+    """Segments that were replaced."""
+    made: int = 0
+    """Segments that took their place."""
+    bytes: int = 0
+    put_off: int = 0
+
+
+async def compactable(
+    streams: StreamStore, name: StreamName, *, target_bytes: int | None = None
+) -> Compactable:
+    """The runs worth compacting now. `target_bytes`: most that a new segment holds, default the policy's roll_bytes."""
+    if target_bytes is not None and target_bytes < MIN_TARGET_BYTES:
+        raise InvalidArgument(f"target of {target_bytes} bytes for a segment: needs at least {MIN_TARGET_BYTES}")
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    space = await Namespaces(streams).get(name.namespace)
+    policy = merged(space.policy, head.policy)
+    rows = [row async for row in streams.segments(head)]
+    # Retention frees whole segments, so a long one would keep expired records for as long as it spans.
+    span = None if policy.retention_s is None else round(policy.retention_s * _US / _SPANS_PER_RETENTION)
+    runs = plan_runs(head, rows, target_bytes=target_bytes or policy.roll_bytes, span_us=span)
+    return Compactable(name, head.uid, head.epoch, policy, tuple(runs))
+
+
+async def copy_run(
+    client: Client, streams: StreamStore, work: Compactable, run: Run, *, pace: Pace | None = None,
+    told: Told = lambda _: None,
+) -> Copied:  # fmt: skip
+    """Write the run's records into a ledger of its own. Nothing is left when it fails; a crash leaves a ledger with an
+    intent. Errors: CorruptEntry, NotEnoughBookies, ReadFailed, WriteFailed, MetadataUnavailable."""
+    writer, intent = await make_ledger(
+        client, streams, work.name, work.uid, work.policy, epoch=work.epoch, purpose=COMPACT
+    )
+    try:
+        try:
+            await _fill(client, work.name, run, writer, pace or Pace(None), told)
+            await writer.close()
+        except BaseException:
+            await writer.abandon()
+            raise
+        async with client.open(writer.ledger_id) as reader:
+            summary = await summarise(work.name, reader)
+        return Copied(run, replacement(str(work.name), run, writer.ledger_id, summary), intent)
+    except BuckramError:
+        with suppress(BuckramError):  # else the janitor finds its intent; the reason of the failure is worth more
+            await discard(client, streams, work.uid, intent)
+        raise
+
+
+async def _fill(client: Client, name: StreamName, run: Run, writer: LedgerAppender, pace: Pace, told: Told) -> None:
+    rewriter = EntryRewriter()
+    for row in run.rows:
+        assert row.summary is not None
+        rewriter.segment(row)
+        async with client.open(row.ledger) as reader:
+            async for chunk in reader.chunks(0, row.summary.last_entry):
+                entries = [made for entry in chunk if (made := _rewritten(name, rewriter, entry)) is not None]
+                size = sum(map(len, entries))
+                await pace.take(size)
+                if entries:
+                    await writer.append_many(entries)
+                told(size)
+
+
+def _rewritten(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> bytes | None:
+    try:
+        return rewriter.rewrite(entry.payload)
+    except MalformedBatch as error:
+        raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
+
+
+async def replace_run(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> bool:
+    """List the copy in the place of the run, in one step. False: the run had changed, and the copy is discarded.
+
+    Errors leave open whether it happened: ask again, it is done once.
+    """
+    try:
+        await _replace(client, streams, work, copied)
+        return True
+    except (RunChanged, NoSuchStream):
+        intent = await read_intent(streams, work.uid, copied.row.ledger)
+        if intent is not None and intent.purpose == COMPACT:
+            await discard(client, streams, work.uid, intent)
+        return False
+
+
+async def _replace(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> None:
+    run, row, name = copied.run, copied.row, str(work.name)
+    clocks, patience = client.services.clocks, Patience()
+    while True:
+        head = (await streams.read(work.name)).head
+        paged = run.rows[0].number < head.paged
+        ops: list[KeyOp] = [listing(streams, work.uid, copied.intent)]
+        ops += [retiring(streams, work.uid, old.ledger, head.epoch, clocks.now()) for old in run.rows]
+        try:
+            if paged:
+                write = await _page_write(streams, work, copied)
+                if write is None:
+                    return
+                ops.insert(0, write)
+            step = partial(compacted, name, run=run, row=row, paged=paged)
+            await streams.change(work.name, step, uid=work.uid, extra=partial(_these, ops))
+            return
+        except RunChanged as error:
+            if paged == (run.rows[0].number < (await streams.read(work.name)).head.paged):
+                raise
+            await patience.wait(error)  # moved to a page meanwhile: look for it there
+        except (NoSuchKey, VersionConflict) as error:
+            if await _is_listed(streams, work, row.ledger):
+                return
+            if await read_intent(streams, work.uid, row.ledger) != copied.intent:
+                raise RunChanged(name, f"ledger {row.ledger} was discarded before it was listed ({error})") from error
+            await patience.wait(error)  # the page changed: look again
+
+
+async def _page_write(streams: StreamStore, work: Compactable, copied: Copied) -> SetValue | None:
+    """What puts the copy into the page; None if it is there."""
+    run, name = copied.run, str(work.name)
+    try:
+        page, version = await streams.page_at(work.uid, run.page)
+    except NoSuchKey:
+        raise RunChanged(name, f"segments from offset {run.base} on were truncated") from None
+    changed = compacted_page(name, page, run, copied.row)
+    if changed is None:
+        return None
+    return SetValue(streams.layout.page(work.uid, run.page), encode_page(changed), version)
+
+
+async def _is_listed(streams: StreamStore, work: Compactable, ledger: LedgerId) -> bool:
+    head = (await streams.read(work.name)).head
+    if head.uid != work.uid:
+        return False
+    async for row in streams.segments(head):
+        if row.ledger == ledger:
+            return True
+    return False
+
+
+def _these(ops: list[KeyOp], _: Head) -> list[KeyOp]:
+    return ops
+
+
+async def compact_stream(
+    client: Client, streams: StreamStore, name: StreamName, *, target_bytes: int | None = None,
+    pace: Pace | None = None, told: Told = lambda _: None,
+) -> CompactionReport:  # fmt: skip
+    """Compact one stream, run after run; may be stopped and repeated anywhere. NoSuchStream."""
+    work = await compactable(streams, name, target_bytes=target_bytes)
+    report = CompactionReport(str(name))
+    for run in work.runs:
+        try:
+            copied = await copy_run(client, streams, work, run, pace=pace, told=told)
+        except (NoSuchLedger, NoSuchEntry):
+            report.put_off += 1  # truncated meanwhile
+            continue
+        if await replace_run(client, streams, work, copied):
+            report.segments += len(run.rows)
+            report.made += 1
+            report.bytes += run.bytes
+        else:
+            report.put_off += 1
+    return report
+
+
+__all__ = [
+    "Compactable", "CompactionReport", "Copied", "RunChanged", "compact_stream", "compactable", "copy_run",
+    "replace_run",
+]  # fmt: skip

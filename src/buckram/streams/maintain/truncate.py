@@ -1,0 +1,90 @@
+"""Truncation: the earliest offset moves at once and to the record; space follows by whole segments.
+
+Which offset a policy asks for is retention's business. Ledgers are deleted before the list forgets them, so a crash
+leaves rows without a ledger below the earliest offset, never a ledger without a row.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from buckram.client.client import Client
+from buckram.core.streams.changes import is_dead, trimmed, truncated
+from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.names import StreamName
+from buckram.errors import VersionConflict
+from buckram.seams import KeyOp
+from buckram.streams.read.locate import known_end
+from buckram.streams.shared.ledgers import drop_ledger
+from buckram.streams.shared.metadata import StreamStore
+
+_AT_ONCE = 64
+_TRIES = 5
+
+
+async def truncate(client: Client, streams: StreamStore, name: StreamName, offset: int) -> Head:
+    """Records below `offset` are gone for every reader. OffsetOutOfRange beyond what is readable."""
+    head = (await streams.read(name)).head
+    end = head.end
+    if offset > end:
+        end = await known_end(client, name, head)
+    return await streams.change(name, lambda head: truncated(str(name), head, offset, end), uid=head.uid)
+
+
+async def offset_keeping(streams: StreamStore, head: Head, keep_bytes: int) -> int:
+    """The base of the oldest segment such that it and those after it hold at least `keep_bytes`; by whole segments."""
+    kept, offset = 0, head.end
+    async for row in streams.segments_backwards(head):
+        if kept >= keep_bytes and row.sealed:
+            break
+        offset = row.base
+        kept += row.summary.bytes if row.summary is not None else 0
+    return max(offset, head.earliest)
+
+
+async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_most: int | None = None) -> int:
+    """Delete dead segments, oldest first; how many. May be stopped and repeated anywhere."""
+    done = 0
+    while at_most is None or done < at_most:
+        head = (await streams.read(name)).head
+        dead, kept = await dead_rows(streams, head, _AT_ONCE if at_most is None else min(_AT_ONCE, at_most - done))
+        if not dead:
+            return done
+        for row in dead:
+            await drop_ledger(client, row.ledger)
+        await _forget(streams, name, head, dead[-1].number + 1, kept)
+        done += len(dead)
+    return done
+
+
+async def dead_rows(streams: StreamStore, head: Head, limit: int) -> tuple[list[Segment], Segment | None]:
+    """The oldest segments, as far as they are dead; and the one among them whose ledger holds the producers' table."""
+    found: list[Segment] = []
+    table: Segment | None = None
+    kept: Segment | None = None
+    async for row in streams.segments(head):
+        if is_dead(head, row) and len(found) < limit:
+            found.append(row)
+            kept = table
+        elif row.number == head.producers and row.sealed and row.end <= head.earliest:
+            table = row  # it leaves the list only if one behind it does
+        else:
+            break
+    return found, kept
+
+
+async def _forget(streams: StreamStore, name: StreamName, head: Head, first: int, kept: Segment | None) -> None:
+    """Move `first` and delete whole pages below it, in one multi."""
+    for left in reversed(range(_TRIES)):
+        ops: list[KeyOp] = await streams.trim_ops(head, first)
+        step = partial(trimmed, str(name), first=first, kept=kept)
+        try:
+            await streams.change(name, step, uid=head.uid, extra=partial(_these, ops))
+            return
+        except VersionConflict:  # a page changed: read its version again
+            if not left:
+                raise
+
+
+def _these(ops: list[KeyOp], _: Head) -> list[KeyOp]:
+    return ops

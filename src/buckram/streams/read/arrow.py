@@ -1,0 +1,99 @@
+"""Batches as Arrow record batches: values, keys and headers without copying. pyarrow is imported when first used."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from buckram.core.streams.batch import Batch, BinaryColumn
+from buckram.core.streams.record_format import NO_TXID
+from buckram.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def schema() -> pa.Schema:
+    """offset, value, key, headers, timestamp, append_time, txid. Times are microseconds UTC."""
+    arrow = _arrow()
+    time = arrow.timestamp("us", "UTC")
+    header = arrow.struct([
+        arrow.field("key", arrow.string(), nullable=False), arrow.field("value", arrow.binary(), nullable=False),
+    ])  # fmt: skip
+    return arrow.schema([
+        arrow.field("offset", arrow.int64(), nullable=False), arrow.field("value", arrow.binary()),
+        arrow.field("key", arrow.binary()), arrow.field("headers", arrow.list_(header)),
+        arrow.field("timestamp", time, nullable=False), arrow.field("append_time", time, nullable=False),
+        arrow.field("txid", arrow.int64()),
+    ])  # fmt: skip
+
+
+def to_arrow(batch: Batch) -> pa.RecordBatch:
+    """The batch's records; the buffers are the entry's own bytes wherever Arrow's layout is the same."""
+    arrow, shape = _arrow(), schema()
+    start, stop = batch.window
+    count = stop - start
+    fields = {field.name: field.type for field in shape}
+    offsets = arrow.py_buffer(array("q", range(batch.first_offset, batch.next_offset)))
+    appended = arrow.py_buffer(array("q", [batch.append_time]) * count)
+    if batch.timestamp_column is not None:
+        times = arrow.py_buffer(batch.timestamp_column[start:stop])
+    else:
+        times = arrow.py_buffer(array("q", [batch.header.append_time]) * count)
+    columns = [
+        _fixed(arrow, fields["offset"], count, offsets),
+        binary_array(arrow, batch.value_column, start, count),
+        arrow.nulls(count, fields["key"])
+        if batch.key_column is None
+        else binary_array(arrow, batch.key_column, start, count),
+        header_array(arrow, batch, fields["headers"], start, count),
+        _fixed(arrow, fields["timestamp"], count, times),
+        _fixed(arrow, fields["append_time"], count, appended),
+        _txids(arrow, batch, start, stop),
+    ]
+    return arrow.RecordBatch.from_arrays(columns, schema=shape)
+
+
+def _fixed(arrow: Any, kind: Any, count: int, data: Any) -> Any:
+    return arrow.Array.from_buffers(kind, count, [None, data])
+
+
+def binary_array(arrow: Any, column: BinaryColumn, start: int, count: int, kind: Any = None) -> Any:
+    """Rows start.. of a column of bytes, as `kind` (default: binary), sharing its buffers."""
+    validity = None if column.validity is None else arrow.py_buffer(column.validity)
+    buffers = [validity, arrow.py_buffer(column.offsets), arrow.py_buffer(column.data)]
+    return arrow.Array.from_buffers(kind or arrow.binary(), count, buffers, offset=start)
+
+
+def header_array(arrow: Any, batch: Batch, kind: Any, start: int, count: int) -> Any:
+    """The headers of rows start.. as `kind`, a list of structs of a string and bytes, sharing the entry's buffers."""
+    column = batch.header_column
+    if column is None:
+        return arrow.nulls(count, kind)
+    pairs = column.lists[len(column.lists) - 1]
+    names = binary_array(arrow, column.names, 0, pairs, arrow.string())
+    names.validate(full=True)  # UTF-8: the only promise of a layout that decoding does not check
+    structs = arrow.StructArray.from_arrays(
+        [names, binary_array(arrow, column.values, 0, pairs)], fields=list(kind.value_type)
+    )
+    return arrow.Array.from_buffers(
+        kind, count, [None, arrow.py_buffer(column.lists)], offset=start, children=[structs]
+    )
+
+
+def _txids(arrow: Any, batch: Batch, start: int, stop: int) -> Any:
+    column = batch.txid_column
+    if column is None:
+        return arrow.nulls(stop - start, arrow.int64())
+    part = column[start:stop]
+    if min(part) == NO_TXID:
+        return arrow.array([None if txid == NO_TXID else txid for txid in part], arrow.int64())
+    return _fixed(arrow, arrow.int64(), stop - start, arrow.py_buffer(part))
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise ConfigError("Arrow batches need pyarrow: pip install 'buckram[arrow]'") from None
+    return pyarrow

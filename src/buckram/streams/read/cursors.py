@@ -1,0 +1,214 @@
+"""Cursors: durable named positions of a stream's readers. They only move up, by compare-and-set.
+
+A cursor is a key of its own below the stream's data, so that a commit never touches the head. It is made by its first
+commit, under a check that the stream still exists: a late commit leaves nothing behind in a deleted stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from functools import partial
+
+from buckram.client.client import Client
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.head import Head
+from buckram.core.streams.names import StreamName, check_name
+from buckram.errors import (
+    CursorMoved,
+    InvalidArgument,
+    KeyExists,
+    MalformedRecord,
+    MetadataUnavailable,
+    NoSuchCursor,
+    NoSuchKey,
+    NoSuchStream,
+    OffsetOutOfRange,
+    VersionConflict,
+)
+from buckram.seams import CheckVersion, Clock, Create, KeyValue
+from buckram.streams.read.locate import known_end
+from buckram.streams.shared.metadata import Patience, StreamStore, patiently
+
+_PAGE = 1000
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CursorInfo:
+    """A cursor as it is listed. `changed`: microseconds UTC. `lag`: records from there to the readable end; records
+    that were truncated do not count."""
+
+    name: str
+    offset: int
+    changed: int
+    lag: int
+
+
+class Cursor:
+    """One cursor of one stream, also one that does not exist yet; what readers need (reader.CursorHandle).
+
+    It belongs to the stream that has the name at its first use: one that is made later under the same name is another.
+    """
+
+    def __init__(self, streams: StreamStore, name: StreamName, cursor: str, clock: Clock) -> None:
+        self.stream, self.name = str(name), check_name("cursor", cursor)
+        self._streams, self._stream, self._clock = streams, name, clock
+        self._uid = ""
+        self._seen = False
+
+    async def load(self) -> int | None:
+        """Its offset; None where there is none. NoSuchStream, MetadataUnavailable, MalformedRecord."""
+        key = await self._key()
+        found = await _get(self._streams, key)
+        if found is None:
+            return None
+        self._seen = True
+        return _decode(key, found.value)[0]
+
+    async def move(self, offset: int) -> None:
+        """Up to `offset`; nothing to do if it is there. CursorMoved: another reader brought it further.
+
+        NoSuchCursor: it was there and somebody deleted it. After MetadataUnavailable it may or may not have moved.
+        """
+        _check(self.stream, self.name, offset)
+        key, patience = await self._key(), Patience()
+        while True:
+            try:
+                found = await _get(self._streams, key)
+                if found is None and self._seen:
+                    raise NoSuchCursor(self.stream, self.name)
+                if found is None:
+                    await self._create(key, offset)
+                    return
+                self._seen = True
+                present, _ = _decode(key, found.value)
+                if present > offset:
+                    raise CursorMoved(self.stream, self.name, present, offset)
+                if present < offset:
+                    await self._streams.keys.set(key, self._encode(offset), found.version)
+                return
+            except (KeyExists, VersionConflict, NoSuchKey) as conflict:  # somebody was faster: look again
+                await patience.wait(conflict)
+            except MetadataUnavailable as error:
+                await patience.wait(error)
+
+    async def delete(self) -> None:
+        """Forget the position. NoSuchCursor."""
+        key, patience, sent = await self._key(), Patience(), False
+        while True:
+            try:
+                found = await _get(self._streams, key)
+                if found is None:
+                    if sent:  # by us, and the answer was lost
+                        return
+                    raise NoSuchCursor(self.stream, self.name)
+                sent = True
+                await self._streams.keys.delete(key, found.version)
+                self._seen = False
+                return
+            except (NoSuchKey, VersionConflict) as conflict:
+                await patience.wait(conflict)
+            except MetadataUnavailable as error:
+                await patience.wait(error)
+
+    async def _key(self) -> str:
+        if not self._uid:
+            head = (await self._streams.read(self._stream)).head
+            check_usable(self.stream, head)
+            self._uid = head.uid
+        return self._streams.layout.cursor(self._uid, self.name)
+
+    async def _create(self, key: str, offset: int) -> None:
+        at = await self._streams.read(self._stream)
+        check_usable(self.stream, at.head)
+        if at.head.uid != self._uid:
+            raise NoSuchStream(self.stream, "was deleted and created anew")
+        # Not without the head's version: the stream could be deleted between the look and the creation.
+        await self._streams.keys.multi([
+            CheckVersion(self._streams.layout.head(self._stream), at.version), Create(key, self._encode(offset)),
+        ])  # fmt: skip
+        self._seen = True
+
+    def _encode(self, offset: int) -> bytes:
+        return json.dumps({"offset": offset, "changed": self._clock.wall_us()}, separators=(",", ":")).encode()
+
+
+async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: int) -> None:
+    """Make the cursor, or move it up, by hand. OffsetOutOfRange: it is not readable yet. CursorMoved: only up."""
+    _check(str(name), check_name("cursor", cursor), offset)
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    if offset > head.end:
+        end = await known_end(client, name, head)
+        if offset > end:
+            raise OffsetOutOfRange(str(name), offset, head.earliest, end)
+    await Cursor(streams, name, cursor, client.services.runtime.clock).move(offset)
+
+
+async def list_cursors(
+    client: Client, streams: StreamStore, name: StreamName, *, after: str = "", limit: int = _PAGE
+) -> list[CursorInfo]:
+    """In order of their names, those greater than `after`."""
+    head = (await streams.read(name)).head
+    check_usable(str(name), head)
+    end = await known_end(client, name, head)
+    found: list[CursorInfo] = []
+    for cursor, offset, changed in await _positions(streams, head, after, limit):
+        found.append(CursorInfo(cursor, offset, changed, max(end - max(offset, head.earliest), 0)))
+    return found
+
+
+async def lowest_cursor(streams: StreamStore, head: Head) -> int | None:
+    """The lowest offset of all cursors; None where there are none. What it says stays true: they only move up."""
+    lowest: int | None = None
+    after = ""
+    while page := await _positions(streams, head, after, _PAGE):
+        after = page[-1][0]
+        least = min(offset for _, offset, _ in page)
+        lowest = least if lowest is None else min(lowest, least)
+    return lowest
+
+
+async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[tuple[str, int, int]]:
+    """(name, offset, changed); empty at the end only."""
+    parent = streams.layout.cursors(head.uid)
+    while True:
+        names = await patiently(partial(streams.keys.children, parent, after=after, limit=limit))
+        found: list[tuple[str, int, int]] = []
+        for begin in range(0, len(names), _AT_ONCE):
+            keys = [(cursor, streams.layout.cursor(head.uid, cursor)) for cursor in names[begin : begin + _AT_ONCE]]
+            answers = await asyncio.gather(*(_get(streams, key) for _, key in keys))
+            found += [
+                (cursor, *_decode(key, kept.value)) for (cursor, key), kept in zip(keys, answers, strict=True) if kept
+            ]
+        if found or not names:
+            return found
+        after = names[-1]  # all of a page were deleted meanwhile: that is not the end
+
+
+async def _get(streams: StreamStore, key: str) -> KeyValue | None:
+    try:
+        return await patiently(lambda: streams.keys.get(key))
+    except NoSuchKey:
+        return None
+
+
+def _check(stream: str, cursor: str, offset: int) -> None:
+    if type(offset) is not int or offset < 0:
+        raise InvalidArgument(f"cursor {cursor!r} of stream {stream}: offset {offset!r}: needs an int from 0 on")
+
+
+def _decode(key: str, value: bytes) -> tuple[int, int]:
+    try:
+        raw = json.loads(value)
+        offset, changed = raw["offset"], raw["changed"]
+        if type(offset) is not int or type(changed) is not int:
+            raise TypeError("offset and changed are whole numbers")
+        return offset, changed
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedRecord(f"{key}: not a cursor ({error!r}); restore it, or delete it and place it anew") from None
+
+
+__all__ = ["Cursor", "CursorInfo", "list_cursors", "lowest_cursor", "place_cursor"]

@@ -1,0 +1,109 @@
+"""Where a record is: the segment by the segment list, the entry by binary search over its ledger. O(log n) reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from buckram.client.client import Client
+from buckram.client.read.reader import Reader
+from buckram.core.streams.batch import Batch, decode
+from buckram.core.streams.head import Head, Segment
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.record_format import EntryHeader
+from buckram.errors import CorruptEntry, MalformedBatch
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.recovery import entry_header
+from buckram.types import Entry, EntryId
+
+Reached = Callable[[EntryHeader], bool]
+
+
+async def first_entry(
+    name: StreamName, reader: Reader, last: EntryId, reached: Reached, guess: EntryId = -1
+) -> EntryId:
+    """The first entry of 0..last for which `reached` holds (it then holds for all after it); last + 1 if none."""
+    low, high = 0, last + 1
+    probe = guess if low <= guess < high else (low + high) // 2
+    while low < high:
+        if reached(entry_header(name, await reader.get(probe))):
+            high = probe
+        else:
+            low = probe + 1
+        probe = (low + high) // 2
+    return low
+
+
+async def entry_of_offset(name: StreamName, reader: Reader, segment: Segment, offset: int, last: EntryId) -> EntryId:
+    """The entry that holds the record, or last + 1."""
+    relative = offset - segment.base
+    if relative <= 0:
+        return 0
+    guess = -1
+    if segment.summary is not None and segment.summary.records:
+        guess = relative * (segment.summary.last_entry + 1) // segment.summary.records
+    return await first_entry(name, reader, last, lambda header: header.first + header.records > relative, guess)
+
+
+async def known_end(client: Client, name: StreamName, head: Head) -> int:
+    """The offset after the last record that is readable now."""
+    segment = head.open_segment
+    if segment is None:
+        return head.end
+    async with client.open(segment.ledger) as reader:
+        return await readable_end(name, reader, segment)
+
+
+async def readable_end(name: StreamName, reader: Reader, segment: Segment) -> int:
+    """As known_end, of a segment whose ledger is open for reading."""
+    last = reader.last_confirmed
+    if last < 0:
+        return segment.base
+    header = entry_header(name, await reader.get(last))
+    return segment.base + header.first + header.records
+
+
+async def offset_at_time(client: Client, streams: StreamStore, name: StreamName, head: Head, time: int) -> int:
+    """The first offset whose append time is at least `time` (microseconds UTC); the readable end if there is none."""
+    segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_append >= time)
+    if segment is None:
+        return head.end
+    summary = segment.summary
+    if summary is not None and summary.first_append >= time:
+        return segment.base
+    async with client.open(segment.ledger) as reader:
+        last = summary.last_entry if summary is not None else reader.last_confirmed
+        return await _offset_of(name, reader, segment, last, lambda header: header.append_time >= time)
+
+
+async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName, head: Head, txid: int) -> int:
+    """The first offset whose txid is at least `txid`; the readable end if there is none."""
+    segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_txid >= txid)
+    if segment is None:
+        return head.end
+    async with client.open(segment.ledger) as reader:
+        last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
+        entry = await first_entry(name, reader, last, lambda header: header.last_txid >= txid)
+        if entry <= last:
+            found = decode_entry(name, segment, await reader.get(entry))
+            if isinstance(found, Batch):
+                txids = enumerate(found.txids(), found.first_offset)
+                return next((offset for offset, seen in txids if seen is not None and seen >= txid), found.first_offset)
+        return await _offset_of(name, reader, segment, last, lambda header: header.last_txid >= txid)
+
+
+async def _offset_of(name: StreamName, reader: Reader, segment: Segment, last: EntryId, reached: Reached) -> int:
+    entry = await first_entry(name, reader, last, reached)
+    if entry <= last:
+        return segment.base + entry_header(name, await reader.get(entry)).first
+    return segment.end if segment.sealed else await readable_end(name, reader, segment)
+
+
+def decode_entry(name: StreamName, segment: Segment, entry: Entry) -> Batch | EntryHeader:
+    """CorruptEntry names ledger and entry. Times of a sealed segment are those of its row at most."""
+    try:
+        found = decode(entry.payload, segment.base, segment.ledger, entry.entry_id)
+    except MalformedBatch as error:
+        raise CorruptEntry(str(name), segment.ledger, entry.entry_id, str(error)) from None
+    if isinstance(found, Batch) and segment.summary is not None:
+        return found.clamped(segment.summary.first_append, segment.summary.last_append)
+    return found

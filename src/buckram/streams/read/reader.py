@@ -1,0 +1,313 @@
+"""StreamReader: reading a stream record by record or in batches, as its user sees it; source and locate do the work.
+
+It opens at first use, so that `async for record in ns.read(name)` is all one needs; `async with` or close() ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from buckram.client.client import Client
+from buckram.client.shared.opening import NotBlocking
+from buckram.core.streams.batch import Batch, Record
+from buckram.core.streams.changes import check_usable
+from buckram.core.streams.head import Head
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.record_format import NO_TXID
+from buckram.errors import HandleClosed, InvalidArgument, OffsetOutOfRange, OffsetTruncated
+from buckram.streams.read.locate import known_end, offset_at_time, offset_of_txid
+from buckram.streams.read.source import Source
+from buckram.streams.shared.metadata import HeadAt, StreamStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Time = int | datetime
+Truncated = Literal["error", "skip"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CursorHandle(Protocol):
+    """What a reader needs of a durable cursor (streams/read/cursors)."""
+
+    async def load(self) -> int | None:
+        """Its offset; None where there is none."""
+        ...
+
+    async def move(self, offset: int) -> None:
+        """Up only; CursorMoved, MetadataUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to read; see Namespace.read."""
+
+    start: int | str = "earliest"
+    stop: int | str | None = None
+    start_time: Time | None = None
+    stop_time: Time | None = None
+    start_txid: int | None = None
+    follow: bool = False
+    on_truncated: Truncated = "error"
+
+
+class StreamReader(NotBlocking):
+    """`async for record in reader`, or batches with `async for batch in reader.batches()`; one consumer at a time.
+
+    Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; on_truncated="skip" goes on at
+    the earliest), CorruptEntry, MissingCodec, ReadFailed (retryable), HandleClosed. After an error the next call goes
+    on where it was.
+    """
+
+    def __init__(
+        self, client: Client, streams: StreamStore, name: StreamName, span: Range,
+        cursor: CursorHandle | None = None, *, on_open: Callable[[StreamReader], None],
+        on_closed: Callable[[StreamReader], None],
+    ) -> None:  # fmt: skip
+        _check(span)
+        self.stream = str(name)
+        """NAMESPACE/STREAM."""
+        self._client, self._streams, self._name, self._span = client, streams, name, span
+        self._cursor = cursor
+        self._on_open, self._on_closed = on_open, on_closed
+        self._source: Source | None = None
+        self._records: list[Record] = []
+        self._at = 0
+        self._not_before = NO_TXID
+        self._txid_not_before = NO_TXID
+        self._stop_time: int | None = None
+        self._delivered: int | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<StreamReader {self._name} {'closed' if self._closed else 'open'}>"
+
+    @property
+    def position(self) -> int | None:
+        """The offset after the last record handed out; None before the first use."""
+        return self._delivered
+
+    async def open(self) -> int:
+        """Resolve the start now, without reading a record; the position. Done by itself at first use."""
+        if self._source is None:
+            self._client.services.guard()
+            if self._closed:
+                raise HandleClosed(f"the reader of stream {self.stream} is closed; read again")
+            self._source = await self._begin()
+            self._on_open(self)
+        assert self._delivered is not None
+        return self._delivered
+
+    async def next_batch(self) -> Batch | None:
+        """The next records, zero-copy views of one entry; None at the end (of what was asked for, or of the stream)."""
+        await self.open()
+        source = self._source
+        assert source is not None
+        if self._at < len(self._records):
+            # Records of a batch were handed out one by one: the rest of it.
+            await source.seek(self._records[self._at].offset)
+        self._records, self._at = [], 0
+        while True:
+            batch = await source.next()
+            if batch is None:
+                return None
+            if self._stop_time is not None and batch.append_time >= self._stop_time:
+                await source.seek(batch.first_offset)
+                source.stop = batch.first_offset
+                return None
+            found = self._wanted(batch)
+            if found is not None:
+                self._delivered = found.next_offset
+                return found
+
+    def batches(self) -> AsyncIterator[Batch]:
+        """All batches: `async for batch in reader.batches()`."""
+        return self._batches()
+
+    async def arrow_batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """All batches as Arrow record batches (streams/read/arrow.schema)."""
+        from buckram.streams.read.arrow import to_arrow
+
+        async for batch in self._batches():
+            yield to_arrow(batch)
+
+    async def commit(self, offset: int | None = None) -> int:
+        """Move the cursor past the last record handed out: what comes after is delivered again. The cursor's offset.
+
+        `offset`: to there, where less than that was dealt with. CursorMoved, NoSuchCursor.
+        """
+        if self._cursor is None:
+            raise InvalidArgument(f"stream {self.stream}: this reader has no cursor; read with cursor=NAME")
+        # Also after the end, where iteration closed this reader.
+        position = self._delivered if self._delivered is not None else await self.open()
+        if offset is not None:
+            if type(offset) is not int or offset < 0:
+                raise InvalidArgument(f"stream {self.stream}: commit({offset!r}): needs an int from 0 on")
+            if offset > position:
+                raise InvalidArgument(f"stream {self.stream}: commit({offset}): read up to {position} only")
+            position = offset
+        await self._cursor.move(position)
+        return position
+
+    async def seek(self, offset: int) -> None:
+        """Go on from another offset. OffsetOutOfRange beyond the end, unless this reader follows."""
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument(f"stream {self.stream}: seek({offset!r}): an offset is an int from 0 on")
+        await self.open()
+        source = self._source
+        assert source is not None
+        await self._check_end(offset, source.follower.head)
+        await source.seek(offset)
+        # Where it began no longer matters: from here on everything is wanted.
+        self._not_before = self._txid_not_before = NO_TXID
+        self._records, self._at, self._delivered = [], 0, offset
+
+    async def close(self) -> None:
+        """Idempotent; the stream is untouched."""
+        self._closed = True
+        source, self._source = self._source, None
+        if source is not None:
+            await source.close()
+        self._on_closed(self)
+
+    def __aiter__(self) -> StreamReader:
+        return self
+
+    async def __anext__(self) -> Record:
+        at = self._at
+        if at < len(self._records):
+            self._at = at + 1
+            record = self._records[at]
+            self._delivered = record.offset + 1
+            return record
+        batch = await self.next_batch()
+        if batch is None:
+            await self.close()
+            raise StopAsyncIteration
+        self._records, self._at = batch.records(), 1
+        self._delivered = batch.first_offset + 1
+        return self._records[0]
+
+    async def __aenter__(self) -> StreamReader:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    async def _batches(self) -> AsyncIterator[Batch]:
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    def _wanted(self, batch: Batch) -> Batch | None:
+        """A start in the future keeps out what comes before it."""
+        if batch.append_time < self._not_before:
+            return None
+        if self._txid_not_before != NO_TXID:
+            wanted = self._txid_not_before
+            rows = enumerate(batch.txids(), batch.first_offset)
+            first = next((offset for offset, txid in rows if txid is not None and txid >= wanted), None)
+            if first is None:
+                return None
+            self._txid_not_before = NO_TXID
+            return batch.between(first)
+        return batch
+
+    async def _begin(self) -> Source:
+        span, name = self._span, self._name
+        at = await self._streams.read(name)
+        check_usable(self.stream, at.head)
+        end: int | None = None
+        if not span.follow:
+            end = await known_end(self._client, name, at.head)
+        start = await self._start(at)
+        stop = end
+        if isinstance(span.stop, int):
+            stop = span.stop if end is None else min(span.stop, end)
+        elif span.stop == "latest":
+            stop = end if end is not None else await known_end(self._client, name, at.head)
+        if span.stop_time is not None:
+            self._stop_time = microseconds(span.stop_time)
+        self._delivered = start
+        return Source(
+            self._client, self._streams, name, at, start, stop, follow=span.follow,
+            skip_truncated=span.on_truncated == "skip",
+        )  # fmt: skip
+
+    async def _start(self, at: HeadAt) -> int:
+        span, head = self._span, at.head
+        if self._cursor is not None and (kept := await self._cursor.load()) is not None:
+            return self._checked(kept, head.earliest)
+        if span.start_time is not None:
+            self._not_before = microseconds(span.start_time)
+            found = await offset_at_time(self._client, self._streams, self._name, head, self._not_before)
+            return max(found, head.earliest)
+        if span.start_txid is not None:
+            self._txid_not_before = span.start_txid
+            found = await offset_of_txid(self._client, self._streams, self._name, head, span.start_txid)
+            return max(found, head.earliest)
+        if span.start == "earliest":
+            return head.earliest
+        if span.start == "latest":
+            return max(await known_end(self._client, self._name, head), head.earliest)
+        assert isinstance(span.start, int)
+        await self._check_end(span.start, head)
+        return self._checked(span.start, head.earliest)
+
+    async def _check_end(self, offset: int, head: Head) -> None:
+        """Who follows may wait for what comes, unless nothing comes any more."""
+        if offset > head.end and (head.ended or not self._span.follow):
+            head = (await self._streams.read(self._name)).head
+            end = await known_end(self._client, self._name, head)
+            if offset > end:
+                raise OffsetOutOfRange(self.stream, offset, head.earliest, end)
+
+    def _checked(self, offset: int, earliest: int) -> int:
+        if offset >= earliest:
+            return offset
+        if self._span.on_truncated == "skip":
+            return earliest
+        raise OffsetTruncated(self.stream, offset, earliest)
+
+
+def microseconds(time: Time) -> int:
+    """A moment as microseconds UTC; a datetime needs a time zone."""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InvalidArgument(f"time {time}: has no time zone; use datetime.now(timezone.utc) or the like")
+        return (time - _EPOCH) // timedelta(microseconds=1)
+    if type(time) is not int:
+        raise InvalidArgument(f"time {time!r}: needs microseconds since 1970 (UTC) as int, or a datetime")
+    return time
+
+
+def _check(span: Range) -> None:
+    starts = [span.start != "earliest", span.start_time is not None, span.start_txid is not None]
+    if sum(starts) > 1:
+        raise InvalidArgument("give one of start, start_time and start_txid")
+    if isinstance(span.start, str) and span.start not in ("earliest", "latest"):
+        raise InvalidArgument(f'start {span.start!r}: needs an offset, "earliest" or "latest"')
+    if isinstance(span.stop, str) and span.stop != "latest":
+        raise InvalidArgument(f'stop {span.stop!r}: needs an offset or "latest"')
+    for what, offset in (("start", span.start), ("stop", 0 if span.stop is None else span.stop)):
+        if not isinstance(offset, str) and (type(offset) is not int or offset < 0):
+            raise InvalidArgument(f"{what} {offset!r}: an offset is an int from 0 on")
+    if span.on_truncated not in ("error", "skip"):
+        raise InvalidArgument(f'on_truncated {span.on_truncated!r}: choose "error" or "skip"')
+    if span.start_txid is not None and (type(span.start_txid) is not int or span.start_txid < 0):
+        raise InvalidArgument(f"start_txid {span.start_txid!r}: needs an int from 0 on")
+    for time in (span.start_time, span.stop_time):
+        if time is not None:
+            microseconds(time)
+
+
+__all__ = ["CursorHandle", "Range", "StreamReader", "Time", "microseconds"]

@@ -1,0 +1,258 @@
+"""Batches of a stream from a position on, over segments, rolls, truncation and take-over. The handle is reader.
+
+One consumer. Never fences, never writes. Safe to cancel at every await: the position moves with what is handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, suppress
+
+from buckram.client.client import Client
+from buckram.client.read.reader import Reader
+from buckram.client.read.tail import Tail
+from buckram.core.streams.batch import Batch
+from buckram.core.streams.head import Segment
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.record_format import MARK
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchKey,
+    NoSuchLedger,
+    OffsetTruncated,
+    ReadFailed,
+)
+from buckram.net.tasks import TaskScope
+from buckram.streams.read.locate import decode_entry, entry_of_offset
+from buckram.streams.shared.follow import HeadFollower
+from buckram.streams.shared.metadata import HeadAt, StreamStore
+from buckram.types import Entry
+
+_LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.01, 1.0
+"""After a mark the head is read every few milliseconds, for a second: a watch may take longer, or be quicker."""
+_IDLE_LOOK_S = 5.0
+"""Protects against a lost watch."""
+_PASSING = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
+_PAUSE_S, _GIVE_UP_S = 0.1, 60.0
+
+
+class Source:
+    """`position` is the next offset to be handed out, `stop` (exclusive) where it ends, if anywhere."""
+
+    def __init__(
+        self, client: Client, streams: StreamStore, name: StreamName, at: HeadAt, position: int, stop: int | None, *,
+        follow: bool, skip_truncated: bool,
+    ) -> None:  # fmt: skip
+        self.position, self.stop = position, stop
+        self._client, self._streams, self._name = client, streams, name
+        self._follow, self._skip = follow, skip_truncated
+        self._scope = TaskScope(f"stream reader {name}")
+        self.follower = HeadFollower(streams, name, at, self._scope)
+        self._open = AsyncExitStack()
+        self._segment: Segment | None = None
+        self._chunks: AsyncGenerator[list[Entry], None] | None = None
+        self._tail: Tail | None = None
+        self._ready: deque[Batch] = deque()
+        self._marked = False
+        self._failing_since: float | None = None
+        self._closed = False
+        if follow:
+            self.follower.follow()
+
+    async def next(self) -> Batch | None:
+        """The next batch, not empty; None at the end. OffsetTruncated, NoSuchStream, errors of reading a ledger."""
+        while True:
+            if self._closed:
+                raise HandleClosed(f"the reader of stream {self._name} was closed while it waited")
+            if self.stop is not None and self.position >= self.stop:
+                return None
+            if self.follower.gone or self.follower.head.deleting:
+                await self.follower.refresh()  # raises NoSuchStream
+            if self._check_truncation():
+                await self._leave()
+            if self._ready:
+                batch = self._ready.popleft().between(self.position, self.stop)
+                if len(batch):
+                    self.position = batch.next_offset
+                    return batch
+                continue
+            # Taken before the look at the head, so that no change falls between look and wait.
+            changed = self.follower.changes()
+            if self._segment is None:
+                entered = await self._enter()
+                if entered is False and (not self._follow or self.follower.head.ended):
+                    return None
+                if entered is False:
+                    await self._wait(changed)
+                continue
+            try:
+                await self._fill()
+            except _PASSING as error:
+                await self._moved(error)
+
+    async def seek(self, position: int) -> None:
+        self.position = position
+        await self._leave()
+
+    async def close(self) -> None:
+        self._closed = True
+        self.follower.stop()
+        await self._leave()
+        await self._scope.close()
+
+    # -- segments -----------------------------------------------------------------------------------------
+
+    def _check_truncation(self) -> bool:
+        """True when the position had to be moved."""
+        earliest = self.follower.head.earliest
+        if self.position >= earliest:
+            return False
+        if not self._skip:
+            raise OffsetTruncated(str(self._name), self.position, earliest)
+        self.position = earliest
+        return True
+
+    async def _enter(self) -> bool | None:
+        """Open the segment of the position; False when there is none yet, None to look again."""
+        segment: Segment | None = None
+        try:
+            segment = await self._streams.segment_of(self.follower.head, self.position)
+            if segment is None:
+                return False
+            reader = await self._open.enter_async_context(self._client.open(segment.ledger))
+            await self._begin(segment, reader)
+        except NoSuchKey:  # a page was trimmed under our eyes
+            await self.follower.refresh()
+            return None
+        except _PASSING as error:
+            self._segment = segment
+            await self._moved(error)
+            return None
+        return True
+
+    async def _begin(self, segment: Segment, reader: Reader) -> None:
+        last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
+        first = await entry_of_offset(self._name, reader, segment, self.position, last)
+        if segment.sealed or not self._follow:
+            chunks = _chunks(reader, first, last)
+            self._chunks = await self._open.enter_async_context(aclosing(chunks))
+        else:
+            self._tail = reader.tail(first)
+            self._open.push_async_callback(self._tail.aclose)
+        self._segment = segment
+
+    async def _leave(self) -> None:
+        self._segment, self._chunks, self._tail, self._marked = None, None, None, False
+        self._ready.clear()
+        await self._open.aclose()
+
+    async def _fill(self) -> None:
+        """Decode the next entries of the segment; at its end leave it."""
+        segment = self._segment
+        assert segment is not None
+        if self._marked:
+            self._marked = False
+            if await self._look(segment):
+                return
+        if self._chunks is not None:
+            found = await anext(self._chunks, None)
+        elif self._tail is not None:
+            found = await self._tail.next_chunk()
+        else:
+            found = None
+        if not found:
+            await self._ended(segment)
+            return
+        marked = False
+        self._failing_since = None
+        for entry in found:
+            decoded = decode_entry(self._name, segment, entry)
+            if isinstance(decoded, Batch):
+                self._ready.append(decoded)
+            elif decoded.kind == MARK:
+                marked = True
+        self._marked = marked and self._tail is not None
+
+    async def _ended(self, segment: Segment) -> None:
+        """All of the ledger is read. Go on when the list says what comes next."""
+        await self._leave()
+        if segment.sealed:
+            return
+        if not self._follow:
+            self.stop = self.position
+            return
+        while True:
+            changed = self.follower.changes()
+            row = await self._row()
+            if self._closed or row is None or row.sealed or row.ledger != segment.ledger:
+                return
+            await self._wait(changed)
+
+    async def _row(self) -> Segment | None:
+        self._check_truncation()
+        return await self._streams.segment_of(self.follower.head, self.position)
+
+    async def _look(self, segment: Segment) -> bool:
+        """A mark says that the segment ends: look often, so that the next one is found at once. True when it ended."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + _LOOK_FOR_S, _LOOK_MIN_S
+        while loop.time() < until and not self._closed:
+            changed = self.follower.changes()
+            try:
+                await self.follower.refresh()
+            except MetadataUnavailable:
+                return False
+            row = await self._row()
+            if row is None or row.ledger != segment.ledger:
+                await self._leave()
+                return True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await changed.wait()
+            pause = min(pause * 1.5, _LOOK_MAX_S)
+        return False
+
+    async def _wait(self, changed: asyncio.Event) -> None:
+        """Until the head changed, or for a while."""
+        try:
+            async with asyncio.timeout(_IDLE_LOOK_S):
+                await changed.wait()
+        except TimeoutError:
+            try:
+                await self.follower.refresh()
+            except MetadataUnavailable:
+                return
+
+    async def _moved(self, error: BuckramError) -> None:
+        """The ledger cannot be read: has the list changed meanwhile? What stays so is raised, what may pass after a
+        minute."""
+        loop = asyncio.get_running_loop()
+        before = self._segment
+        await self._leave()
+        try:
+            head = await self.follower.refresh()
+            if self.position < head.earliest:
+                return
+            row = await self._streams.segment_of(head, self.position)
+        except MetadataUnavailable as away:
+            row, error = before, away
+        if before is not None and (row is None or row.ledger != before.ledger):
+            return
+        if self._failing_since is None:
+            self._failing_since = loop.time()
+        elif not error.retryable or loop.time() - self._failing_since > _GIVE_UP_S:
+            self._failing_since = None
+            raise error
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _chunks(reader: Reader, first: int, last: int) -> AsyncGenerator[list[Entry], None]:
+    if first > last:
+        return
+    async for chunk in reader.chunks(first, last):
+        yield chunk

@@ -1,0 +1,87 @@
+"""The end of somebody else's segment: fence its ledger and find out what it holds, from its last entry alone.
+
+Also reads the producers' table back. Changing the head is the caller's.
+"""
+
+from __future__ import annotations
+
+from buckram.client.client import Client
+from buckram.client.read.reader import Reader
+from buckram.core.streams.batch import Batch, decode, entry_body
+from buckram.core.streams.head import Head, Segment, Summary
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.record_format import NO_MAX, NO_MIN, NO_SNAPSHOT, NO_TXID, SNAPSHOT, EntryHeader, parse_header
+from buckram.errors import CorruptEntry, MalformedBatch, StreamError
+from buckram.streams.shared.metadata import StreamStore
+from buckram.types import Entry, LedgerId
+
+EMPTY = Summary(0, -1, 0, 0, 0, NO_MIN, NO_MAX, NO_TXID, NO_SNAPSHOT)
+
+
+
+async def recover_segment(client: Client, name: StreamName, ledger: LedgerId) -> Summary:
+    """Fence the segment's writer, close its ledger; what it holds. Errors: RecoveryFailed, MetadataUnavailable,
+    CorruptEntry. A ledger that is gone holds nothing that was ever acknowledged by us: NoSuchLedger."""
+    async with client.recover(ledger) as reader:
+        return await summarise(name, reader)
+
+
+async def summarise(name: StreamName, reader: Reader) -> Summary:
+    """What a closed ledger holds: two reads."""
+    last = reader.last_confirmed
+    if last < 0:
+        return EMPTY
+    header = entry_header(name, await reader.get(last))
+    first = header if last == 0 else entry_header(name, await reader.get(0))
+    return Summary(
+        header.first + header.records, last, reader.length or 0, first.append_time, header.append_time,
+        header.min_timestamp, header.max_timestamp, header.last_txid, header.snapshot,
+    )  # fmt: skip
+
+
+async def load_producers(client: Client, streams: StreamStore, name: StreamName, head: Head) -> ProducerTable:
+    """The producers' table as of the end of the stream; all its segments are sealed."""
+    if head.producers is None:
+        return ProducerTable()
+    wanted, segment = head.producers, head.table
+    if segment is None:
+        segment = await streams.find(head, lambda row: row.number >= wanted)
+    if segment is None or segment.number != wanted or segment.summary is None:
+        raise StreamError(str(name), f"its producers' table was in segment {wanted}, and the list has {segment} there")
+    async with client.open(segment.ledger) as reader:
+        return await _replay(name, segment, segment.summary, reader)
+
+
+async def producers_of(client: Client, name: StreamName, segment: Segment, summary: Summary) -> ProducerTable:
+    """The producers' table as of the end of a closed segment, from its ledger alone."""
+    if summary.snapshot == NO_SNAPSHOT:
+        return ProducerTable()
+    async with client.open(segment.ledger) as reader:
+        return await _replay(name, segment, summary, reader)
+
+
+async def _replay(name: StreamName, segment: Segment, summary: Summary, reader: Reader) -> ProducerTable:
+    table = ProducerTable()
+    async for chunk in reader.chunks(summary.snapshot, summary.last_entry):
+        for entry in chunk:
+            try:
+                found = decode(entry.payload, segment.base, segment.ledger, entry.entry_id)
+                if isinstance(found, Batch):
+                    table.replay(found)
+                elif found.kind == SNAPSHOT:
+                    table = ProducerTable.decode(entry_body(entry.payload, found))
+            except MalformedBatch as error:
+                raise CorruptEntry(str(name), segment.ledger, entry.entry_id, str(error)) from None
+    return table
+
+
+def entry_header(name: StreamName, entry: Entry) -> EntryHeader:
+    """CorruptEntry names ledger and entry."""
+    try:
+        return parse_header(entry.payload)
+    except MalformedBatch as error:
+        raise CorruptEntry(str(name), entry.ledger_id, entry.entry_id, str(error)) from None
+
+
+__all__ = ["EMPTY", "entry_header", "load_producers", "producers_of", "recover_segment", "summarise"]

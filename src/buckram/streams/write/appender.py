@@ -1,0 +1,319 @@
+"""The engine of a stream writer: offsets, batches, room, acknowledgements. All synchronous; the handle is writer.
+
+Records of one moment leave as one entry: at the end of the loop's turn when nothing is in flight, else when an
+acknowledgement comes, when the batch is full, or after `linger`. Every step that checks something and acts on it is one
+step without await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from buckram.client.write.completions import Completions, fail_future
+from buckram.config import ClientConfig, NetConfig
+from buckram.core.streams.codecs import codec_number
+from buckram.core.streams.head import Head
+from buckram.core.streams.policy import Policy
+from buckram.core.streams.producers import UNKNOWN_OFFSET, ProducerTable
+from buckram.core.streams.record_format import Columns
+from buckram.core.streams.window import StreamWindow
+from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
+from buckram.streams.shared import records
+from buckram.streams.write.admission import MAX_ENTRY_RECORDS, Ask, Intake
+from buckram.streams.write.segment import SegmentWriter
+
+
+class Sent(NamedTuple):
+    """An entry that is not released: kept so that it can be sent again in another ledger."""
+
+    next_offset: int
+    columns: Columns
+    last_txid: int
+
+
+
+BATCH_BYTES = 256 * 1024
+_ENTRY_RESERVE = 64 * 1024
+_COLUMN_COST = 64
+
+
+class Appender:
+    """`clock` gives wall time in microseconds, `sent` is called after each entry. It needs a segment before records."""
+
+    def __init__(
+        self, stream: str, head: Head, policy: Policy, table: ProducerTable, config: ClientConfig, net: NetConfig, *,
+        linger_s: float, clock: Callable[[], int], sent: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.stream = stream
+        self.next_offset = head.end
+        """What the next record gets; the window's counts only what was sent."""
+        self.window = StreamWindow(head.end)
+        self.intake = Intake(self)
+        self.segment: SegmentWriter | None = None
+        self.batch = Columns()
+        self.plain = True
+        """The batch has values only."""
+        self.sent_bytes = 0
+        """Of records that were sent and are not released."""
+        frame = net.max_frame_bytes - _ENTRY_RESERVE
+        self.entry_limit = frame
+        self.record_limit = max(min(records.MAX_RECORD_BYTES, frame - MAX_ENTRY_RECORDS * _COLUMN_COST), 1024)
+        self.closed = False
+        self._batch_bytes = min(BATCH_BYTES, self.record_limit)
+        self._max_pending = config.max_pending_bytes
+        self._policy, self._table, self._clock, self._on_sent = policy, table, clock, sent
+        self._compression = codec_number(policy.compression)
+        self._last_append, self._last_txid = head.last_append, head.last_txid
+        self._released_txid = head.last_txid
+        self._completions = Completions()
+        self._unreleased: deque[Sent] = deque()
+        self.paused = False
+        """No segment takes records for now; they wait in the batch and in the intake."""
+        self._loop = asyncio.get_running_loop()
+        self._linger_s = linger_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn_asked = self._lingering = False
+        self._linger_until = 0.0
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.sent_bytes + self.batch.size
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits for room or for an acknowledgement."""
+        return self.next_offset == self.window.released and not self.intake.waiting
+
+    def begin(self, segment: SegmentWriter) -> None:
+        """Records go to this segment from now on; what was batched went to the one before."""
+        self.send_batch()
+        self._last_append = max(self._last_append, self._clock())
+        self._expire()
+        self.segment = segment
+        segment.begin(self.window.begin(), self._last_append, self._last_txid, self._table)
+
+    def replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
+        """The segment broke and holds the records below `end` only: the others are sent again, in a new segment.
+
+        `table`: the producers as of `end`. The one kept here is ahead: it knows what is sent again.
+        """
+        self.window.cut(failed.progress, end)
+        self.segment = fresh
+        self._last_append = max(self._last_append, self._clock())
+        kept = [sent.last_txid for sent in self._unreleased if sent.next_offset <= end]
+        fresh.begin(self.window.begin(), self._last_append, kept[-1] if kept else self._released_txid, table)
+        for sent in [sent for sent in self._unreleased if sent.next_offset > end]:
+            self.window.take(len(sent.columns))
+            check(self.window.next_offset == sent.next_offset, "M9", f"offset {self.window.next_offset} sent again")
+            fresh.send(sent.columns, self._last_append, sent.last_txid, self._compression)
+        self.paused = False
+        self.send_batch()
+        if self.intake.waiting:
+            self.intake.admit()
+
+    # -- taking records in --------------------------------------------------------------------------------
+
+    def full(self, size: int) -> bool:
+        return bool(self.intake.waiting) or not self._room(size)
+
+    def _room(self, size: int) -> bool:
+        """A batch that cannot leave must not grow beyond what an entry takes."""
+        if self.paused and self.batch.values and (
+            self.batch.size + size > self._batch_bytes or len(self.batch.values) >= MAX_ENTRY_RECORDS
+        ):
+            return False
+        pending = self.sent_bytes + self.batch.size
+        return pending == 0 or pending + size <= self._max_pending
+
+    def buffer_full(self) -> BufferFull:
+        return BufferFull(self.pending_bytes, self._max_pending)
+
+    def add_plain(self, value: bytes) -> asyncio.Future[int]:
+        """One value for which there is room: the short way of append_nowait."""
+        size = len(value)
+        batch = self.batch
+        if batch.size + size > self._batch_bytes and batch.size:
+            self.send_batch()
+            batch = self.batch
+        offset = self.next_offset
+        self.next_offset = offset + 1
+        if self.plain:
+            batch.values.append(value)
+            batch.size += size
+        else:
+            batch.extend(Columns([value], size=size))
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._completions.add(offset, offset, future)
+        self._batched()
+        return future
+
+    def take(self, ask: Ask) -> bool:
+        """Give offsets to as many of its records as there is room for; True when all are taken (intake.Taker)."""
+        if not ask.begun and not self._begin(ask):
+            return True
+        while ask.left:
+            stop, size = ask.next_part(self._batch_bytes, whole=ask.atomic)
+            if not self._room(size) or (self.paused and ask.atomic):
+                return False
+            part = ask.part(stop, size)
+            if self.batch.values and (ask.atomic or self.batch.size + size > self._batch_bytes):
+                self.send_batch()
+            if self.batch.values:
+                self.batch.extend(part)
+            else:
+                self.batch = part
+            self.plain = self.batch.plain
+            self.next_offset += stop - ask.done
+            ask.done = stop
+            self._remember(part)
+            if ask.atomic:
+                self.send_batch()
+            else:
+                self._batched()
+        result: Any = None
+        if ask.many:
+            result = range(ask.first, self.next_offset)
+        elif ask.first < self.next_offset:
+            result = ask.first
+        self._promise(result, ask.future)
+        return True
+
+    def _begin(self, ask: Ask) -> bool:
+        """False when nothing is left to do: it fails, or all of it is stored already."""
+        columns = ask.columns
+        try:
+            if ask.expect is not None and ask.expect != self.next_offset:
+                raise OffsetMismatch(self.stream, ask.expect, self.next_offset)
+            if columns.producers and columns.sequences:
+                producer, first = columns.producers[0] or "", columns.sequences[0]
+                known = self._table.fresh(self.stream, producer, first, len(columns), ask.start)
+                if known == len(columns):
+                    last = self._table.last(producer)
+                    found = last is not None and last.sequence == first + known - 1
+                    offset = last.offset if last is not None and found else UNKNOWN_OFFSET
+                    # It may still be in flight: the answer waits for everything before it.
+                    self._promise(range(self.next_offset, self.next_offset) if ask.many else offset, ask.future)
+                    return False
+                ask.skip(known)
+                columns = ask.columns
+            if columns.txids is not None:
+                records.check_order(self.stream, columns.txids, self._last_txid)
+        except BuckramError as error:
+            fail_future(ask.future, error)
+            return False
+        ask.begun, ask.first = True, self.next_offset
+        return True
+
+    def _remember(self, part: Columns) -> None:
+        if part.txids is not None:
+            self._last_txid = max(self._last_txid, *part.txids)
+        if part.producers and part.sequences:
+            producer, time = part.producers[-1] or "", max(self._last_append, self._clock())
+            self._table.stored(producer, part.sequences[-1], self.next_offset - 1, time, part.sequences[0])
+            if len(self._table) > self._policy.max_producers:
+                self._expire()
+
+    def _expire(self) -> None:
+        policy = self._policy
+        self._table.expire(self._last_append, policy.max_producers, int(policy.producer_s * 1_000_000))
+
+    def _promise(self, result: Any, future: asyncio.Future[Any]) -> None:
+        """Resolve it when everything up to now is released."""
+        last = self.next_offset - 1
+        if last < self.window.released:
+            future.set_result(result)
+        else:
+            self._completions.add(last, result, future)
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def _batched(self) -> None:
+        """Something was added to the batch."""
+        batch = self.batch
+        if batch.size >= self._batch_bytes or len(batch.values) >= MAX_ENTRY_RECORDS:
+            self.send_batch()
+        elif not self._turn_asked and not self._lingering:
+            if self._linger_s and self.segment is not None and self.segment.in_flight:
+                self._linger()  # an acknowledgement will send it, if not the timer
+            else:
+                self._turn_asked = True
+                self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_asked = False
+        if not self.batch.values or self.segment is None:
+            return
+        if not self._linger_s or not self.segment.in_flight:
+            self.send_batch()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        self._lingering, self._linger_until = True, self._loop.time() + self._linger_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._linger_until, self._lingered)
+
+    def _lingered(self) -> None:
+        """The one timer of this writer: it is not moved by each batch, so it may come too early."""
+        self._timer = None
+        if self._lingering and self._loop.time() < self._linger_until:
+            self._timer = self._loop.call_at(self._linger_until, self._lingered)
+        elif self._lingering:
+            self.send_batch()
+
+    def send_batch(self) -> None:
+        """What was gathered leaves now, as one entry."""
+        batch, segment = self.batch, self.segment
+        self._lingering = False
+        if not batch.values or segment is None or self.closed or self.paused:
+            return
+        self.batch, self.plain = Columns(), True
+        self._last_append = max(self._last_append, self._clock())
+        self.window.take(len(batch.values))
+        self._unreleased.append(Sent(self.window.next_offset, batch, self._last_txid))
+        self.sent_bytes += batch.size
+        segment.send(batch, self._last_append, self._last_txid, self._compression)
+        if segment.wants_snapshot() and self.window.next_offset == self.next_offset:
+            self._expire()
+            segment.snapshot(self._table)
+        self._on_sent()
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def acked(self, segment: SegmentWriter, next_offset: int) -> None:
+        """The segment's ledger has the records below `next_offset`."""
+        if self.closed:
+            return
+        moved = self.window.acked(segment.progress, next_offset)
+        if self.batch.values and segment is self.segment and not segment.in_flight:
+            self.send_batch()
+        if moved:
+            self._released()
+
+    def listed(self, segment: SegmentWriter) -> None:
+        """The segment is in the list, the one before sealed."""
+        if not self.closed and self.window.listed(segment.progress):
+            self._released()
+
+    def _released(self) -> None:
+        released, entries = self.window.released, self._unreleased
+        while entries and entries[0].next_offset <= released:
+            sent = entries.popleft()
+            self.sent_bytes -= sent.columns.size
+            self._released_txid = sent.last_txid
+        self._completions.reached(released - 1)
+        if self.intake.waiting:
+            self.intake.admit()
+
+    def fail(self, error: BuckramError) -> None:
+        """Nothing is sent or acknowledged any more (M9)."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.batch = Columns()
+        self._completions.fail(error)
+        self.intake.fail(error)

@@ -1,0 +1,245 @@
+"""Entries of a stream straight from Arrow record batches: buffers are cut and joined, no object per record.
+
+Columns `value` and `key` (binary or string), `timestamp` (microseconds), `headers` (list of struct of key and value);
+all but `value` may be missing. Rows keep their order. An entry's bytes are core/streams/record_format, reading is
+arrow.py. Needs pyarrow, so it is imported only when somebody has a record batch; numpy is not needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from buckram.core.streams.record_format import (
+    HEADERS,
+    KEY_NULLS,
+    KEYS,
+    TIMESTAMPS,
+    VALUE_NULLS,
+    BodyBuilder,
+    EntryHeader,
+    encode_body,
+)
+from buckram.errors import InvalidArgument, RecordTooLarge
+from buckram.streams.shared.records import MAX_TIME
+from buckram.streams.write.admission import MAX_ENTRY_RECORDS
+
+ENTRY_BYTES = 256 * 1024
+_PAIR = 8
+"""What a header costs beyond its name and value, as headers_size counts."""
+_ROW = 34
+"""Bytes that a record costs in an entry beyond its own, at most: offsets, bitmaps, timestamp."""
+
+
+class Bytes:
+    """A binary column: int32 offsets (one more than rows), bytes, and which rows are null."""
+
+    __slots__ = ("_array", "_data", "_offsets", "edges", "nulls", "rows")
+
+    def __init__(self, array: pa.Array) -> None:
+        self.rows, self.nulls = len(array), bool(array.null_count)
+        self._array = array
+        _, offsets, data = array.buffers()
+        start, stop = array.offset, array.offset + self.rows + 1
+        self.edges = memoryview(offsets).cast("i")[start:stop] if self.rows else memoryview(bytes(4)).cast("i")
+        self._offsets = (
+            pa.Array.from_buffers(pa.int32(), len(self.edges), [None, offsets], offset=start) if self.rows else None
+        )
+        self._data = memoryview(data) if data is not None else memoryview(b"")
+
+    def put(self, body: BodyBuilder, start: int, stop: int, null_bit: int = 0) -> int:
+        """Add rows start..stop to an entry; the bit for its mask if it has nulls."""
+        edges, mask = self.edges, 0
+        if self.nulls and (bits := _bitmap(self._array.slice(start, stop - start))) is not None:
+            body.put(bits)
+            mask = null_bit
+        base = edges[start]
+        if base and self._offsets is not None:
+            moved = pc.subtract(self._offsets.slice(start, stop - start + 1), pa.scalar(base, pa.int32()))
+            body.put(memoryview(moved.buffers()[1])[: (stop - start + 1) * 4])
+        else:
+            body.put(edges[start : stop + 1].cast("B"))
+        body.put(self._data[base : edges[stop]])
+        return mask
+
+
+class Headers:
+    """A column of lists of (key, value)."""
+
+    __slots__ = ("edges", "names", "values")
+
+    def __init__(self, stream: str, array: pa.Array) -> None:
+        pairs = array.flatten()  # without what null lists may hide
+        lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
+        ends = pc.cumulative_sum(lengths)
+        begin = pa.array([0], pa.int32())
+        self.edges = memoryview(pa.concat_arrays([begin, ends]).buffers()[1]).cast("i")
+        names, values = pairs.flatten()
+        for what, column in (("key", names), ("value", values)):
+            if column.null_count:
+                raise InvalidArgument(f"stream {stream}: column headers: a header without a {what}; filter those out")
+        self.names, self.values = Bytes(as_binary(names)), Bytes(as_binary(values))
+
+    def size(self, row: int) -> int:
+        """Bytes of all headers before this row."""
+        pair = self.edges[row]
+        return self.names.edges[pair] + self.values.edges[pair] + _PAIR * pair
+
+    def put(self, body: BodyBuilder, start: int, stop: int) -> None:
+        first = self.edges[start]
+        body.integers("i", [edge - first for edge in self.edges[start : stop + 1]])
+        last = self.edges[stop]
+        self.names.put(body, first, last)
+        self.values.put(body, first, last)
+
+
+class Rows:
+    """One record batch, ready to be cut into entries. InvalidArgument for a column of another kind, for two of one
+    name, and when `value` is missing."""
+
+    def __init__(self, stream: str, batch: pa.RecordBatch, append_time: int) -> None:
+        columns = _columns(stream, batch)
+        self.count = batch.num_rows
+        self._stream, self._append_time = stream, append_time
+        self._values = Bytes(as_binary(columns["value"]))
+        key, headers, times = columns.get("key"), columns.get("headers"), columns.get("timestamp")
+        self._keys = Bytes(as_binary(key)) if key is not None and key.null_count < self.count else None
+        some = headers is not None and headers.null_count < self.count
+        self._headers = Headers(stream, headers) if some else None
+        self._times = self._checked(times) if times is not None and times.null_count < self.count else None
+
+    def _checked(self, times: pa.Array) -> pa.Array:
+        """int64, microseconds; what has no time was appended now."""
+        try:
+            # Finer times are cut down to the microsecond, as everywhere; times that are too far away are not.
+            given = times.cast(pa.timestamp("us", times.type.tz), safe=times.type.unit != "ns").cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"stream {self._stream}: column timestamp: {error}") from None
+        bounds = pc.min_max(given).as_py()
+        for bound in (bounds["min"], bounds["max"]):
+            if not -MAX_TIME <= bound <= MAX_TIME:
+                raise InvalidArgument(f"stream {self._stream}: column timestamp: {bound} us is beyond {MAX_TIME}")
+        return pc.fill_null(given, self._append_time) if given.null_count else given
+
+    def _size(self, row: int) -> int:
+        """Bytes of all records before this row; grows with it."""
+        size = int(self._values.edges[row]) + _ROW * row
+        if self._keys is not None:
+            size += self._keys.edges[row]
+        if self._headers is not None:
+            size += self._headers.size(row)
+        return size
+
+    def entries(self, encode: Callable[[Rows, int, int], bytes], limit: int, most: int) -> Iterator[list[bytes]]:
+        """Encoded entries in order, in groups of about `most` bytes. RecordTooLarge for a record over `limit`."""
+        group: list[bytes] = []
+        size = start = 0
+        room = min(ENTRY_BYTES, limit + _ROW)
+        while start < self.count:
+            before = self._size(start)
+            end = min(self.count, start + MAX_ENTRY_RECORDS)
+            fitting = bisect_right(range(start + 1, end + 1), before + room, key=self._size)
+            stop = start + max(1, fitting)
+            if stop == start + 1 and (bytes_of := self._size(stop) - before - _ROW) > limit:
+                raise RecordTooLarge(self._stream, bytes_of, limit)
+            entry = encode(self, start, stop)
+            group.append(entry)
+            size += len(entry)
+            start = stop
+            if size >= most:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    def encode(
+        self, start: int, stop: int, *, first: int, lowest: int, highest: int, compression: int
+    ) -> tuple[bytes, EntryHeader]:
+        """The entry of rows start..stop; `first`: what offset in the ledger the first of them has."""
+        body = BodyBuilder()
+        mask = self._values.put(body, start, stop, VALUE_NULLS)
+        if self._keys is not None:
+            mask |= KEYS | self._keys.put(body, start, stop, KEY_NULLS)
+        if self._headers is not None:
+            mask |= HEADERS
+            self._headers.put(body, start, stop)
+        least = greatest = self._append_time
+        if self._times is not None:
+            mask |= TIMESTAMPS
+            part = self._times.slice(start, stop - start)
+            bounds = pc.min_max(part).as_py()
+            least, greatest = bounds["min"], bounds["max"]
+            at = (part.offset * 8, (part.offset + len(part)) * 8)
+            body.put(memoryview(part.buffers()[1])[at[0] : at[1]])
+        return encode_body(
+            body, mask, stop - start, first=first, append_time=self._append_time, lowest=min(lowest, least),
+            highest=max(highest, greatest), compression=compression,
+        )  # fmt: skip
+
+
+_NEEDS = {"value": "binary or string", "key": "binary or string", "timestamp": "timestamp",
+          "headers": "a list of structs of key and value"}  # fmt: skip
+
+
+def _columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns by name, each of a kind that a record has."""
+    found: dict[str, pa.Array] = {}
+    for place, field in enumerate(batch.schema):
+        name, kind = field.name, field.type
+        if name not in _NEEDS:
+            continue  # such as the offset, where somebody copies what a reader gave
+        if name in found:
+            raise InvalidArgument(f"stream {stream}: there are two columns {name}; leave one of them out")
+        if not pa.types.is_null(kind) and not _FITS[name](kind):
+            raise InvalidArgument(f"stream {stream}: column {name} is {kind}: needs {_NEEDS[name]}; cast it")
+        found[name] = batch.column(place)
+    if "value" not in found:
+        there = ", ".join(batch.schema.names) or "none"
+        raise InvalidArgument(f"stream {stream}: column value is missing: there are {there}")
+    return found
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_bytes(kind.value_type)
+    tests = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string,
+             types.is_fixed_size_binary, types.is_binary_view, types.is_string_view)  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    pair = [kind.value_type.field(place).type for place in range(kind.value_type.num_fields)]
+    return len(pair) == 2 and all(map(_is_bytes, pair))
+
+
+_FITS: dict[str, Callable[[pa.DataType], bool]] = {
+    "value": _is_bytes, "key": _is_bytes, "timestamp": pa.types.is_timestamp, "headers": _is_headers,
+}  # fmt: skip
+
+
+def as_binary(array: pa.Array) -> pa.Array:
+    """The column with Arrow's small binary layout; copies only what has another."""
+    if pa.types.is_binary(array.type):
+        return array
+    if pa.types.is_large_string(array.type):
+        array = array.cast(pa.large_binary())
+    return array.cast(pa.binary())
+
+
+def _bitmap(part: pa.Array) -> bytes | None:
+    """Validity bits of these rows from bit 0 on; None without nulls."""
+    if not part.null_count:
+        return None
+    start, count = part.offset, len(part)
+    held = bytes(memoryview(part.buffers()[0])[start // 8 : (start + count + 7) // 8])
+    bits: int = int.from_bytes(held, "little") >> (start % 8) & ((1 << count) - 1)
+    return bits.to_bytes((count + 7) // 8, "little")
+
+
+__all__ = ["ENTRY_BYTES", "Rows", "as_binary"]

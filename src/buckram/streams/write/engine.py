@@ -1,0 +1,377 @@
+"""StreamEngine: what a StreamWriter (the handle, writer.py) stands on. Below it:
+
+appender (offsets, batches, acknowledgements), records (checks of arguments), intake (waiting for room), segment and
+roll (ledgers), lease. Opening and taking over are opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any
+
+from buckram.client.shared.closing import joined, leave
+from buckram.core.streams.changes import released
+from buckram.core.streams.head import Head, Summary
+from buckram.core.streams.policy import Policy
+from buckram.core.streams.producers import ProducerTable
+from buckram.core.streams.record_format import Columns, HeadersInput
+from buckram.errors import (
+    BuckramError,
+    HandleClosed,
+    InvariantViolation,
+    RecordTooLarge,
+    WriteFailed,
+    WriterFailed,
+    WriterLost,
+    check,
+)
+from buckram.net.tasks import TaskScope
+from buckram.streams.shared import records
+from buckram.streams.shared.claim import Claim
+from buckram.streams.write.admission import Ask
+from buckram.streams.write.appender import Appender
+from buckram.streams.write.lease import Lease
+from buckram.streams.write.repair import settle
+from buckram.streams.write.roll import Host, Roller
+from buckram.streams.write.sealing import ended, finish, sweep_garbage
+from buckram.streams.write.segment import SegmentWriter
+from buckram.types import Buffer, LedgerId
+
+_NO_EXTRAS = (None,) * 8
+
+
+class StreamEngine:
+    """One life of a stream's writer, from opening to close or loss; StreamWriter describes the methods for users."""
+
+    def __init__(
+        self, claim: Claim, head: Head, policy: Policy, table: ProducerTable, *, name: str, linger_ms: float,
+        on_closed: Callable[[StreamEngine], None],
+    ) -> None:  # fmt: skip
+        services = claim.client.services
+        self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
+        self.lost = asyncio.Event()
+        """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
+        self._claim, self._on_closed = claim, on_closed
+        self._guard = services.guard
+        self._loop = asyncio.get_running_loop()
+        self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
+        host = Host(self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed,
+                    self._pause)
+        self._roller = Roller(claim, policy, self._scope, host)
+        self._appender = Appender(
+            self.stream, head, policy, table, services.config, services.net, linger_s=linger_ms / 1000,
+            clock=claim.now, sent=self._roller.sent,
+        )  # fmt: skip
+        self._plain_limit = self._appender.record_limit
+        self._lease: Lease | None = None
+        self._refusal: BuckramError | None = None
+        """Why no append is accepted any more."""
+        self._failure: BuckramError | None = None
+        """What the first append that failed failed with."""
+        self._closing: asyncio.Task[BuckramError | None] | None = None
+
+    def start(self, lease: Lease, first: SegmentWriter) -> None:
+        """Take over the lease and begin the first segment, which is listed with its first entry."""
+        self._lease = lease
+        self._appender.begin(first)
+        self._roller.begin(first)
+
+    async def prepare(self) -> SegmentWriter:
+        """A segment for `start`; NotEnoughBookies, MetadataUnavailable."""
+        return await self._roller.prepare()
+
+    def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Something to be done beside, which ends with this writer at the latest."""
+        self._scope.spawn(work, name)
+
+    # -- what one can know --------------------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """What the next record gets; right after opening: how far a new leader must read first."""
+        return self._appender.next_offset
+
+    @property
+    def acknowledged(self) -> int:
+        """All records below this offset are acknowledged."""
+        return self._appender.window.released
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of values, keys and headers that are not acknowledged."""
+        return self._appender.pending_bytes
+
+    @property
+    def max_record_bytes(self) -> int:
+        """Value, key and headers of one record; RecordTooLarge above."""
+        return self._appender.record_limit
+
+    @property
+    def closed(self) -> bool:
+        """No append is accepted any more: closed, lost or failed."""
+        return self._refusal is not None
+
+    @property
+    def lost_reason(self) -> str:
+        """Why `lost` is set; empty if it is not."""
+        return str(self._refusal) if self.lost.is_set() else ""
+
+    @property
+    def degraded(self) -> bool:
+        """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
+        return bool(self.degraded_reason)
+
+    @property
+    def degraded_reason(self) -> str:
+        segment = self._appender.segment
+        if segment is None or self.closed:
+            return ""
+        if self._appender.paused or (self._roller.busy and self._roller.last_trouble):
+            return self._roller.last_trouble or "its ledger broke and is replaced by a new one"
+        return segment.ledger.degraded_reason if segment.ledger.degraded else ""
+
+    @property
+    def roll_trouble(self) -> str:
+        """Why a roll that is due was put off; empty if none is."""
+        return self._roller.last_trouble
+
+    # -- appending ----------------------------------------------------------------------------------------
+
+    async def append(
+        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
+        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
+        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
+    ) -> int:  # fmt: skip
+        """Append one record; its offset when it is stored for good. Waits for room, in call order.
+
+        `timestamp`: event time in microseconds UTC, default now. `txid`: the application's own number, never less than
+        the one before. `producer` and `sequence`: sequences go up by one, and a retry of one is stored once
+        (UNKNOWN_OFFSET, -1, if the offset of the first is not known any more). `start`: where a producer begins that
+        the stream never had, if not at 0. `expect_offset`: OffsetMismatch unless it is the next offset.
+        """
+        self._check_running()
+        columns = records.one(
+            self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
+        )
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
+        return await future
+
+    def append_nowait(
+        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
+        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
+        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
+    ) -> asyncio.Future[int]:  # fmt: skip
+        """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
+        flush and close raise the first append that failed."""
+        appender = self._appender
+        extras = (key, headers, timestamp, txid, producer, sequence, start, expect_offset)
+        if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit:
+            if appender.full(len(value)):
+                raise appender.buffer_full()
+            return appender.add_plain(value)
+        self._check_running()
+        columns = records.one(
+            self.stream, appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
+        )
+        if appender.full(columns.size):
+            raise appender.buffer_full()
+        future: asyncio.Future[int] = self._loop.create_future()
+        appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
+        return future
+
+    async def append_many(
+        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
+        txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
+        start: int | None = None, atomic: bool = False, expect_offset: int | None = None,
+    ) -> range:  # fmt: skip
+        """Append records in a row; the offsets of those that were written when all are stored for good.
+
+        `sequence`: of the first record, the others count on; those that are stored already are left out. `atomic`: all
+        of them or none, after any crash; RecordTooLarge before anything is sent if they do not fit in one entry.
+        """
+        self._check_running()
+        appender = self._appender
+        columns, sizes = records.many(
+            self.stream, appender.record_limit, values, keys, headers, timestamps, txids, producer, sequence, start
+        )
+        total = columns.size + columns.overhead * len(columns)
+        if atomic and total > appender.entry_limit:
+            raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
+        future: asyncio.Future[range] = self._loop.create_future()
+        appender.intake.put(Ask(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start))
+        return await future
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged; raises the first append that failed."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if not self._appender.idle:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._appender.intake.put(Ask(Columns(), [], future))
+            self._appender.send_batch()
+            await future
+
+    async def roll(self) -> bool:
+        """End the segment and begin another, while appends go on; False (nothing done) if it holds no record."""
+        self._check_running()
+        self._appender.send_batch()
+        return await self._roller.roll()
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    async def end(self) -> int:
+        """Mark the end of the stream and close this writer: readers end there, no record follows. The end offset."""
+        self._check_running()
+        await self._close_once(wait=True, end=True)
+        return self.next_offset
+
+    async def close(self, *, wait: bool = True) -> None:
+        """Flush, seal the segment and give the stream up; raises the first append that failed. Idempotent.
+
+        With wait=False what is not yet acknowledged fails. After MetadataUnavailable the next writer seals it.
+        """
+        await self._close_once(wait=wait, end=False)
+
+    async def abandon(self) -> None:
+        """Stop without sealing, as a crash would: pending appends fail, the next writer takes over."""
+        self.fail(HandleClosed(f"stream {self.stream}: the client was closed before the writer"))
+        await self._dispose()
+
+    async def __aenter__(self) -> StreamEngine:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        what = f"the writer of stream {self.stream}"
+        await leave(lambda wait: self.close(wait=wait), self._dispose, error, what)
+
+    async def _close_once(self, *, wait: bool, end: bool) -> None:
+        """Cancelling the caller does not stop it; closing again gives the same result."""
+        if self._closing is None:
+            if self._scope.closed:
+                raise HandleClosed(f"stream {self.stream}: the writer was abandoned; open a new one")
+            self._closing = self._scope.spawn(self._close(wait=wait, end=end), "close")
+        await joined(self._closing, f"stream {self.stream}")
+
+    async def _close(self, *, wait: bool, end: bool) -> BuckramError | None:
+        """Returns the error, because every caller of close gets it."""
+        sound, error = self._refusal is None, None
+        self._refuse(HandleClosed(f"stream {self.stream}: the writer is closed; open a new one"))
+        try:
+            if wait and sound:
+                await self.flush()
+            elif not self._appender.idle:
+                self.fail(HandleClosed(f"stream {self.stream}: the writer was closed before this was acknowledged"))
+            await self._roller.stop()
+            if sound and self._failure is None:
+                await self._release(end)
+        except InvariantViolation:
+            raise
+        except BuckramError as failed:
+            error = ended(self.stream, failed)
+            if isinstance(error, WriterLost):
+                self.lost.set()
+        await self._dispose()
+        return self._failure or error
+
+    async def _release(self, end: bool) -> None:
+        """Seal what is open and give the stream up, in one compare-and-set."""
+        segment, claim = self._appender.segment, self._claim
+        sealed: tuple[int, Summary] | None = None
+        if segment is not None and segment.progress.listed:
+            sealed = await self._finish(segment)
+        elif segment is not None:
+            await self._roller.discard(segment)
+        head = await claim.streams.change(
+            claim.name, lambda head: released(self.stream, head, claim.nonce, sealed, end=end), uid=claim.uid
+        )
+        if sealed is not None and sealed[0] in head.garbage:
+            await sweep_garbage(claim, head)
+
+    async def _finish(self, segment: SegmentWriter) -> tuple[LedgerId, Summary]:
+        """Close the last segment, all of whose records are acknowledged: one that breaks now has them, too."""
+        try:
+            return segment.ledger.ledger_id, await finish(segment)
+        except WriteFailed:
+            broken = await settle(self._claim, segment, lambda _: None)
+        held = broken.records if broken.sealed is not None else -1
+        check(held == segment.records, "S9", f"{self.stream}: {segment.records} records acknowledged, {held} stored")
+        assert broken.sealed is not None
+        return broken.sealed
+
+    async def _dispose(self) -> None:
+        self.fail(HandleClosed(f"stream {self.stream}: the writer was given up before this was acknowledged"))
+        if self._lease is not None:
+            await self._lease.close()
+        if self._appender.segment is not None:
+            await self._appender.segment.ledger.abandon()
+        await self._roller.abandon()
+        await self._scope.close()
+        self._on_closed(self)
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def fail(self, error: BuckramError) -> None:
+        """The writer ends: everything pending fails with `error`, and nothing is acknowledged any more."""
+        if self._appender.closed:
+            return
+        if self._failure is None and not self._appender.idle:
+            self._failure = error
+        self._refuse(error)
+        self._appender.fail(error)
+        self._roller.fail(error)
+        if isinstance(error, WriterLost):
+            self._refusal = error
+            self.lost.set()
+
+    def lease_lost(self, reason: str) -> None:
+        """Called by the lease."""
+        self.fail(WriterLost(self.stream, reason))
+
+    def _refuse(self, error: BuckramError) -> None:
+        if self._refusal is None:
+            self._refusal, self._plain_limit = error, -1
+
+    def _check_running(self) -> None:
+        self._guard()
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
+    def _broken(self, error: BaseException) -> None:
+        """A bug: nothing may be acknowledged or sealed on unsound state."""
+        self.fail(WriterFailed(self.stream, f"internal error, please report it: {error!r}"))
+
+    def _switch(self, fresh: SegmentWriter) -> SegmentWriter | None:
+        old = self._appender.segment
+        self._appender.begin(fresh)
+        return old
+
+    def _listed(self, segment: SegmentWriter) -> None:
+        self._appender.listed(segment)
+
+    def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
+        try:
+            self._appender.acked(segment, next_offset)
+        except InvariantViolation as error:
+            self._broken(error)
+            raise
+
+    def _segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
+        if self._appender.closed or segment is not self._appender.segment or self._appender.paused:
+            return  # a late answer of a segment that was given up
+        if isinstance(error, WriteFailed):
+            self._pause()
+            self._roller.repair(segment)
+        else:
+            self.fail(ended(self.stream, error))
+
+    def _pause(self) -> None:
+        self._appender.paused = True
+
+    def _replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
+        self._appender.replace(failed, end, fresh, table)

@@ -1,0 +1,162 @@
+"""Becoming the writer of a stream: lease, claim, fence, seal; then the first segment is prepared.
+
+The order is that of docs/streams-design.md (Lease, epoch, fence). A crash after any step leaves what the next opening
+repairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from buckram.client.client import Client, connect
+from buckram.client.shared import leftover
+from buckram.core.streams.changes import claimed, released, sealed
+from buckram.core.streams.head import Head, WriterInfo
+from buckram.core.streams.names import StreamName
+from buckram.core.streams.policy import Policy
+from buckram.errors import BuckramError, InvariantViolation, NoSuchKey, RecoveryFailed, StreamEnded, WriterLost
+from buckram.streams.shared.claim import Claim
+from buckram.streams.shared.ledgers import SEGMENT, discard, intents
+from buckram.streams.shared.metadata import StreamStore
+from buckram.streams.shared.recovery import load_producers, recover_segment
+from buckram.streams.write.engine import StreamEngine
+from buckram.streams.write.lease import Holder, Lease
+from buckram.streams.write.sealing import sweep_garbage
+
+_RECOVERY_PATIENCE_S = 30.0
+_RECOVERY_PAUSE_S = 0.5
+_SWEPT_AT_ONCE = 64
+
+
+async def open_writer(
+    client: Client, streams: StreamStore, name: StreamName, policy_of: Callable[[Head], Policy], *, writer_name: str,
+    takeover: bool, wait: bool, linger_ms: float, on_closed: Callable[[StreamEngine], None],
+) -> StreamEngine:  # fmt: skip
+    """WriterExists, StreamEnded, NoSuchStream, NotEnoughBookies, RecoveryFailed (the last two: try again later)."""
+    runtime = client.services.runtime
+    head = (await streams.read(name)).head
+    nonce = f"{runtime.rng.getrandbits(64):016x}"
+    me = Holder(writer_name or f"writer-{nonce[:6]}", nonce, runtime.clock.wall_us())
+    writer: list[StreamEngine] = []
+    lost: list[str] = []
+
+    def lease_lost(reason: str) -> None:
+        lost.append(reason)
+        for present in writer:
+            present.lease_lost(reason)
+
+    def closed(writer: StreamEngine) -> None:
+        leftover.gone(nonce)
+        on_closed(writer)
+
+    if head.ended:
+        raise StreamEnded(str(name), head.end)
+    lease = Lease(streams, name, head.uid, me, lease_lost, client.services.guard)
+    try:
+        await lease.acquire(takeover=takeover, wait=wait)
+        claim, head = await _claim(client, streams, name, head.uid, me)
+        try:
+            head = await _seal(claim, head)
+            table = await load_producers(client, streams, name, head)
+            opened = StreamEngine(
+                claim, head, policy_of(head), table, name=me.name, linger_ms=linger_ms, on_closed=closed
+            )
+            first = await opened.prepare()
+        except BuckramError:
+            await _unclaim(claim)
+            raise
+    except BaseException:
+        await lease.close()
+        raise
+    writer.append(opened)
+    opened.start(lease, first)
+    if lost:
+        await opened.abandon()
+        raise WriterLost(str(name), f"{lost[0]} while this writer opened")
+    opened.run(_sweep(claim, head), "sweep")
+    opened.run(client.services.clocks.follow(), "clocks")
+    if client.uri:
+        seal = partial(_seal_left, client.uri, name, head.uid, nonce, policy_of)
+        leftover.opened(nonce, opened, seal, what=f"stream {name}", later="the next writer or a janitor")
+    return opened
+
+
+async def _seal_left(
+    uri: str, name: StreamName, uid: str, nonce: str, policy_of: Callable[[Head], Policy]
+) -> None:
+    """The writer's loop ended before it was closed: do as the next writer would, unless there is one already."""
+    async with connect(uri) as client:
+        streams = StreamStore(client.services.store)
+        head = (await streams.read(name)).head
+        if head.uid != uid or head.writer is None or head.writer.nonce != nonce:
+            return
+        with suppress(NoSuchKey):
+            key = streams.layout.lease(uid)
+            found = await streams.keys.get(key)
+            if Holder.decode(found.value).nonce != nonce:
+                return
+            await streams.keys.delete(key, found.version)
+        writer = await open_writer(
+            client, streams, name, policy_of, writer_name="at exit", takeover=False, wait=False, linger_ms=0,
+            on_closed=lambda _: None,
+        )  # fmt: skip
+        await writer.close()
+
+
+async def _claim(
+    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder
+) -> tuple[Claim, Head]:
+    """From here on no older writer changes the head: the head is read after the lease is held."""
+    info = WriterInfo(me.name, me.nonce, me.since)
+    head = await streams.change(name, lambda head: claimed(str(name), head, info), uid=uid)
+    if head.writer is None or head.writer.nonce != me.nonce:
+        raise WriterLost(str(name), "another writer took it over while this one opened")
+    return Claim(client, streams, name, uid, head.epoch, me.nonce), head
+
+
+async def _unclaim(claim: Claim) -> None:
+    """It did not become a writer: say so, unless the segment of the one before is still open."""
+    name = str(claim.name)
+    with suppress(BuckramError):
+        await claim.streams.change(
+            claim.name, lambda head: None if head.open_segment else released(name, head, claim.nonce, None),
+            uid=claim.uid, patience_s=1.0,
+        )  # fmt: skip
+
+
+async def _seal(claim: Claim, head: Head) -> Head:
+    """Fence and seal the segment that the writer before left open."""
+    segment = head.open_segment
+    if segment is None:
+        return head
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _RECOVERY_PATIENCE_S
+    while True:
+        try:
+            summary = await recover_segment(claim.client, claim.name, segment.ledger)
+            break
+        except RecoveryFailed:
+            if loop.time() + _RECOVERY_PAUSE_S >= deadline:
+                raise
+        await asyncio.sleep(_RECOVERY_PAUSE_S)
+    name, ledger = str(claim.name), segment.ledger
+    return await claim.streams.change(
+        claim.name, lambda head: sealed(name, head, claim.epoch, ledger, summary), uid=claim.uid
+    )
+
+
+async def _sweep(claim: Claim, head: Head) -> None:
+    """Delete what writers before left behind. Best effort: the janitor does the rest."""
+    try:
+        if head.garbage:
+            await sweep_garbage(claim, head)
+        for intent in await intents(claim.streams, claim.uid, limit=_SWEPT_AT_ONCE):
+            if intent.purpose == SEGMENT and intent.epoch < claim.epoch:
+                await discard(claim.client, claim.streams, claim.uid, intent)
+    except InvariantViolation:
+        raise
+    except BuckramError:
+        return

@@ -1,0 +1,101 @@
+"""Ledgers that only bookies know come back as the ones that they were, by birth."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from buckram.client.client import Client
+from buckram.client.maintain.salvage import Salvage, opened
+from buckram.config import NetConfig
+from buckram.core.ledgers.metadata import BIRTH, birth_of, creation_time_of
+from buckram.errors import InvalidArgument, LedgerExists
+from buckram.net.runtime import production_runtime
+from buckram.testing import Cluster, cluster
+from buckram.types import DigestType, LedgerMetadata
+
+A, B = b"A" * 16, b"B" * 16
+ENTRIES = [b"entry %d" % n for n in range(5)]
+
+
+@asynccontextmanager
+async def salvage(client: Client) -> AsyncIterator[Salvage]:
+    store: Any = client.services.store
+    seen = (await store.bookies()).writable
+    addresses = {name: info.address for name, info in seen.items() if info.address is not None}
+    async with opened(production_runtime(), NetConfig(), store, addresses) as asked:
+        yield asked
+
+
+async def forgotten(client: Client, ledger_id: int) -> LedgerMetadata:
+    """The metadata store knows the ledger no more; bookies have not heard of that. What it knew."""
+    store: Any = client.services.store
+    found = await store.read_ledger(ledger_id)
+    await store.delete_ledger(ledger_id, found.version)
+    metadata: LedgerMetadata = found.metadata
+    return metadata
+
+
+async def left_open(client: Client) -> int:
+    writer = await client.create(ensemble="3/3/2", digest="mac", custom_metadata={"owner": b"me"})
+    await writer.append_many(ENTRIES)
+    await writer.abandon()
+    return writer.ledger_id
+
+
+async def test_a_ledger_comes_back_with_its_birth_and_goes_on_being_that_ledger() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        ledger_id = await left_open(client)
+        before = await forgotten(client, ledger_id)
+        async with salvage(client) as asked:
+            (found,) = await asked.look([ledger_id])
+            assert set(found.births.values()) == {birth_of(before)}
+            await asked.bring_back(found, b"", None)
+            with pytest.raises(LedgerExists):
+                await asked.bring_back(found, b"", None)
+        now = await client.metadata(ledger_id)
+        assert now.custom_metadata == {BIRTH: before.custom_metadata[BIRTH]}
+        assert now.digest_type is DigestType.MAC
+        async with client.recover(ledger_id) as reader:
+            assert await reader.read_payloads(0, 4) == ENTRIES
+        assert (await client.repair(ledger_id)).healthy
+        assert not any(suspects(c)), "nothing contradicts what bookies know"
+
+
+async def test_of_two_ledgers_that_had_the_id_the_one_that_is_named_comes_back() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        ledger_id = await left_open(client)
+        await forgotten(client, ledger_id)
+        async with salvage(client) as asked:
+            (found,) = await asked.look([ledger_id])
+            first, *others = sorted(found.holders)
+            found.births = {first: A, **dict.fromkeys(others, B)}
+            with pytest.raises(InvalidArgument, match=rf"hold 2 ledgers that had id {ledger_id}.*{A.hex()} at {first}"):
+                await asked.bring_back(found, b"", None)
+            await asked.bring_back(found, b"", None, B)
+        now = await client.metadata(ledger_id)
+        assert birth_of(now) == B
+        assert sorted(now.last_fragment.ensemble) == others
+
+
+async def test_a_time_of_creation_in_place_of_a_birth_comes_back_as_a_time() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        ledger_id = await left_open(client)
+        await forgotten(client, ledger_id)
+        made = LedgerMetadata(1, 1, 1, (), creation_time_ms=1_700_000_000_123)
+        async with salvage(client) as asked:
+            (found,) = await asked.look([ledger_id])
+            found.births = dict.fromkeys(found.holders, birth_of(made))
+            await asked.bring_back(found, b"", None)
+        now = await client.metadata(ledger_id)
+        assert (now.creation_time_ms, now.custom_metadata) == (1_700_000_000_123, {})
+        assert creation_time_of(A) is None
+
+
+def suspects(c: Cluster) -> list[str]:
+    return [bookie.witness.suspect for node in c._nodes if (bookie := node.bookie) is not None and bookie.witness]
+
+

@@ -1,0 +1,27 @@
+"""SQLite's own code under random interleavings of several stores: no watch is missed, ended sessions stay ended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.interleaving_kit import interleave
+
+SEEDS = range(400) if os.environ.get("BUCKRAM_SOAK") == "1" else range(16)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_stores_on_one_file_agree_with_the_model_and_miss_no_change(tmp_path: Path, seed: int) -> None:
+    turns = await interleave(seed, tmp_path / "metadata.db")
+    assert turns.faults == [], f"seed {seed}"
+
+
+async def test_a_seed_reaches_what_it_is_for_and_gives_the_same_again(tmp_path: Path) -> None:
+    played = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        turns = await interleave(1, tmp_path / name / "metadata.db")
+        played.append((turns.history, turns.commits, turns.kills, turns.losses, turns.closes))
+    assert played[0] == played[1]
+    assert all(played[0][1:])

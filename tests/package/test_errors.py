@@ -1,0 +1,81 @@
+"""Every error that can reach a user stands in buckram.errors, is exported from buckram and says what it means."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import buckram
+from buckram import errors
+
+INTERNAL = {
+    "MalformedBatch", "UnknownBatchVersion",  # told as CorruptEntry
+    "Busy",  # a MetadataUnavailable of the embedded store, retried there
+    "LiveMoved", "RunChanged",  # a compare-and-set that begins anew
+    "BadAvailability",  # a repair asks another bookie
+    "StoreError",  # answered over the wire as a code
+    "BadLine", "CursorBackwards", "LineTooLong", "OutputLost", "ProfileFailed",  # the command line's own
+}  # fmt: skip
+
+
+NOT_OF_A_CALL = {
+    "BuckramError", "LedgerError", "MetadataError", "StreamError",  # to catch a whole branch
+    "BookieIOError", "BookieReadOnly", "BookieTooBusy", "BookieUnavailable", "ProtocolError", "RequestTimeout",
+    "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
+    "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
+    "AlreadyRegistered", "CorruptStore", "WrongCookie", "NoSuchBookie",  # of bookies and the command line
+    "ChildFailed", "ForeignDirectory", "PortInUse", "ZooKeeperFailed",  # of processes that a program starts
+}  # fmt: skip
+"""Errors that no docstring of docs/api.md has to name."""
+
+
+def every_error() -> dict[str, type]:
+    for module in pkgutil.walk_packages(buckram.__path__, "buckram."):
+        if not module.name.startswith("buckram.sim") and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found: dict[str, type] = {}
+
+    def walk(cls: type) -> None:
+        for child in cls.__subclasses__():
+            if child.__module__.startswith("buckram."):
+                found[child.__name__] = child
+            walk(child)
+
+    walk(errors.BuckramError)
+    return found
+
+
+def test_every_error_stands_in_errors_and_is_exported() -> None:
+    for name, cls in every_error().items():
+        if name not in INTERNAL:
+            assert getattr(errors, name, None) is cls, f"{cls.__module__}.{name} does not stand in buckram.errors"
+            assert name in errors.__all__
+            assert getattr(buckram, name, None) is cls, f"{name} is not exported from buckram"
+            assert name in buckram.__all__
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if inspect.isclass(getattr(errors, name))])
+def test_every_error_says_what_it_means(name: str) -> None:
+    cls = getattr(errors, name)
+    assert cls.__doc__
+    assert cls.__doc__ != getattr(cls.__base__, "__doc__", None)
+
+
+def test_every_error_is_named_by_a_call_that_raises_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    titles = {name for name, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.BuckramError)}
+    sections = [part.partition("\n") for part in page.split("\n### ")[1:]]
+    said = "\n".join(text for title, _, text in sections if title.split()[0] not in titles)
+    exported = titles & set(buckram.__all__)
+    assert exported >= NOT_OF_A_CALL
+    assert {name for name in exported - NOT_OF_A_CALL if not re.search(rf"\b{name}\b", said)} == set()
+
+
+async def test_the_first_error_that_a_newcomer_meets_is_exported(tmp_path: object) -> None:
+    with pytest.raises(buckram.ClusterNotInitialised, match="buckram up"):
+        await buckram.connect(f"sqlite://{tmp_path}/nothing.db")

@@ -1,0 +1,25 @@
+"""What the tests of the pool share; its fixtures are in conftest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tests.support.net_kit import DIGEST, Peer
+
+from buckram.config import NetConfig
+from buckram.net.pool import BookiePool
+
+QUICK = NetConfig(connect_timeout_s=0.3, request_timeout_s=0.2, sweep_interval_s=0.05)
+Make = Callable[..., BookiePool]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition is the peer's, with a deadline
+            await asyncio.sleep(0)
+
+
+def store(peer: Peer, ledger: int, count: int) -> None:
+    for entry in range(count):
+        peer.entries[ledger, entry] = DIGEST.seal(ledger, entry, entry - 1, 1, b"x")
