@@ -10,8 +10,6 @@ BIN := .venv/bin
 STAMP := .venv/.setup-stamp
 ALL_STAMP := .venv/.setup-all-stamp
 SETUP_SOURCES := pyproject.toml setup.py scripts/make_venv.py src/buckram/core/entries/_hot.c
-# "yes" from the commit on that formats the tree: `ruff format .`
-FORMATTED := no
 METADATA ?= sqlite
 export METADATA
 # Spark and the JVM complain about these when a shell sets them for something else.
@@ -41,11 +39,11 @@ run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a boo
 	@$(BIN)/python -m examples.debian --metadata-store "$(METADATA)"
 
 check: $(STAMP)  ## what to run after each change: lint, types, and quick tests of what changed; half a minute
-	@FORMATTED=$(FORMATTED) $(BIN)/python scripts/check.py
+	@$(BIN)/python scripts/check.py
 
 lint: $(ALL_STAMP)  ## ruff, mypy --strict, layers, generated pages
 	@$(BIN)/ruff check .
-	@if [ $(FORMATTED) = yes ]; then $(BIN)/ruff format --check .; fi
+	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/mypy --strict bench examples javakit scripts
 	@$(BIN)/lint-imports --no-cache

@@ -41,7 +41,10 @@ def readme() -> str:
 
 
 hot = Extension(
-    "buckram.core.entries._hot", ["src/buckram/core/entries/_hot.c"], optional=not REQUIRED, py_limited_api=not FREE_THREADED
+    "buckram.core.entries._hot",
+    ["src/buckram/core/entries/_hot.c"],
+    optional=not REQUIRED,
+    py_limited_api=not FREE_THREADED,
 )
 setup(
     ext_modules=[hot],

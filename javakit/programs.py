@@ -112,7 +112,12 @@ def _hash(paths: Sequence[Path]) -> str:
 
 
 def spawn(
-    classes: str, options: Sequence[str], arguments: Sequence[str], log: Path, *, talks: bool,
+    classes: str,
+    options: Sequence[str],
+    arguments: Sequence[str],
+    log: Path,
+    *,
+    talks: bool,
     launcher: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """A JVM with a pipe as standard input, at whose end it shall end (our programs do).

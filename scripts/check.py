@@ -46,8 +46,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for the tests (default {SECONDS:g})")
     options = parser.parse_args()
     began = time.monotonic()
-    skipped = {"format"} if os.environ.get("FORMATTED") == "no" else set()
-    skipped |= set() if SPARK else {"pages"}
+    skipped = set() if SPARK else {"pages"}
     failed = [name for name, command in STEPS.items() if name not in skipped and not passed(name, command)]
     changes = changed()
     files = chosen(changes, Path("tests").rglob("test_*.py"), file_seconds(), options.seconds)

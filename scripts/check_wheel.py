@@ -14,8 +14,14 @@ from pathlib import Path
 
 MOST_BYTES = 900_000
 EXTRAS = {"arrow", "compression", "spark", "jre"}
-NEEDED = ("buckram/__init__.py", "buckram/py.typed", "buckram/core/wire/bookkeeper_pb2.pyi", "pyspark_buckram/__init__.py",
-          "buckram/spark/log4j2.properties", "buckram/zookeeper_server/log4j2.properties")
+NEEDED = (
+    "buckram/__init__.py",
+    "buckram/py.typed",
+    "buckram/core/wire/bookkeeper_pb2.pyi",
+    "pyspark_buckram/__init__.py",
+    "buckram/spark/log4j2.properties",
+    "buckram/zookeeper_server/log4j2.properties",
+)
 NOT_FOR_USERS = re.compile(r"^(buckram/sim/|tests/|bench/|scripts/|examples/|javakit/)|\.(c|o|pyc)$")
 RELATIVE_LINK = re.compile(r"\]\((?!https?://)([^)]+)\)")
 RESERVED = re.compile(r"^https?://[^/]*\.example(/|$)")

@@ -14,8 +14,12 @@ import time
 from pathlib import Path
 
 STATE = Path(".soak")
-ROUNDS = {"kill_rounds": STATE / "rounds.json", "interop_rounds": STATE / "interop-rounds.json",
-          "stream_rounds": STATE / "stream-rounds.json", "spark_rounds": STATE / "spark-rounds.json"}
+ROUNDS = {
+    "kill_rounds": STATE / "rounds.json",
+    "interop_rounds": STATE / "interop-rounds.json",
+    "stream_rounds": STATE / "stream-rounds.json",
+    "spark_rounds": STATE / "spark-rounds.json",
+}
 """Checks that remember each round; forgotten when the code is another."""
 PYTHON = sys.executable
 PYTEST = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -28,17 +32,49 @@ CHECKS: dict[str, list[str]] = {
     "kills_direct": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "direct"],
     "kills_buffered": [PYTHON, "-m", "tests.chaos.kills", "--kills", "1000", "--disk", "buffered"],
     "kill_rounds": [PYTHON, "-m", "tests.chaos.rounds", "--rounds", "100", "--resume", str(ROUNDS["kill_rounds"])],
-    "stream_rounds": [PYTHON, "-m", "tests.chaos.stream_rounds", "--rounds", "100", "--resume",
-                      str(ROUNDS["stream_rounds"])],
-    "interop_rounds": [PYTHON, "-m", "tests.interop.rounds", "--rounds", "50", "--resume",
-                       str(ROUNDS["interop_rounds"])],
-    "spark_rounds": [PYTHON, "-m", "tests.spark.faults.rounds", "--rounds", "20", "--resume",
-                     str(ROUNDS["spark_rounds"])],
+    "stream_rounds": [
+        PYTHON,
+        "-m",
+        "tests.chaos.stream_rounds",
+        "--rounds",
+        "100",
+        "--resume",
+        str(ROUNDS["stream_rounds"]),
+    ],
+    "interop_rounds": [
+        PYTHON,
+        "-m",
+        "tests.interop.rounds",
+        "--rounds",
+        "50",
+        "--resume",
+        str(ROUNDS["interop_rounds"]),
+    ],
+    "spark_rounds": [
+        PYTHON,
+        "-m",
+        "tests.spark.faults.rounds",
+        "--rounds",
+        "20",
+        "--resume",
+        str(ROUNDS["spark_rounds"]),
+    ],
     "fuzzing": [*PYTEST, "tests/core", "tests/property", "tests/project"],
     "compiled_with_sanitizers": [PYTHON, "scripts/hot_sanitized.py"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
     "contracts": [*PYTEST, "tests/contracts"],
-    "bookies_and_clients": [*PYTEST, "tests/bookie", "tests/client", "tests/metadata", "tests/net", "tests/disk", "tests/cli", "tests/sync", "tests/package", "tests/e2e"],
+    "bookies_and_clients": [
+        *PYTEST,
+        "tests/bookie",
+        "tests/client",
+        "tests/metadata",
+        "tests/net",
+        "tests/disk",
+        "tests/cli",
+        "tests/sync",
+        "tests/package",
+        "tests/e2e",
+    ],
     "streams": [*PYTEST, "tests/streams", "tests/docs"],
     "sync_before_ack": [*PYTEST, "tests/chaos"],
     "interop": [*PYTEST, "tests/interop"],

@@ -102,7 +102,7 @@ class ApacheBookie:
             time.sleep(0.005)
 
     def tell(self, what: str) -> None:
-        """"tidy" or "stop"; `done` waits for it."""
+        """ "tidy" or "stop"; `done` waits for it."""
         assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": what}).encode() + b"\n")
@@ -141,9 +141,7 @@ class ApacheSide:
 
     def __init__(self, zookeeper: str, folder: Path, bookies: int = 3) -> None:
         self.uri = f"zk+hierarchical://{zookeeper}/{folder.name}"
-        self.bookies = [
-            ApacheBookie(self.uri, folder / f"bookie-{n}", place=bookie_place(n)) for n in range(bookies)
-        ]
+        self.bookies = [ApacheBookie(self.uri, folder / f"bookie-{n}", place=bookie_place(n)) for n in range(bookies)]
         self._folder = folder
 
     def start(self) -> None:

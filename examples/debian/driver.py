@@ -72,8 +72,7 @@ def main(uri: str, folder: Path, streams: dict[str, list[str]]) -> None:
 
     settings = {
         # A job of a minute has no use for the second compiler and several collectors: starting takes half as long.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 "
-        "-XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.streaming.minBatchesToRetain": "1000",
     }
     session = local_session("debian-records", settings=settings)

@@ -161,9 +161,7 @@ async def _send_to(
         advance(count)
 
 
-async def steady(
-    uri: str, written: Written, advance: Callable[[int], None], before_end: Awaitable[None]
-) -> float:
+async def steady(uri: str, written: Written, advance: Callable[[int], None], before_end: Awaitable[None]) -> float:
     """Take the streams over, send the end of the burst again, and the rest little by little; the last third comes after
     `before_end`. Then each stream gets its closing record and is sealed. How many seconds the take-over took."""
     began = time.perf_counter()

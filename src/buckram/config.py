@@ -20,9 +20,14 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 def _key(
-    default: Any, meaning: str, *, least: float = 0, most: float | None = None, choices: tuple[Any, ...] = (),
+    default: Any,
+    meaning: str,
+    *,
+    least: float = 0,
+    most: float | None = None,
+    choices: tuple[Any, ...] = (),
     address: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """`least` and `most` are inclusive and for numbers; `address`: HOST:PORT or empty."""
     limits = {"least": least, "most": most, "choices": choices, "address": address}
     return field(default=default, metadata={"meaning": meaning, **limits})

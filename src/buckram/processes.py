@@ -26,8 +26,6 @@ STOP_SECONDS = 20.0
 SLICE_SECONDS = 0.2
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class ReadyLine:
     """What a bookie prints once it is registered and serves."""
@@ -100,9 +98,7 @@ class BookieProcess:
             )
         self.ready = None
 
-    def wait_ready(
-        self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False
-    ) -> ReadyLine:
+    def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> ReadyLine:
         """The ready line; ChildFailed when the process ends before or takes longer than the deadline.
 
         `cancelled` is asked now and then and ends the wait.

@@ -124,6 +124,7 @@ async def test_an_operator_clears_it_with_a_command(tmp_path: Path, capfd: pytes
 
 async def test_damage_that_clearing_itself_finds_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The operator repaired what loss 1 may have cost. What opening the directory then finds is loss 2."""
+
     async def command(*words: str) -> tuple[int, str]:
         code = await asyncio.to_thread(run, ["bookie", "clear-limbo", "--data", str(tmp_path), "--yes", *words])
         said = capfd.readouterr()

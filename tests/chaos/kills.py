@@ -32,8 +32,13 @@ LEDGERS = 3
 KEPT = 60
 """Ledgers that are checked at each start; older ones are buried and compacted away."""
 CONFIG = StoreConfig(
-    segment_bytes=1 << 20, commit_max_bytes=256 << 10, tail_cache_bytes=1 << 20, reserved_bytes=0,
-    writable_again_bytes=0, compaction_threshold=0.9, compaction_bytes_per_s=1 << 30,
+    segment_bytes=1 << 20,
+    commit_max_bytes=256 << 10,
+    tail_cache_bytes=1 << 20,
+    reserved_bytes=0,
+    writable_again_bytes=0,
+    compaction_threshold=0.9,
+    compaction_bytes_per_s=1 << 30,
 )
 _FACTS = struct.Struct("<II3q1000s")
 MODES = ("inline", "thread", "adaptive")
@@ -91,8 +96,11 @@ async def _load(store: Store, shared: Shared, ledgers: list[int], rng: random.Ra
             chunk = b"".join(frame_add(KEY, stored(ledger, first + at, size)) for at in range(count))
             store.add_run(ledger, first, count, first - 1, chunk, 0, len(chunk), even=True)
             following[number] = first + count
-            store.after_durable(lambda error, number=number, last=first + count - 1: (  # type: ignore[misc]
-                shared.acknowledged(number, last) if error is None else shared.bad(str(error))))
+            store.after_durable(
+                lambda error, number=number, last=first + count - 1: (  # type: ignore[misc]
+                    shared.acknowledged(number, last) if error is None else shared.bad(str(error))
+                )
+            )
         await asyncio.sleep(0)
         if store.stats()["pending_bytes"] > 1 << 20:
             durable = asyncio.Event()
@@ -162,8 +170,11 @@ def main() -> int:
         total += sum(last + 1 for last in found.values())
         expected = dict(list((expected | found).items())[-KEPT:])
     shutil.rmtree(root)
-    print(json.dumps({"disk": options.disk, "kills": kills, "acknowledged": total,
-                      "seconds": round(time.monotonic() - began, 1)}))
+    print(
+        json.dumps(
+            {"disk": options.disk, "kills": kills, "acknowledged": total, "seconds": round(time.monotonic() - began, 1)}
+        )
+    )
     return 0
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.chaos.processes import BUCKRAM, BookieProcess, WriterProcess, environment, run
 
 CALL = re.compile(r"^(?P<pid>\d+) +(?P<name>\w+)\((?P<fd>\d+)(?:<(?P<path>[^>]*)>)?(?P<rest>.*)$")
-ACK = bytes.fromhex("00000018" "02010000" "00000000")
+ACK = bytes.fromhex("000000180201000000000000")
 WRITES = {"pwrite64", "pwritev", "pwritev2", "write", "writev"}
 SYNCS = {"fdatasync", "fsync"}
 

@@ -46,7 +46,10 @@ class Ours:
         self.places[name].mkdir(exist_ok=True)
         self._seed += 1  # so that each empty directory gets an incarnation of its own
         kit = await start(
-            self.places[name], metadata=await self.session(), port=port or self.ports.get(name, 0), bookie_id=name,
+            self.places[name],
+            metadata=await self.session(),
+            port=port or self.ports.get(name, 0),
+            bookie_id=name,
             seed=self._seed,
         )
         assert kit.bookie.info is not None

@@ -40,8 +40,14 @@ class NullStats:
 
 def config() -> StoreConfig:
     return StoreConfig(
-        segment_bytes=64 << 10, commit_max_bytes=16 << 10, tail_cache_bytes=0, ledger_cache_entries=2,
-        reserved_bytes=1 << 20, writable_again_bytes=2 << 20, compaction_threshold=0.9, compaction_bytes_per_s=1 << 40,
+        segment_bytes=64 << 10,
+        commit_max_bytes=16 << 10,
+        tail_cache_bytes=0,
+        ledger_cache_entries=2,
+        reserved_bytes=1 << 20,
+        writable_again_bytes=2 << 20,
+        compaction_threshold=0.9,
+        compaction_bytes_per_s=1 << 40,
     )
 
 

@@ -35,10 +35,14 @@ class Limited:
         limit = None if files is None else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files)
         self.process = subprocess.Popen(
             [*command, "--metadata", f"sqlite://{metadata / 'metadata.db'}", "--id", "b1"],
-            stdout=subprocess.PIPE, stderr=self.log.open("ab"), preexec_fn=limit,  # nothing else runs
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("ab"),
+            preexec_fn=limit,  # nothing else runs
             env={
-                "PATH": "/usr/bin:/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-                "BUCKRAM_BOOKIE_ADMISSION": "any", **environment,
+                "PATH": "/usr/bin:/bin",
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                "BUCKRAM_BOOKIE_ADMISSION": "any",
+                **environment,
             },
         )
         self.host, self.port = "", 0

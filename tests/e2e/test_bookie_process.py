@@ -37,7 +37,9 @@ class Process:
         self.log = directory.parent / "log"
         command = [sys.executable, "-m", "buckram", "bookie", "run", "--metadata", uri, "--data", str(directory)]
         self.process = subprocess.Popen(
-            [*command, "--json", *(options or ("--port", "0"))], stdout=subprocess.PIPE, stderr=self.log.open("ab"),
+            [*command, "--json", *(options or ("--port", "0"))],
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("ab"),
             env={"PATH": "/usr/bin:/bin", **_same_code(), "BUCKRAM_BOOKIE_ADMISSION": "any", **environment},
         )
 

@@ -49,9 +49,7 @@ def is_open(door: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(("limit", "most"), [(1024, 1010), (128, 400)])
-def test_more_idle_connections_than_descriptors(
-    tmp_path: Path, bookies: list[Limited], limit: int, most: int
-) -> None:
+def test_more_idle_connections_than_descriptors(tmp_path: Path, bookies: list[Limited], limit: int, most: int) -> None:
     bookies.append(bookie := Limited(tmp_path / "b", tmp_path, files=(limit, limit), **SMALL_FILES).ready())
     with idle(bookie, most) as doors:
         until(lambda: sum(map(is_open, doors)) < limit)

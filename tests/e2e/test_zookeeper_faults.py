@@ -172,6 +172,7 @@ async def test_sessions_that_expire(cluster: Cluster) -> None:
         writer.send_signal(signal.SIGSTOP)
         os.kill(stopped.pid, signal.SIGSTOP)
         try:
+
             async def both_are_gone() -> bool:
                 return expirations(cluster) >= expired + 2 and await writable(client) == IDS[1:]
 

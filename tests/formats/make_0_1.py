@@ -24,8 +24,13 @@ from buckram.metadata.uri import init_cluster, open_store
 from buckram.net.runtime import production_runtime
 
 STORE = StoreConfig(
-    segment_bytes=64 << 10, commit_max_bytes=64 << 10, tail_cache_bytes=0, reserved_bytes=0, writable_again_bytes=0,
-    disk_mode="inline", compaction_threshold=0.9,
+    segment_bytes=64 << 10,
+    commit_max_bytes=64 << 10,
+    tail_cache_bytes=0,
+    reserved_bytes=0,
+    writable_again_bytes=0,
+    disk_mode="inline",
+    compaction_threshold=0.9,
 )
 
 

@@ -116,8 +116,10 @@ async def test_that_there_is_no_way_back_is_said_before_the_first_write_and_once
         disk = NothingWritten(place / "bookie", "inline")
         disk.caplog = caplog
         store = Store.open(disk, STORE, NullStats(), random.Random(1))
-        expected = [f"{place}/bookie has format 2 and gets format 3 now: "
-                    "releases that know no more than format 2 will not read it any more"]
+        expected = [
+            f"{place}/bookie has format 2 and gets format 3 now: "
+            "releases that know no more than format 2 will not read it any more"
+        ]
         assert disk.said == (expected if time == 0 else [])
         assert format_of(place) == 3
         await check(store)

@@ -173,9 +173,7 @@ def test_a_bookie_that_is_away_is_unknown_and_asked_again(
     assert scrub(spark, own.uri, report=str(tmp_path), run="r").healthy
 
 
-def test_copies_that_are_good_and_not_the_same(
-    spark: SparkSession, own: ThreadedCluster, client: sync.Client
-) -> None:
+def test_copies_that_are_good_and_not_the_same(spark: SparkSession, own: ThreadedCluster, client: sync.Client) -> None:
     """A second writer that was not fenced: the same entry with other bytes on one bookie, its digest in order."""
     ledger = written(client, 5, 1000)
     digest = Digest(DigestType.CRC32C, b"")

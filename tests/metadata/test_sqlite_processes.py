@@ -1,7 +1,5 @@
 """Several processes on one SqliteKeys file: kill -9, watches, a counter, forks."""
 
-
-
 from __future__ import annotations
 
 import asyncio

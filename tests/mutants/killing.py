@@ -55,7 +55,8 @@ class Killer:
         command = [sys.executable, "-m", "tests.mutants.killing", "--serve"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def kill(self, name: str) -> Kill:
         assert self._process.stdin is not None

@@ -200,8 +200,11 @@ def test_memory_stats() -> None:
     stats.histogram("c_seconds", "help", op="x").observe(0.5)
     stats.histogram("c_seconds", "help", op="x").observe(0.25)
     assert stats.values() == {
-        'a_total{op="read",wire="2"}': 4, "b_bytes": 2.5,
-        'c_seconds_count{op="x"}': 2, 'c_seconds_sum{op="x"}': 0.75, 'c_seconds_max{op="x"}': 0.5,
+        'a_total{op="read",wire="2"}': 4,
+        "b_bytes": 2.5,
+        'c_seconds_count{op="x"}': 2,
+        'c_seconds_sum{op="x"}': 0.75,
+        'c_seconds_max{op="x"}': 0.5,
     }
     with pytest.raises(InvalidArgument, match="MemoryGauge"):
         stats.counter("b_bytes", "help")

@@ -58,8 +58,11 @@ async def test_a_wire_can_be_forced(peer: Peer, make: Make) -> None:
     for protocol in (2, 3):
         reply = await pool.call("b1", Read(7, 0, True, KEY), protocol=protocol)
         assert reply.code is Code.OK
-        assert (await pool.call("b1", Add(7, 1, KEY, peer.entries[7, 0][:8] + DIGEST.seal(7, 1, 0, 1, b"")[8:]),
-                                protocol=protocol)).code is Code.OK
+        assert (
+            await pool.call(
+                "b1", Add(7, 1, KEY, peer.entries[7, 0][:8] + DIGEST.seal(7, 1, 0, 1, b"")[8:]), protocol=protocol
+            )
+        ).code is Code.OK
     assert [protocol for protocol, _ in peer.seen] == [2, 2, 3, 3]
     with pytest.raises(InvalidArgument):
         await pool.call("b1", BatchRead(7, 0, 1, 1), protocol=3)
@@ -111,9 +114,14 @@ async def test_recovery_and_deferred_adds_travel_on_v3(peer: Peer, make: Make) -
 
 async def test_codes_become_errors(peer: Peer, make: Make) -> None:
     pool = make()
-    for code, name in ((Code.FENCED, "LedgerFenced"), (Code.UNAUTHORIZED, "Unauthorized"),
-                       (Code.READ_ONLY, "BookieReadOnly"), (Code.IO_ERROR, "BookieIOError"),
-                       (Code.TOO_MANY_REQUESTS, "BookieTooBusy"), (Code.BAD_REQUEST, "ProtocolError")):
+    for code, name in (
+        (Code.FENCED, "LedgerFenced"),
+        (Code.UNAUTHORIZED, "Unauthorized"),
+        (Code.READ_ONLY, "BookieReadOnly"),
+        (Code.IO_ERROR, "BookieIOError"),
+        (Code.TOO_MANY_REQUESTS, "BookieTooBusy"),
+        (Code.BAD_REQUEST, "ProtocolError"),
+    ):
         peer.code = code
         for flags in (0, 6):
             sink = Sink()

@@ -345,4 +345,6 @@ def gives_up_too_soon() -> History:
     h.submit()
     h.judge.failed(h.handle, 0, NotEnoughBookies(3, 2))
     return h
+
+
 """Judged where a life starts a bookie or waits with a deadline; mutants and scenarios show that they can fail."""

@@ -30,11 +30,18 @@ class History:
         self.fenced_on_disk: dict[str, bool] = {}
         self.disk_state: dict[str, bytes] = {}
         self.report = Report(lambda: self.time)
-        self.judge = Judge(self.report, Senses(
-            lambda: self.time, lambda bookie, ledger: self.fenced_on_disk.get(bookie, True),
-            lambda bookie, ledger, entries: {e: self.on_disk.get((bookie, e), True) for e in entries},
-            self._copies, lambda host: -1.0, lambda host, since: True,
-            disk_state=lambda bookie: self.disk_state.get(bookie, b"")))
+        self.judge = Judge(
+            self.report,
+            Senses(
+                lambda: self.time,
+                lambda bookie, ledger: self.fenced_on_disk.get(bookie, True),
+                lambda bookie, ledger, entries: {e: self.on_disk.get((bookie, e), True) for e in entries},
+                self._copies,
+                lambda host: -1.0,
+                lambda host, since: True,
+                disk_state=lambda bookie: self.disk_state.get(bookie, b""),
+            ),
+        )
         self.ensemble = tuple(f"b{n + 1}" for n in range(shape[0]))
         self.md = LedgerMetadata(*shape, (Fragment(0, self.ensemble),))
         self.judge.ledger_changed(LEDGER, None, self.md, "w1")
@@ -67,8 +74,17 @@ class History:
         return DIGEST.seal(LEDGER, entry, lac, size, payload)
 
     def add(
-        self, bookie: str, entry: EntryId, code: Code | None = Code.OK, *, client: str = "w1", recovery: bool = False,
-        body: bytes | None = None, lac: int = -1, key: bytes = KEY, delivered: bool = True,
+        self,
+        bookie: str,
+        entry: EntryId,
+        code: Code | None = Code.OK,
+        *,
+        client: str = "w1",
+        recovery: bool = False,
+        body: bytes | None = None,
+        lac: int = -1,
+        key: bytes = KEY,
+        delivered: bool = True,
     ) -> Request:
         """An add goes out, arrives and is answered with `code` (None: not yet)."""
         body = self.stored(entry, lac=lac) if body is None else body
@@ -104,7 +120,13 @@ class History:
     # stores and metadata
 
     def insert(
-        self, bookie: str, entry: EntryId, *, normal: bool = True, fenced: bool = False, body: bytes | None = None,
+        self,
+        bookie: str,
+        entry: EntryId,
+        *,
+        normal: bool = True,
+        fenced: bool = False,
+        body: bytes | None = None,
         key: bytes = KEY,
     ) -> None:
         body = self.stored(entry) if body is None else body
@@ -136,8 +158,17 @@ class History:
 
     # readers
 
-    def read(self, entries: list[EntryId], *, kind: str = "read", lac: int = 100, client: str = "r1",
-             payload: bytes | None = None, error: str = "", error_entry: EntryId | None = None) -> None:
+    def read(
+        self,
+        entries: list[EntryId],
+        *,
+        kind: str = "read",
+        lac: int = 100,
+        client: str = "r1",
+        payload: bytes | None = None,
+        error: str = "",
+        error_entry: EntryId | None = None,
+    ) -> None:
         rows = []
         for entry in entries:
             length = sum(len(p) for p in self.handle.payloads[: entry + 1])

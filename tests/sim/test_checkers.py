@@ -150,8 +150,10 @@ JUDGED_ELSEWHERE = (
 
 
 @pytest.mark.parametrize(
-    ("invariant", "story"), [(name, story) for name, stories in BAD.items() for story in stories],
-    ids=lambda value: value if isinstance(value, str) else value.__name__)
+    ("invariant", "story"),
+    [(name, story) for name, stories in BAD.items() for story in stories],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
 def test_a_bad_history_is_found_out(invariant: str, story: object) -> None:
     assert callable(story)
     assert invariant in story().found

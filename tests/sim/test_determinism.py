@@ -17,8 +17,12 @@ SEEDS = (3, 14, 15)
 
 def in_a_process(seed: int, hash_seed: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "buckram.sim", "--seed", str(seed)], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        [sys.executable, "-m", "buckram.sim", "--seed", str(seed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
     return str(json.loads(done.stdout.splitlines()[-1])["trace_hash"])
 
 

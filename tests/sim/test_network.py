@@ -146,6 +146,7 @@ def test_close_tells_the_peer_after_the_last_byte() -> None:
 def test_a_reset_delivers_some_prefix_and_tells_both_ends() -> None:
     lengths = []
     for seed in range(20):
+
         async def story(world: World) -> None:
             peer = await world.open(echo=False)
             await asyncio.sleep(0.1)

@@ -63,8 +63,12 @@ def test_a_bookie_that_is_gone_for_good_leaves_enough() -> None:
 
 def in_a_process(seed: int, hash_seed: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "buckram.sim", "--streams", "--seed", str(seed)], capture_output=True, text=True,
-        check=False, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        [sys.executable, "-m", "buckram.sim", "--streams", "--seed", str(seed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
     return str(json.loads(done.stdout.splitlines()[-1])["trace_hash"])
 
 
@@ -75,7 +79,8 @@ def test_one_seed_one_trace(seed: int) -> None:
     again = run_stream_life(seed)
     assert again.lines == here.lines
     assert {here.trace_hash, again.trace_hash, in_a_process(seed, "0"), in_a_process(seed, "12345")} == {
-        here.trace_hash}
+        here.trace_hash
+    }
 
 
 def test_other_seeds_are_other_lives() -> None:

@@ -65,7 +65,8 @@ def test_reads_on_a_broken_connection_are_sent_again_and_keep_their_place() -> N
         await world.zk.create("/a", b"0")
         world.server.lose_next("after", "c", "/a")
         changed, read, later = await asyncio.gather(
-            world.zk.set("/a", b"1", 0), world.zk.get("/a"), world.zk.create("/b"), return_exceptions=True)
+            world.zk.set("/a", b"1", 0), world.zk.get("/a"), world.zk.create("/b"), return_exceptions=True
+        )
         assert isinstance(changed, MetadataUnavailable)
         assert not isinstance(read, BaseException)
         assert read[0] == b"1"

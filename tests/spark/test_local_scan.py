@@ -107,7 +107,8 @@ def test_a_changed_byte_ends_the_scan_before_it(size: int, tmp_path: Path) -> No
 
 
 def test_files_that_are_gone_or_elsewhere(
-    stored: tuple[ThreadedCluster, dict], monkeypatch: pytest.MonkeyPatch  # type: ignore[type-arg]
+    stored: tuple[ThreadedCluster, dict],
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore[type-arg]
 ) -> None:
     ledger, address, payloads = stored[1]["large"]
     ask = LocalScan._ask

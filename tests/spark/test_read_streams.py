@@ -48,9 +48,7 @@ def test_a_stream_as_a_data_frame(spark: SparkSession, any_cluster: ThreadedClus
 def test_sql_views_and_narrow_schemas(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(20))
     view = f"v{abs(hash(stream))}"
-    spark.sql(
-        f"CREATE TEMPORARY VIEW {view} USING buckram OPTIONS (metadata '{cluster.uri}', subscribe '{stream}')"
-    )
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING buckram OPTIONS (metadata '{cluster.uri}', subscribe '{stream}')")
     assert spark.sql(f"SELECT sum(CAST(CAST(value AS string) AS int)) AS s FROM {view}").first()["s"] == 190  # type: ignore[index]
     narrow = spark.read.schema("value binary, offset long").format("buckram").options(metadata=cluster.uri).load(stream)
     assert [(bytes(row.value), row.offset) for row in narrow.collect()] == [(b"%d" % n, n) for n in range(20)]
@@ -80,9 +78,7 @@ def test_bounds_and_several_streams(spark: SparkSession, cluster: ThreadedCluste
     assert counts == {f"{stream}-a": 5, f"{stream}-b": 20}
 
 
-def test_a_frame_that_is_used_twice_keeps_its_rows(
-    spark: SparkSession, cluster: ThreadedCluster, stream: str
-) -> None:
+def test_a_frame_that_is_used_twice_keeps_its_rows(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
     """With filters pushed down a count after a filter gave 10 instead of 1,020."""
     write(cluster.uri, stream, numbered(1020))
     session = spark.newSession()

@@ -25,9 +25,7 @@ def test_what_some_tasks_wrote_is_not_published_where_others_were_skipped(
     assert values(cluster, stream) == []
 
 
-def test_tasks_that_began_under_a_live_writer_make_the_whole_batch_wait(
-    cluster: ThreadedCluster, stream: str
-) -> None:
+def test_tasks_that_began_under_a_live_writer_make_the_whole_batch_wait(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     # Planning sees no writer; the tasks do, and so does the first commit.
     writer = streaming(cluster, stream)

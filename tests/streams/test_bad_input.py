@@ -29,48 +29,62 @@ async def refused(attempts: dict[str, Callable[[], Any]]) -> None:
 
 async def test_records(ns: Namespace) -> None:
     async with ns.writer("s") as w:
-        await refused({
-            "header '\\ud800'": lambda: w.append(b"", headers={NO_UTF8: b"x"}),
-            "headers [1]": lambda: w.append(b"", headers=[1]),
-            "headers 5": lambda: w.append(b"", headers=5),
-            "names are str, values are bytes": lambda: w.append(b"", headers={"a": "b"}),
-            "producer '\\ud800'": lambda: w.append(b"", producer=NO_UTF8, sequence=0),
-            "producer 5": lambda: w.append(b"", producer=5, sequence=0),
-            "needs both": lambda: w.append(b"", sequence=0),
-            "sequence -1": lambda: w.append(b"", producer="p", sequence=-1),
-            "not one int": lambda: w.append_many(5),
-            "not one bytes": lambda: w.append_many(b"abc"),
-            "keys are a sequence, not int": lambda: w.append_many([b""], keys=5),
-            "2 keys for 1 values": lambda: w.append_many([b""], keys=[b"", b""]),
-            "not str": lambda: w.append("x"),
-            "timestamp 1.5": lambda: w.append(b"", timestamp=1.5),
-            f"timestamp {2**70}": lambda: w.append(b"", timestamp=2**70),
-            "txid -1": lambda: w.append(b"", txid=-1),
-            "txid True": lambda: w.append(b"", txid=True),
-        })
+        await refused(
+            {
+                "header '\\ud800'": lambda: w.append(b"", headers={NO_UTF8: b"x"}),
+                "headers [1]": lambda: w.append(b"", headers=[1]),
+                "headers 5": lambda: w.append(b"", headers=5),
+                "names are str, values are bytes": lambda: w.append(b"", headers={"a": "b"}),
+                "producer '\\ud800'": lambda: w.append(b"", producer=NO_UTF8, sequence=0),
+                "producer 5": lambda: w.append(b"", producer=5, sequence=0),
+                "needs both": lambda: w.append(b"", sequence=0),
+                "sequence -1": lambda: w.append(b"", producer="p", sequence=-1),
+                "not one int": lambda: w.append_many(5),
+                "not one bytes": lambda: w.append_many(b"abc"),
+                "keys are a sequence, not int": lambda: w.append_many([b""], keys=5),
+                "2 keys for 1 values": lambda: w.append_many([b""], keys=[b"", b""]),
+                "not str": lambda: w.append("x"),
+                "timestamp 1.5": lambda: w.append(b"", timestamp=1.5),
+                f"timestamp {2**70}": lambda: w.append(b"", timestamp=2**70),
+                "txid -1": lambda: w.append(b"", txid=-1),
+                "txid True": lambda: w.append(b"", txid=True),
+            }
+        )
         assert await w.append(b"fine") == 0
 
 
 async def test_offsets_and_times_of_readers(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         await w.append_many([b"1", b"2"])
-    await refused({
-        "start 1.5": lambda: ns.read("s", start=1.5), "start None": lambda: ns.read("s", start=None),
-        "start True": lambda: ns.read("s", start=True), "start -1": lambda: ns.read("s", start=-1),
-        "start 'first'": lambda: ns.read("s", start="first"), "stop 1.5": lambda: ns.read("s", stop=1.5),
-        "stop b'x'": lambda: ns.read("s", stop=b"x"), "time 1.5": lambda: ns.read("s", start_time=1.5),
-        "time 'now'": lambda: ns.read("s", stop_time="now"), "start_txid -1": lambda: ns.read("s", start_txid=-1),
-        "one of start": lambda: ns.read("s", start=1, start_time=1),
-        "on_truncated 'x'": lambda: ns.read("s", on_truncated="x"),
-        "name of a cursor must be a str": lambda: ns.read("s", cursor=5),
-        "offset 1.5": lambda: ns.get("s", 1.5), "offset -1": lambda: ns.get("s", -1),
-    })
+    await refused(
+        {
+            "start 1.5": lambda: ns.read("s", start=1.5),
+            "start None": lambda: ns.read("s", start=None),
+            "start True": lambda: ns.read("s", start=True),
+            "start -1": lambda: ns.read("s", start=-1),
+            "start 'first'": lambda: ns.read("s", start="first"),
+            "stop 1.5": lambda: ns.read("s", stop=1.5),
+            "stop b'x'": lambda: ns.read("s", stop=b"x"),
+            "time 1.5": lambda: ns.read("s", start_time=1.5),
+            "time 'now'": lambda: ns.read("s", stop_time="now"),
+            "start_txid -1": lambda: ns.read("s", start_txid=-1),
+            "one of start": lambda: ns.read("s", start=1, start_time=1),
+            "on_truncated 'x'": lambda: ns.read("s", on_truncated="x"),
+            "name of a cursor must be a str": lambda: ns.read("s", cursor=5),
+            "offset 1.5": lambda: ns.get("s", 1.5),
+            "offset -1": lambda: ns.get("s", -1),
+        }
+    )
     reader = ns.read("s", cursor="c")
-    await refused({
-        "seek(1.5)": lambda: reader.seek(1.5), "seek(-1)": lambda: reader.seek(-1),
-        "commit(1.5)": lambda: reader.commit(1.5), "commit(-1)": lambda: reader.commit(-1),
-        "commit(2)": lambda: reader.commit(2),
-    })
+    await refused(
+        {
+            "seek(1.5)": lambda: reader.seek(1.5),
+            "seek(-1)": lambda: reader.seek(-1),
+            "commit(1.5)": lambda: reader.commit(1.5),
+            "commit(-1)": lambda: reader.commit(-1),
+            "commit(2)": lambda: reader.commit(2),
+        }
+    )
     for attempt in (lambda: reader.seek(3), lambda: ns.get("s", 3), lambda: ns.read("s", start=3).open()):
         with pytest.raises(OffsetOutOfRange, match=r"offset 3 is out of range: earliest is 0, the next .* is 2"):
             await attempt()
@@ -84,19 +98,26 @@ async def test_what_would_be_stored_in_the_head(ns: Namespace) -> None:
     """A head that cannot be read any more would be the end of the stream."""
     async with ns.writer("s") as w:
         await w.append_many([b"1", b"2"])
-    await refused({
-        "before=1.5": lambda: ns.truncate("s", before=1.5), "before='1'": lambda: ns.truncate("s", before="1"),
-        "before=-1": lambda: ns.truncate("s", before=-1), "before=True": lambda: ns.truncate("s", before=True),
-        "keep_bytes=-1": lambda: ns.truncate("s", keep_bytes=-1), "exactly one": lambda: ns.truncate("s"),
-        "not 5": lambda: ns.writer("s", name=5), "200 bytes": lambda: ns.writer("s", name="x" * 1000),
-        "not '\\ud800'": lambda: ns.writer("s", name=NO_UTF8), "linger_ms = 'x'": lambda: ns.writer("s", linger_ms="x"),
-        "property 'a': 5": lambda: ns.set_properties("s", {"a": 5}),
-        "property '\\ud800'": lambda: ns.create("t", properties={NO_UTF8: ""}),
-        "not int": lambda: ns.create("t", properties=5),
-        "roll_s = nan": lambda: ns.create("t", roll_s=float("nan")),
-        "version 1.5": lambda: ns.bulk("s", application="a", version=1.5),
-        "offset 1.5": lambda: ns.move_cursor("s", "c", 1.5),
-    })
+    await refused(
+        {
+            "before=1.5": lambda: ns.truncate("s", before=1.5),
+            "before='1'": lambda: ns.truncate("s", before="1"),
+            "before=-1": lambda: ns.truncate("s", before=-1),
+            "before=True": lambda: ns.truncate("s", before=True),
+            "keep_bytes=-1": lambda: ns.truncate("s", keep_bytes=-1),
+            "exactly one": lambda: ns.truncate("s"),
+            "not 5": lambda: ns.writer("s", name=5),
+            "200 bytes": lambda: ns.writer("s", name="x" * 1000),
+            "not '\\ud800'": lambda: ns.writer("s", name=NO_UTF8),
+            "linger_ms = 'x'": lambda: ns.writer("s", linger_ms="x"),
+            "property 'a': 5": lambda: ns.set_properties("s", {"a": 5}),
+            "property '\\ud800'": lambda: ns.create("t", properties={NO_UTF8: ""}),
+            "not int": lambda: ns.create("t", properties=5),
+            "roll_s = nan": lambda: ns.create("t", roll_s=float("nan")),
+            "version 1.5": lambda: ns.bulk("s", application="a", version=1.5),
+            "offset 1.5": lambda: ns.move_cursor("s", "c", 1.5),
+        }
+    )
     info = await ns.info("s")
     assert (info.earliest, info.end) == (0, 2)
     bulk = await ns.bulk("s", application="a", version=1)
@@ -105,8 +126,12 @@ async def test_what_would_be_stored_in_the_head(ns: Namespace) -> None:
 
 async def test_lists(ns: Namespace) -> None:
     await ns.create("s")
-    await refused({
-        "limit=0": lambda: ns.list(limit=0), "limit='x'": lambda: ns.list(limit="x"),
-        "prefix=5": lambda: ns.list(prefix=5), "after=5": lambda: ns.list(after=5),
-        "limit 0": lambda: ns.cursors("s", limit=0),
-    })
+    await refused(
+        {
+            "limit=0": lambda: ns.list(limit=0),
+            "limit='x'": lambda: ns.list(limit="x"),
+            "prefix=5": lambda: ns.list(prefix=5),
+            "after=5": lambda: ns.list(after=5),
+            "limit 0": lambda: ns.cursors("s", limit=0),
+        }
+    )

@@ -29,9 +29,7 @@ def test_up_looks_after_streams(tmp_path: Path) -> None:
     assert up.said == ""
 
 
-def test_it_says_once_what_it_puts_off_and_ends_when_told(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_it_says_once_what_it_puts_off_and_ends_when_told(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said = ""
     with up_janitor.JanitorThread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # no cluster there
         deadline = time.monotonic() + 30

@@ -38,8 +38,15 @@ def stored(ledger: int, entry: int, lac: int | None = None, payload: bytes = b"p
 
 
 def add(
-    ledger: int, entry: int, key: bytes = KEY, *, lac: int | None = None, payload: bytes = b"payload",
-    recovery: bool = False, deferred: bool = False, high: bool = False,
+    ledger: int,
+    entry: int,
+    key: bytes = KEY,
+    *,
+    lac: int | None = None,
+    payload: bytes = b"payload",
+    recovery: bool = False,
+    deferred: bool = False,
+    high: bool = False,
 ) -> Add:
     return Add(ledger, entry, key, stored(ledger, entry, lac, payload), recovery, high, deferred)
 
@@ -49,13 +56,22 @@ def add_frames(ledger: int, first: int, count: int, key: bytes = KEY, payload: b
 
 
 def ledger_metadata(
-    ensemble: Sequence[str], state: LedgerState = LedgerState.OPEN, *, last: int | None = None,
+    ensemble: Sequence[str],
+    state: LedgerState = LedgerState.OPEN,
+    *,
+    last: int | None = None,
     password: bytes | None = b"secret",
 ) -> LedgerMetadata:
     size = len(ensemble)
     closed = state is LedgerState.CLOSED
     return LedgerMetadata(
-        size, size, 1, (Fragment(0, tuple(ensemble)),), state, (last or 0) if closed else None, 7 if closed else None,
+        size,
+        size,
+        1,
+        (Fragment(0, tuple(ensemble)),),
+        state,
+        (last or 0) if closed else None,
+        7 if closed else None,
         password=password,
     )
 
@@ -226,8 +242,14 @@ class Kit:
 
 
 async def start(
-    path: Path, *, disk: Any = None, metadata: Any = None, store: StoreConfig = STORE, net: NetConfig | None = None,
-    seed: int = 3, **config: Any,
+    path: Path,
+    *,
+    disk: Any = None,
+    metadata: Any = None,
+    store: StoreConfig = STORE,
+    net: NetConfig | None = None,
+    seed: int = 3,
+    **config: Any,
 ) -> Kit:
     disk = disk or LocalDisk(str(path), "inline")
     metadata = metadata or await memory_metadata()

@@ -91,8 +91,12 @@ class Store:
     def _op(self, key: str, known: dict[str, int]) -> KeyOp:
         rng = self.turns.rng
         version = known.get(key, rng.randrange(3))
-        ops: list[KeyOp] = [Create(key, rng.randbytes(2), rng.random() < 0.5 and key != "/a"), Delete(key, version),
-                            SetValue(key, rng.randbytes(2), version), CheckVersion(key, version)]
+        ops: list[KeyOp] = [
+            Create(key, rng.randbytes(2), rng.random() < 0.5 and key != "/a"),
+            Delete(key, version),
+            SetValue(key, rng.randbytes(2), version),
+            CheckVersion(key, version),
+        ]
         return rng.choice(ops)
 
     async def _read(self, key: str, known: dict[str, int]) -> None:

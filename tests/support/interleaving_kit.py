@@ -166,7 +166,7 @@ class Turns:
         if kind == "value":
             return snapshot.get(key)
         above = "" if key == "/" else key
-        return sorted({name[len(above) + 1:].split("/")[0] for name in snapshot if name.startswith(above + "/")})
+        return sorted({name[len(above) + 1 :].split("/")[0] for name in snapshot if name.startswith(above + "/")})
 
     def _remember(self, *, ended: bool = False) -> None:
         self.history.append({key: (kept.value, kept.version) for key, kept in self.model.snapshot().items()})
@@ -273,8 +273,10 @@ class Turns:
                     self.wrong(f"a client of store {number} ended with {task.exception()!r}")
             for kind, key, seen in store.seen.values():
                 if seen != self.state(kind, key, -1):
-                    self.wrong(f"store {number} missed a change: {kind} of {key} is {self.state(kind, key, -1)}, "
-                               f"it was told of {seen}")
+                    self.wrong(
+                        f"store {number} missed a change: {kind} of {key} is {self.state(kind, key, -1)}, "
+                        f"it was told of {seen}"
+                    )
 
     async def _until_idle(self, lane: Lane) -> None:
         await self.settled()

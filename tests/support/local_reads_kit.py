@@ -138,7 +138,10 @@ async def settle(c: Cluster) -> None:
 def sized(kind: str) -> list[bytes]:
     rng = random.Random(kind)
     sizes = {
-        "tiny": [5] * 5000, "empty": [0] * 10, "large": [300 * KIB] * 12, "one": [77],
+        "tiny": [5] * 5000,
+        "empty": [0] * 10,
+        "large": [300 * KIB] * 12,
+        "one": [77],
         "mixed": [rng.choice((0, 1, 100, 5000, 150 * KIB, 1500 * KIB)) for _ in range(40)],
     }[kind]
     return [rng.randbytes(size) for size in sizes]

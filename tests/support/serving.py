@@ -30,7 +30,10 @@ C = TypeVar("C", bound=Cluster)
 
 @asynccontextmanager
 async def serving(
-    cluster: C, bookies: int, config: ClientConfig | None, net: NetConfig,
+    cluster: C,
+    bookies: int,
+    config: ClientConfig | None,
+    net: NetConfig,
     wrap: Callable[[MetadataStore], MetadataStore],
 ) -> AsyncIterator[tuple[C, Client]]:
     """Bookies b0, b1, ... of `cluster` and a client of them. After it no task may be left."""

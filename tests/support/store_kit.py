@@ -50,8 +50,12 @@ def frame(ledger: int, entry: int, lac: int = -1, payload: bytes = b"", key: byt
 
 def small_config(**changes: Any) -> StoreConfig:
     values: dict[str, Any] = {
-        "segment_bytes": 64 << 10, "commit_max_bytes": 16 << 10, "tail_cache_bytes": 0, "reserved_bytes": 1 << 20,
-        "writable_again_bytes": 2 << 20, "compaction_bytes_per_s": 1 << 40,
+        "segment_bytes": 64 << 10,
+        "commit_max_bytes": 16 << 10,
+        "tail_cache_bytes": 0,
+        "reserved_bytes": 1 << 20,
+        "writable_again_bytes": 2 << 20,
+        "compaction_bytes_per_s": 1 << 40,
     }
     return StoreConfig(**(values | changes))
 

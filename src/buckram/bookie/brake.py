@@ -96,8 +96,9 @@ class Brake:
         if ledgers and ledgers != self.waiting:
             log.warning(
                 "%d ledgers of this bookie are absent from the metadata store, more than go unasked: look at "
-                "`buckram cluster salvage`, then say `buckram cluster collect --yes`", ledgers,
-            )  # fmt: skip
+                "`buckram cluster salvage`, then say `buckram cluster collect --yes`",
+                ledgers,
+            )
         self.waiting = ledgers
         self._gauge.set(ledgers)
         if ledgers or self.above:

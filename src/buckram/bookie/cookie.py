@@ -45,7 +45,12 @@ def remembered_id(disk: Disk) -> BookieId | None:
 
 
 async def claim(
-    disk: Disk, metadata: MetadataStore, configured_id: str, default_id: str, *, has_store: bool,
+    disk: Disk,
+    metadata: MetadataStore,
+    configured_id: str,
+    default_id: str,
+    *,
+    has_store: bool,
 ) -> Claim:
     """Decide at start whether directory and cluster belong together; WrongCookie names what to do if not.
 

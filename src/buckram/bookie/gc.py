@@ -82,8 +82,13 @@ class Collector:
     """
 
     def __init__(
-        self, store: Store, metadata: MetadataStore, bookie_id: BookieId, config: BookieConfig,
-        on_buried: Callable[[LedgerId], None], brake: Brake | None = None,
+        self,
+        store: Store,
+        metadata: MetadataStore,
+        bookie_id: BookieId,
+        config: BookieConfig,
+        on_buried: Callable[[LedgerId], None],
+        brake: Brake | None = None,
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
         self._config, self._on_buried, self._brake = config, on_buried, brake

@@ -66,8 +66,12 @@ class _Page(asyncio.Protocol):
     def _answer(self, status: str, answer: Answer, *, body: bool) -> None:
         content = answer.content
         head = (
-            f"HTTP/1.1 {status}", f"Content-Type: {answer.content_type}", f"Content-Length: {len(content)}",
-            "Connection: close", "", "",
+            f"HTTP/1.1 {status}",
+            f"Content-Type: {answer.content_type}",
+            f"Content-Length: {len(content)}",
+            "Connection: close",
+            "",
+            "",
         )
         self._transport.write("\r\n".join(head).encode() + (content if body else b""))
         self._transport.close()

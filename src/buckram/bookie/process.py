@@ -58,8 +58,15 @@ class Bookie:
     """
 
     def __init__(
-        self, runtime: Runtime, disk: Disk, metadata_store: MetadataStore, bookie_config: BookieConfig,
-        store_config: StoreConfig, net_config: NetConfig, *, properties: Mapping[str, str] | None = None,
+        self,
+        runtime: Runtime,
+        disk: Disk,
+        metadata_store: MetadataStore,
+        bookie_config: BookieConfig,
+        store_config: StoreConfig,
+        net_config: NetConfig,
+        *,
+        properties: Mapping[str, str] | None = None,
         shares: Shares | None = None,
     ) -> None:
         self._runtime, self._disk, self._metadata = runtime, disk, metadata_store
@@ -109,15 +116,17 @@ class Bookie:
         address = self._advertised(port)
         claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
         witness = self.witness = Witness(
-            self._disk, self._metadata, claimed.bookie_id, self._runtime.rng, self._runtime.stats,
+            self._disk,
+            self._metadata,
+            claimed.bookie_id,
+            self._runtime.rng,
+            self._runtime.stats,
             on_change=self._trust_changed,
         )
         known = await cookie.patiently(
             self._runtime.rng, PATIENCE_S, lambda: witness.prepare(first_start=claimed.first_start)
         )
-        store = self.store = Store.open(
-            self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known
-        )
+        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
         cookie.finish(self._disk, claimed)
         witness.in_room = store.in_room
         witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
@@ -129,8 +138,16 @@ class Bookie:
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster
         self.service = Service(
-            self._runtime, store, self._metadata, self._config, self._net, self._server.budget, self._disk.space,
-            partial(self._identity, store, claimed.bookie_id), self._introduced, witness,
+            self._runtime,
+            store,
+            self._metadata,
+            self._config,
+            self._net,
+            self._server.budget,
+            self._disk.space,
+            partial(self._identity, store, claimed.bookie_id),
+            self._introduced,
+            witness,
         )
         self._server.serve(self.service)
         handover = Handover(self._disk, self._metadata)
@@ -147,8 +164,12 @@ class Bookie:
         self._scope.spawn(witness.run(), "witness")
         witness.wake()
         self.collector = Collector(
-            store, self._metadata, claimed.bookie_id, self._config, self.service.buried, Brake(
-                self._metadata, claimed.bookie_id, witness, self._runtime.stats)
+            store,
+            self._metadata,
+            claimed.bookie_id,
+            self._config,
+            self.service.buried,
+            Brake(self._metadata, claimed.bookie_id, witness, self._runtime.stats),
         )
         self._scope.spawn(self.collector.run(), "collection")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
@@ -161,8 +182,12 @@ class Bookie:
     def _identity(self, store: Store, bookie_id: BookieId) -> Identity:
         """What this bookie says of itself to clients that introduce themselves."""
         return Identity(
-            self._cluster, bookie_id, store.incarnation, wall_us=self._runtime.clock.wall_us(),
-            highest_ledger=store.highest_ledger, epoch=self.witness.epoch if self.witness else 0,
+            self._cluster,
+            bookie_id,
+            store.incarnation,
+            wall_us=self._runtime.clock.wall_us(),
+            highest_ledger=store.highest_ledger,
+            epoch=self.witness.epoch if self.witness else 0,
             features=NAMES_LEDGERS | (SUSPECT if self.witness and self.witness.suspect else 0),
         )
 
@@ -173,7 +198,10 @@ class Bookie:
 
     async def _claim(self, address: BookieAddress) -> cookie.Claim:
         return await cookie.claim(
-            self._disk, self._metadata, self._config.bookie_id, str(address),
+            self._disk,
+            self._metadata,
+            self._config.bookie_id,
+            str(address),
             has_store=superblock.NAME in self._disk.names(),
         )
 
@@ -255,8 +283,15 @@ class Bookie:
 
 
 async def serve_bookie(
-    directory: str, metadata_uri: str, bookie_config: BookieConfig, store_config: StoreConfig, net_config: NetConfig,
-    *, environment: Mapping[str, str], on_ready: Callable[[BookieInfo], None], stop: asyncio.Event,
+    directory: str,
+    metadata_uri: str,
+    bookie_config: BookieConfig,
+    store_config: StoreConfig,
+    net_config: NetConfig,
+    *,
+    environment: Mapping[str, str],
+    on_ready: Callable[[BookieInfo], None],
+    stop: asyncio.Event,
 ) -> None:
     """Run one bookie on the production runtime until `stop` is set. Raises what kept it from starting, or the error
     of its store. `on_ready` is called once, when it is registered and serves."""
@@ -313,8 +348,14 @@ def open_disk(directory: str, mode: str, layer: str = "") -> Disk:
 
 
 def run_bookie(
-    directory: str, metadata_uri: str, bookie_config: BookieConfig, store_config: StoreConfig, net_config: NetConfig,
-    *, environment: Mapping[str, str], on_ready: Callable[[BookieInfo], None],
+    directory: str,
+    metadata_uri: str,
+    bookie_config: BookieConfig,
+    store_config: StoreConfig,
+    net_config: NetConfig,
+    *,
+    environment: Mapping[str, str],
+    on_ready: Callable[[BookieInfo], None],
     on_loop: Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None],
 ) -> None:
     """Run one bookie in an event loop of its own until it is stopped; the process form of `serve_bookie`.
@@ -322,12 +363,19 @@ def run_bookie(
     `on_loop(loop, stop)` is called first: install signal handlers there that call `stop` (on the loop). The loop is
     uvloop where it is installed; BUCKRAM_LOOP=asyncio in `environment` chooses asyncio's own.
     """
+
     async def main() -> None:
         stop = asyncio.Event()
         on_loop(asyncio.get_running_loop(), stop.set)
         await serve_bookie(
-            directory, metadata_uri, bookie_config, store_config, net_config,
-            environment=environment, on_ready=on_ready, stop=stop,
+            directory,
+            metadata_uri,
+            bookie_config,
+            store_config,
+            net_config,
+            environment=environment,
+            on_ready=on_ready,
+            stop=stop,
         )
 
     with asyncio.Runner(loop_factory=loop_factory(environment)) as runner:

@@ -35,8 +35,12 @@ class Registration:
     what was is taken back, until `set_withdrawn(False)`."""
 
     def __init__(
-        self, metadata: MetadataStore, info: BookieInfo, rng: random.Random,
-        before: Callable[[], None] = lambda: None, trusted: Callable[[], Awaitable[bool]] = always,
+        self,
+        metadata: MetadataStore,
+        info: BookieInfo,
+        rng: random.Random,
+        before: Callable[[], None] = lambda: None,
+        trusted: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         self._metadata, self._info, self._rng, self._before = metadata, info, rng, before
         self._trusted = trusted

@@ -44,8 +44,12 @@ def status_pages(bookie: Bookie, stats: PrometheusStats) -> Pages:
         return Answer(json.dumps(facts).encode() + b"\n", content_type=_JSON)
 
     return {
-        b"/": metrics, b"/metrics": metrics, b"/health": health, b"/ready": ready, b"/version": told_version,
-    }  # fmt: skip
+        b"/": metrics,
+        b"/metrics": metrics,
+        b"/health": health,
+        b"/ready": ready,
+        b"/version": told_version,
+    }
 
 
 def _facts() -> dict[str, str]:

@@ -66,8 +66,14 @@ class Witness:
     """
 
     def __init__(
-        self, disk: Disk, metadata: MetadataStore, bookie_id: BookieId, rng: random.Random, stats: Stats,
-        *, on_change: Callable[[], None] = lambda: None,
+        self,
+        disk: Disk,
+        metadata: MetadataStore,
+        bookie_id: BookieId,
+        rng: random.Random,
+        stats: Stats,
+        *,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._disk, self._metadata, self._rng, self._bookie_id = disk, metadata, rng, bookie_id
         self._key = f"{metadata.own}/{WITNESSES}/{bookie_id}"
@@ -288,8 +294,10 @@ class Witness:
         if why:
             log.error(
                 "bookie %s: the metadata store went back: %s. Nothing but reads is served; put the right store back, "
-                "or see `buckram cluster check` and `buckram cluster accept-restore`", self._bookie_id, why,
-            )  # fmt: skip
+                "or see `buckram cluster check` and `buckram cluster accept-restore`",
+                self._bookie_id,
+                why,
+            )
         else:
             log.warning("bookie %s: the metadata store is believed again; it was not: %s", self._bookie_id, was)
         self._on_change()
@@ -310,9 +318,13 @@ class Witness:
         if where == self._told and found == known and self.history == self.memory.history:
             return
         value = Statement(
-            where.incarnation, where.starts, *where.position, self.history.epoch, self.history.restore,
+            where.incarnation,
+            where.starts,
+            *where.position,
+            self.history.epoch,
+            self.history.restore,
             f"{self._rng.getrandbits(64):016x}",
-        )  # fmt: skip
+        )
         try:
             version = await self._write(value, found)
         except (KeyExists, VersionConflict, NoSuchKey) as error:
@@ -359,9 +371,11 @@ class Witness:
         if now is not before:  # clients and admission go on meanwhile
             told = memory if now.contradiction is before.contradiction else now
             memory = replace(
-                memory, heard=max(memory.heard, now.heard), settled=max(memory.settled, now.settled),
+                memory,
+                heard=max(memory.heard, now.heard),
+                settled=max(memory.settled, now.settled),
                 contradiction=told.contradiction,
-            )  # fmt: skip
+            )
         self.memory, self._unsaved = memory, self._unsaved or now is not before
         self._epoch_gauge.set(self.epoch)
         return not self._unsaved
@@ -369,10 +383,16 @@ class Witness:
     def _note_text(self) -> bytes:
         """Where the bookie can be asked, for who sets the store right: it is in no list of bookies now."""
         address, highest = self.contact()
-        return json.dumps({
-            "why": self.suspect, "address": address, "epoch": self.epoch, "restore": self.memory.history.restore,
-            "highest_ledger": highest, "incarnation": self.where().incarnation,
-        }).encode()  # fmt: skip
+        return json.dumps(
+            {
+                "why": self.suspect,
+                "address": address,
+                "epoch": self.epoch,
+                "restore": self.memory.history.restore,
+                "highest_ledger": highest,
+                "incarnation": self.where().incarnation,
+            }
+        ).encode()
 
 
 def _read(disk: Disk) -> Memory:

@@ -45,8 +45,14 @@ class Nouns(click.Group):
 
 
 @click.command(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda *given: _version(*given),
-              help="Show the version and whether the compiled module is in use.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda *given: _version(*given),
+    help="Show the version and whether the compiled module is in use.",
+)
 def app() -> None:
     """Buckram: replicated, durable logs.
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
 @click.group()
 def bench() -> None:
     """Measure writes and reads of a running cluster."""
@@ -71,9 +72,19 @@ def _show(figures: dict[str, Any], as_json: bool) -> None:
 @metadata_option
 @json_option
 def write(
-    ledgers: int, size: int, ensemble: str, write_quorum: int | None, ack_quorum: int | None, seconds: float,
-    rate: float, outstanding: int, protocol: str, profile: str | None, uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ledgers: int,
+    size: int,
+    ensemble: str,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    seconds: float,
+    rate: float,
+    outstanding: int,
+    protocol: str,
+    profile: str | None,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Append to new ledgers and report throughput, latency and the client's CPU time.
 
     With --rate latency counts from the moment an entry was due. With --profile also: microseconds of CPU per entry by
@@ -111,9 +122,15 @@ def write(
 @metadata_option
 @json_option
 def read(
-    ledger_id: int, batch: int, at_random: bool, count: int, password: str, profile: str | None, uri: str | None,
+    ledger_id: int,
+    batch: int,
+    at_random: bool,
+    count: int,
+    password: str,
+    profile: str | None,
+    uri: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Read a ledger once and report entries per second; --profile as with `bench write`.
 
     \b

@@ -221,9 +221,12 @@ async def _read(uri: str | None, bookie_id: str, ledger_id: int, entry_id: int) 
     digest = Digest(metadata.digest_type or DigestType.DUMMY, metadata.password or b"")
     entry = digest.open(ledger_id, entry_id, reply.body)
     return {
-        "ledger": ledger_id, "entry": entry_id, "last_add_confirmed": entry.last_add_confirmed,
-        "length": entry.length, "payload": entry.payload,
-    }  # fmt: skip
+        "ledger": ledger_id,
+        "entry": entry_id,
+        "last_add_confirmed": entry.last_add_confirmed,
+        "length": entry.length,
+        "payload": entry.payload,
+    }
 
 
 def _problem(bookie_id: str, code: Code, ledger_id: int, entry_id: int | None = None) -> BuckramError:

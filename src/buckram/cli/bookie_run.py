@@ -55,9 +55,17 @@ def _load(config_file: str | None, arguments: dict[str, Any]) -> tuple[dict[str,
 @click.option("--until-stdin-closes", is_flag=True, hidden=True, help="End when the parent is gone.")
 @json_option
 def run(
-    uri: str | None, directory: str, config_file: str | None, host: str | None, port: int | None,
-    bookie_id: str | None, advertise: str | None, metrics: str | None, until_stdin_closes: bool, as_json: bool,
-) -> None:  # fmt: skip
+    uri: str | None,
+    directory: str,
+    config_file: str | None,
+    host: str | None,
+    port: int | None,
+    bookie_id: str | None,
+    advertise: str | None,
+    metrics: str | None,
+    until_stdin_closes: bool,
+    as_json: bool,
+) -> None:
     """Run one bookie until SIGTERM or Ctrl-C.
 
     An empty directory becomes a new bookie. A directory remembers its identity, so host and port may change.
@@ -89,9 +97,15 @@ def run(
             loop.add_reader(sys.stdin.fileno(), _parent_gone, loop, stop)
 
     run_bookie(
-        directory, where, values["bookie"], values["store"], values["net"],
-        environment=os.environ, on_ready=ready, on_loop=on_loop,
-    )  # fmt: skip
+        directory,
+        where,
+        values["bookie"],
+        values["store"],
+        values["net"],
+        environment=os.environ,
+        on_ready=ready,
+        on_loop=on_loop,
+    )
 
 
 def _parent_gone(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -125,9 +139,14 @@ def _log_to_stderr() -> None:
 @config_options
 @json_option
 def config(
-    config_file: str | None, host: str | None, port: int | None, bookie_id: str | None, advertise: str | None,
-    metrics: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    config_file: str | None,
+    host: str | None,
+    port: int | None,
+    bookie_id: str | None,
+    advertise: str | None,
+    metrics: str | None,
+    as_json: bool,
+) -> None:
     """Print each setting in force and where it came from: default, file, environment or argument.
 
     \b

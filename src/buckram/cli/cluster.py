@@ -32,9 +32,7 @@ for command in (require, backup, restore, accept_restore, salvage, collect):
 
 
 @cluster.command("init")
-@click.option(
-    "--manager", type=click.Choice(_MANAGERS), help="ZooKeeper: how ledgers are kept; default hierarchical."
-)
+@click.option("--manager", type=click.Choice(_MANAGERS), help="ZooKeeper: how ledgers are kept; default hierarchical.")
 @metadata_option
 @json_option
 def init(manager: str | None, uri: str | None, as_json: bool) -> None:
@@ -189,15 +187,18 @@ def _names(bookies: list[str]) -> str:
 def _print(found: Checkup) -> None:
     cookies, under = counted(len(found.cookies), "cookie"), counted(found.under_replicated, "ledger")
     states = ", ".join(f"{count} {STATES[state]}" for state, count in found.ledgers.items())
-    table(("what", "found"), [
-        ("cluster", found.uri),
-        ("instance id", found.instance_id or "none"),
-        ("ledger manager", found.manager or "unknown"),
-        ("epoch", found.epoch or "none yet"),
-        ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {cookies}"),
-        ("ledgers", f"{states}, {found.unreadable} unreadable"),
-        ("under-replicated", f"{under} with bookies that are away{_names(found.away)}"),
-    ])  # fmt: skip
+    table(
+        ("what", "found"),
+        [
+            ("cluster", found.uri),
+            ("instance id", found.instance_id or "none"),
+            ("ledger manager", found.manager or "unknown"),
+            ("epoch", found.epoch or "none yet"),
+            ("bookies", f"{len(found.writable)} writable, {len(found.readonly)} read-only, {cookies}"),
+            ("ledgers", f"{states}, {found.unreadable} unreadable"),
+            ("under-replicated", f"{under} with bookies that are away{_names(found.away)}"),
+        ],
+    )
     if not found.problems:
         click.echo("nothing is wrong")
         return

@@ -41,9 +41,7 @@ class ClusterDirectory:
             if version not in (SQLITE_FORMAT, ZOOKEEPER_FORMAT):
                 raise CorruptStore(f"{path}: format version {version}; another version of buckram made it, use that")
             ports = {int(number): int(port) for number, port in found["ports"].items() if port}
-            return cls(
-                root, int(found["bookies"]), version == ZOOKEEPER_FORMAT, str(found.get("metadata", "")), ports
-            )
+            return cls(root, int(found["bookies"]), version == ZOOKEEPER_FORMAT, str(found.get("metadata", "")), ports)
         except FileNotFoundError:
             return cls(root)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -47,7 +47,10 @@ def backup(file: Path, uri: str | None, as_json: bool) -> None:
 
 def _described(made: Backup) -> dict[str, Any]:
     return {
-        "epoch": made.history.epoch, "ledgers": made.ledgers, "next_id": made.next_id, "instance_id": made.instance_id
+        "epoch": made.history.epoch,
+        "ledgers": made.ledgers,
+        "next_id": made.next_id,
+        "instance_id": made.instance_id,
     }
 
 
@@ -81,9 +84,10 @@ def restore(file: Path, uri: str | None, yes: bool, as_json: bool) -> None:
 
     where, made = cluster_uri(uri), read_file(file)
     confirm_loss(
-        f"Put {where} back to the {made.ledgers} ledgers of {file}?", yes,
+        f"Put {where} back to the {made.ledgers} ledgers of {file}?",
+        yes,
         f"nothing is restored (it gives up everything in {where} that is not in {file})",
-    )  # fmt: skip
+    )
     history, next_id = run_async(_restore(where, made))
     if as_json:
         emit(_described(made) | {"epoch": history.epoch, "next_id": next_id, "accepted": history.accepted})
@@ -120,9 +124,10 @@ def accept_restore(without: tuple[str, ...], uri: str | None, yes: bool, as_json
     """
     where = cluster_uri(uri)
     confirm_loss(
-        f"Go on with the metadata in {where} as it is now?", yes,
+        f"Go on with the metadata in {where} as it is now?",
+        yes,
         f"nothing is accepted (it gives up the metadata that {where} does not hold)",
-    )  # fmt: skip
+    )
     shown = run_async(_accept(where, without))
     if as_json:
         emit(shown)
@@ -142,9 +147,11 @@ async def _accept(uri: str, without: tuple[str, ...]) -> dict[str, Any]:
         history = await accept(store, random.SystemRandom(), without)
         found, _ = await _find(store, await _addresses(store), ())
         return {
-            "epoch": history.epoch, "ledgers": await _count(store), "next_id": await store.next_ledger_id(),
+            "epoch": history.epoch,
+            "ledgers": await _count(store),
+            "next_id": await store.next_ledger_id(),
             "salvageable": [one.ledger_id for one in found],
-        }  # fmt: skip
+        }
     finally:
         await store.close()
 
@@ -190,9 +197,14 @@ async def _find(
 @metadata_option
 @json_option
 def salvage(
-    ledgers: tuple[int, ...], bring_back: bool, password: str, digest: str | None, birth: str | None, uri: str | None,
+    ledgers: tuple[int, ...],
+    bring_back: bool,
+    password: str,
+    digest: str | None,
+    birth: str | None,
+    uri: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Ledgers that bookies hold and metadata does not know: list them, or bring them back.
 
     A ledger is brought back as one that all its holders keep whole, with its birth, and recovered with the password
@@ -248,9 +260,12 @@ async def _salvage(
         "salvageable": [one.ledger_id for one in known if one.ledger_id not in back],
         "found": [
             {
-                "ledger": one.ledger_id, "last_entry": one.last_entry, "bookies": sorted(one.holders),
+                "ledger": one.ledger_id,
+                "last_entry": one.last_entry,
+                "bookies": sorted(one.holders),
                 "births": sorted({birth.hex() for birth in one.births.values()}),
-            } for one in known
+            }
+            for one in known
         ],
         "brought_back": back,
         "silent": silent,
@@ -268,8 +283,13 @@ async def _is_known(store: TreeStore, ledger_id: int) -> bool:
 
 
 async def _bring_back(
-    uri: str, store: TreeStore, addresses: dict[BookieId, BookieAddress], found: list[Found], password: bytes,
-    digest: str | None, birth: bytes,
+    uri: str,
+    store: TreeStore,
+    addresses: dict[BookieId, BookieAddress],
+    found: list[Found],
+    password: bytes,
+    digest: str | None,
+    birth: bytes,
 ) -> list[int]:
     from buckram.client.client import digest_type
     from buckram.client.maintain.salvage import opened
@@ -300,9 +320,10 @@ def collect(uri: str | None, yes: bool, as_json: bool) -> None:
     """
     where = cluster_uri(uri)
     confirm_loss(
-        f"Let the bookies of {where} delete every ledger that its metadata does not know?", yes,
+        f"Let the bookies of {where} delete every ledger that its metadata does not know?",
+        yes,
         f"bookies go on keeping what the metadata in {where} does not know",
-    )  # fmt: skip
+    )
     history = run_async(_collect(where))
     if as_json:
         emit({"epoch": history.epoch})

@@ -23,19 +23,42 @@ class Exit(enum.IntEnum):
 
 
 _NOT_FOUND = (
-    errors.NoSuchLedger, errors.NoSuchEntry, errors.NoSuchBookie, errors.NoSuchKey, errors.NoSuchStream,
-    errors.NoSuchNamespace, errors.NoSuchCursor, errors.OffsetOutOfRange,
+    errors.NoSuchLedger,
+    errors.NoSuchEntry,
+    errors.NoSuchBookie,
+    errors.NoSuchKey,
+    errors.NoSuchStream,
+    errors.NoSuchNamespace,
+    errors.NoSuchCursor,
+    errors.OffsetOutOfRange,
     errors.OffsetTruncated,
-)  # fmt: skip
+)
 _USAGE = (errors.InvalidArgument, errors.ConfigError, errors.ClusterNotInitialised)
 _REFUSED = (
-    errors.LedgerFenced, errors.LedgerClosed, errors.LedgerExists, errors.Unauthorized, errors.WrongCookie,
-    errors.CorruptStore, errors.KeyExists, errors.DuplicateEntry, errors.EntryTooLarge, errors.ValueTooLarge,
-    errors.WrongCluster, errors.StreamExists, errors.NamespaceExists, errors.NamespaceNotEmpty,
-    errors.StreamEnded, errors.WriterLost, errors.LedgerOfStream, errors.RecordTooLarge,
-    errors.CursorMoved, errors.TxidOutOfOrder, errors.ProducerForgotten,
-    errors.OutOfOrderSequence, errors.UnknownQuery,
-)  # fmt: skip
+    errors.LedgerFenced,
+    errors.LedgerClosed,
+    errors.LedgerExists,
+    errors.Unauthorized,
+    errors.WrongCookie,
+    errors.CorruptStore,
+    errors.KeyExists,
+    errors.DuplicateEntry,
+    errors.EntryTooLarge,
+    errors.ValueTooLarge,
+    errors.WrongCluster,
+    errors.StreamExists,
+    errors.NamespaceExists,
+    errors.NamespaceNotEmpty,
+    errors.StreamEnded,
+    errors.WriterLost,
+    errors.LedgerOfStream,
+    errors.RecordTooLarge,
+    errors.CursorMoved,
+    errors.TxidOutOfOrder,
+    errors.ProducerForgotten,
+    errors.OutOfOrderSequence,
+    errors.UnknownQuery,
+)
 
 
 _OPTIONS = {

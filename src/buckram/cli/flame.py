@@ -24,23 +24,66 @@ _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^():]+)(?::\d+)?\)$")
 STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "checksums and frames",
-        ("core/wire/adds", "core/entries/seal.py", "core/entries/scan.py", "core/entries/entry.py", "core/entries/verify.py", "core/entries/crc_columns.py",
-         "core/entries/strides.py", "core/ledgers/runs.py"),
+        (
+            "core/wire/adds",
+            "core/entries/seal.py",
+            "core/entries/scan.py",
+            "core/entries/entry.py",
+            "core/entries/verify.py",
+            "core/entries/crc_columns.py",
+            "core/entries/strides.py",
+            "core/ledgers/runs.py",
+        ),
     ),
     ("splitting and decoding", ("core/wire/server.py", "core/wire/frames.py", "core/wire/v2.py", "core/wire/v3.py")),
     ("matching answers", ("core/wire/acks.py", "core/wire/client.py")),
     ("counting acknowledgements", ("core/ledgers/append.py", "core/ledgers/quorum.py", "core/ledgers/answers.py")),
-    ("room and futures", ("client/write/admission.py", "client/write/completions.py", "client/write/engine.py", "asyncio/futures.py")),
+    (
+        "room and futures",
+        ("client/write/admission.py", "client/write/completions.py", "client/write/engine.py", "asyncio/futures.py"),
+    ),
     ("sending", ("net/", "client/write/outbox.py", "client/shared/send_batcher.py")),
     ("reading", ("client/", "core/ledgers/reading.py", "core/entries/packed.py")),
-    ("admission and dispatch", ("bookie/service/adds.py", "bookie/service/dispatch.py", "bookie/service/admission.py", "bookie/service/limits.py")),
+    (
+        "admission and dispatch",
+        (
+            "bookie/service/adds.py",
+            "bookie/service/dispatch.py",
+            "bookie/service/admission.py",
+            "bookie/service/limits.py",
+        ),
+    ),
     ("connections", ("bookie/service/session.py", "bookie/service/server.py")),
     ("commit: copy, write, sync", ("bookie/storage/commit.py", "disk/")),
-    ("index and store", ("bookie/storage/store.py", "bookie/storage/index.py", "bookie/storage/ledger_table.py", "bookie/storage/store_state.py")),
-    ("sealing and compaction", ("bookie/storage/maintenance.py", "bookie/storage/compaction", "bookie/storage/segments.py", "bookie/storage/disk_space.py")),
-    ("reads of a bookie", ("bookie/service/reads.py", "bookie/storage/lookup.py", "bookie/storage/fetching.py", "bookie/storage/read_ahead.py")),
+    (
+        "index and store",
+        (
+            "bookie/storage/store.py",
+            "bookie/storage/index.py",
+            "bookie/storage/ledger_table.py",
+            "bookie/storage/store_state.py",
+        ),
+    ),
+    (
+        "sealing and compaction",
+        (
+            "bookie/storage/maintenance.py",
+            "bookie/storage/compaction",
+            "bookie/storage/segments.py",
+            "bookie/storage/disk_space.py",
+        ),
+    ),
+    (
+        "reads of a bookie",
+        (
+            "bookie/service/reads.py",
+            "bookie/storage/lookup.py",
+            "bookie/storage/fetching.py",
+            "bookie/storage/read_ahead.py",
+        ),
+    ),
     ("load generator", ("cli/load.py", "cli/profiling.py", "bench/")),
-)  # fmt: skip
+)
 
 
 def parse(text: str) -> Counter[tuple[str, ...]]:

@@ -99,9 +99,17 @@ def _bytes(what: str, text: str | None) -> int | None:
 @_rate
 @_common
 def scrub_command(
-    ledgers: tuple[int, ...], streams: tuple[str, ...], rate: str | None, report: str | None, table: str | None,
-    run: str | None, master: str | None, cores: int, uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ledgers: tuple[int, ...],
+    streams: tuple[str, ...],
+    rate: str | None,
+    report: str | None,
+    table: str | None,
+    run: str | None,
+    master: str | None,
+    cores: int,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Read every replica from the bookie that holds it, verify it, and list the bad ones with the command that repairs
     each.
 
@@ -120,14 +128,23 @@ def scrub_command(
         from buckram.jobs.scrub import ScrubSettings, scrub
 
         found = scrub(
-            session, cluster_uri(uri), ledgers=ledgers or None, streams=streams or None, report=report, table=table,
-            run=run, settings=ScrubSettings(bytes_per_s=_bytes("--rate", rate)), told=told,
-        )  # fmt: skip
+            session,
+            cluster_uri(uri),
+            ledgers=ledgers or None,
+            streams=streams or None,
+            report=report,
+            table=table,
+            run=run,
+            settings=ScrubSettings(bytes_per_s=_bytes("--rate", rate)),
+            told=told,
+        )
     if as_json:
         emit({**dataclasses.asdict(found), "healthy": found.healthy})
     else:
-        print(f"read {found.replicas} replicas of {found.ledgers} ledgers: {found.entries} entries, "
-              f"{found.bytes / 1e6:.1f} MB in {found.seconds:.1f} s")  # fmt: skip
+        print(
+            f"read {found.replicas} replicas of {found.ledgers} ledgers: {found.entries} entries, "
+            f"{found.bytes / 1e6:.1f} MB in {found.seconds:.1f} s"
+        )
         if found.growing:
             print(f"{found.growing} ledgers are not closed; what can still grow was not read")
         _print_bad([*found.bad, *found.unknown])
@@ -151,9 +168,17 @@ def _print_bad(bad: list[BadReplica]) -> None:
 @_rate
 @_common
 def compact_command(
-    streams: tuple[str, ...], target: str | None, rate: str | None, report: str | None, table: str | None,
-    run: str | None, master: str | None, cores: int, uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    streams: tuple[str, ...],
+    target: str | None,
+    rate: str | None,
+    report: str | None,
+    table: str | None,
+    run: str | None,
+    master: str | None,
+    cores: int,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Make few large segments of many small ones. Offsets stay; writers and readers are not disturbed.
 
     The old ledgers are deleted by the janitor an hour later. Exit code 1 if something could not be compacted.
@@ -170,9 +195,16 @@ def compact_command(
         from buckram.jobs.compact import compact
 
         found = compact(
-            session, cluster_uri(uri), streams=streams or None, target_bytes=_bytes("--target", target),
-            bytes_per_s=_bytes("--rate", rate), report=report, table=table, run=run, told=told,
-        )  # fmt: skip
+            session,
+            cluster_uri(uri),
+            streams=streams or None,
+            target_bytes=_bytes("--target", target),
+            bytes_per_s=_bytes("--rate", rate),
+            report=report,
+            table=table,
+            run=run,
+            told=told,
+        )
     if as_json:
         output.emit(dataclasses.asdict(found))
     else:
@@ -193,9 +225,17 @@ def compact_command(
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @_common
 def orphans_command(
-    delete: bool, rate: float | None, yes: bool, report: str | None, table: str | None, run: str | None,
-    master: str | None, cores: int, uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    delete: bool,
+    rate: float | None,
+    yes: bool,
+    report: str | None,
+    table: str | None,
+    run: str | None,
+    master: str | None,
+    cores: int,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """As `buckram stream orphans`, for very many ledgers: those that were made for a stream and have no place in it.
 
     \b

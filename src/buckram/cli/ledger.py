@@ -21,7 +21,7 @@ from buckram.cli.options import (
     quorum,
     run_async,
     yes_option,
-)  # fmt: skip
+)
 from buckram.cli.output import (
     STATES,
     confirm,
@@ -59,9 +59,15 @@ for command in (write, read, tail):
 @metadata_option
 @json_option
 def create(
-    ensemble: str, write_quorum: int | None, ack_quorum: int | None, digest: str, password: str,
-    meta: tuple[str, ...], uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ensemble: str,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    digest: str,
+    password: str,
+    meta: tuple[str, ...],
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Create an empty ledger, leave it open, and print its id as JSON.
 
     \b
@@ -150,9 +156,7 @@ async def _list(uri: str | None, ids: bool, as_json: bool) -> None:
         if as_json:
             emit({"ledgers": [_listed(client, ledger_id, answer) for ledger_id, answer in rows]})
             return
-    table(
-        ("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"), [_row(known, answer) for known, answer in rows]
-    )
+    table(("LEDGER", "STATE", "LAST", "BYTES", "E/QW/QA", "FRAGMENTS"), [_row(known, answer) for known, answer in rows])
     for _, answer in rows:
         if isinstance(answer, MetadataError):
             remark(f"buckram: {answer}")

@@ -51,9 +51,17 @@ class LineTooLong(EntryTooLarge):
 @metadata_option
 @json_option
 def write(
-    ensemble: str, write_quorum: int | None, ack_quorum: int | None, digest: str, password: str,
-    meta: tuple[str, ...], close: bool, acks: bool, uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ensemble: str,
+    write_quorum: int | None,
+    ack_quorum: int | None,
+    digest: str,
+    password: str,
+    meta: tuple[str, ...],
+    close: bool,
+    acks: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Make a ledger out of the lines of standard input.
 
     The first line of output names the ledger, the last says how many entries it got; both are JSON. SIGTERM and

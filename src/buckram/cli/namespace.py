@@ -19,11 +19,15 @@ _PAGE = 1000
 def policy_option(command: F) -> F:
     """Settings of a namespace or a stream."""
     return click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", shell_complete=completion.policy_keys,
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=completion.policy_keys,
         help="Policy; repeatable. Keys: ensemble, digest, roll_bytes, roll_s, retention_s, retention_bytes, "
         "retention_cursors, retention_consumed, compression, max_producers, producer_s. Durations as 7d, sizes as "
         "10GiB; none takes a setting back.",
-    )(command)  # fmt: skip
+    )(command)
 
 
 @click.group()

@@ -84,7 +84,8 @@ def ledger_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
         "fragments": [{"first_entry": f.first_entry, "ensemble": list(f.ensemble)} for f in metadata.fragments],
         "custom_metadata": {
             key: value.decode("utf-8", "backslashreplace")
-            for key, value in metadata.custom_metadata.items() if key != BIRTH
+            for key, value in metadata.custom_metadata.items()
+            if key != BIRTH
         },
         "birth": metadata.custom_metadata[BIRTH].hex() if BIRTH in metadata.custom_metadata else None,
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
@@ -166,8 +167,9 @@ def input_size() -> int | None:
 
 
 @contextlib.contextmanager
-def transfer(noun: str, *, total: int | None = None, count: int | None = None, show: bool = True,
-             reading: bool = False) -> Iterator[Bar]:
+def transfer(
+    noun: str, *, total: int | None = None, count: int | None = None, show: bool = True, reading: bool = False
+) -> Iterator[Bar]:
     """A bar for what is copied: how many, bytes, rate and time left. `total`: bytes; `count`: entries or records.
 
     `reading`: results go to standard output, so a terminal there shows no bar, and typing is no matter.
@@ -186,14 +188,18 @@ def transfer(noun: str, *, total: int | None = None, count: int | None = None, s
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
-    )  # fmt: skip
+    )
 
     by_bytes = count is None
     columns = [
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
-        DownloadColumn() if by_bytes else MofNCompleteColumn(), TextColumn("{task.fields[rest]}"),
-        TransferSpeedColumn() if by_bytes else TextColumn(""), TimeRemainingColumn(),
-    ]  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        DownloadColumn() if by_bytes else MofNCompleteColumn(),
+        TextColumn("{task.fields[rest]}"),
+        TransferSpeedColumn() if by_bytes else TextColumn(""),
+        TimeRemainingColumn(),
+    ]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(noun, total=total if by_bytes else count, rest="")
         began, done, moved = bar.get_time(), 0, 0

@@ -99,9 +99,12 @@ class Profile:
         command = [self._sampler, "record", "--pid", str(pid), "--rate", str(RATE), "--format", "raw", "--nonblocking"]
         return subprocess.Popen(
             [*command, "--full-filenames", "--output", str(self._raw(name))],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,  # Ctrl-C is for us, who then end it
-        )  # fmt: skip
+        )
 
     def finish(self, entries: int, size: int) -> dict[str, Any]:
         """Write flame.svg, budget.md and budget.json for so many entries of `size` bytes; the budget: microseconds of

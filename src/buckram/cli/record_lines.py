@@ -37,8 +37,11 @@ class Rows:
     def arguments(self) -> dict[str, Any]:
         """Of append_many; columns without a value are left out."""
         columns: dict[str, Sequence[object]] = {
-            "keys": self.keys, "headers": self.headers, "timestamps": self.timestamps, "txids": self.txids,
-        }  # fmt: skip
+            "keys": self.keys,
+            "headers": self.headers,
+            "timestamps": self.timestamps,
+            "txids": self.txids,
+        }
         used = {name: column for name, column in columns.items() if any(item is not None for item in column)}
         return {"values": self.values, **used}
 

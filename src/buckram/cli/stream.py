@@ -92,10 +92,13 @@ def list_streams(namespace: str | None, prefix: str, with_state: bool, uri: str 
         emit({"streams": [_info_json(info) for info in infos] if with_state else names})
     elif with_state:
         head = ("STREAM", "EARLIEST", "END", "SEGMENTS", "LAST APPEND", "WRITER")
-        table(head, [
-            (info.name, info.earliest, info.end, info.segments, _time(info.last_append), _writer(info))
-            for info in infos
-        ])  # fmt: skip
+        table(
+            head,
+            [
+                (info.name, info.earliest, info.end, info.segments, _time(info.last_append), _writer(info))
+                for info in infos
+            ],
+        )
     else:
         print("\n".join(names), end="\n" if names else "")
 
@@ -178,26 +181,40 @@ async def _cursors(ns: Namespace, bare: str) -> list[CursorInfo]:
 def _info_json(info: StreamInfo) -> dict[str, Any]:
     writer = info.writer
     return {
-        "stream": info.name, "uid": info.uid, "earliest": info.earliest, "end": info.end,
-        "records": info.end - info.earliest, "ended": info.ended, "segments": info.segments,
-        "writer": None if writer is None else {
-            "name": writer.name, "since_us": writer.since, "gone": info.writer_gone,
+        "stream": info.name,
+        "uid": info.uid,
+        "earliest": info.earliest,
+        "end": info.end,
+        "records": info.end - info.earliest,
+        "ended": info.ended,
+        "segments": info.segments,
+        "writer": None
+        if writer is None
+        else {
+            "name": writer.name,
+            "since_us": writer.since,
+            "gone": info.writer_gone,
         },
-        "created_us": info.created, "last_append_time_us": info.last_append or None,
-        "policy": dataclasses.asdict(info.policy), "overrides": dict(info.overrides),
+        "created_us": info.created,
+        "last_append_time_us": info.last_append or None,
+        "policy": dataclasses.asdict(info.policy),
+        "overrides": dict(info.overrides),
         "properties": dict(info.properties),
         "transactions": {
             app: {"version": done.version, "first_offset": done.first_offset, "next_offset": done.next_offset}
             for app, done in info.transactions.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _segment_json(row: Segment) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "number": row.number, "ledger": row.ledger, "first_offset": row.base, "created_us": row.created,
+        "number": row.number,
+        "ledger": row.ledger,
+        "first_offset": row.base,
+        "created_us": row.created,
         "state": "sealed" if row.sealed else "open",
-    }  # fmt: skip
+    }
     return shown | (row.summary._asdict() if row.summary is not None else {})
 
 
@@ -230,9 +247,13 @@ def _show(info: StreamInfo, cursors: list[CursorInfo], rows: list[Segment], as_j
 @metadata_option
 @json_option
 def set_stream(
-    name: str, settings: tuple[str, ...], properties: tuple[str, ...], removed: tuple[str, ...], uri: str | None,
+    name: str,
+    settings: tuple[str, ...],
+    properties: tuple[str, ...],
+    removed: tuple[str, ...],
+    uri: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Change the policy or properties of a stream; `none` takes a setting back to the namespace's.
 
     \b
@@ -262,9 +283,15 @@ def set_stream(
 @metadata_option
 @json_option
 def truncate(
-    name: str, before: int | None, before_time: str | None, keep_bytes: str | None, before_cursors: bool, yes: bool,
-    uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    before: int | None,
+    before_time: str | None,
+    keep_bytes: str | None,
+    before_cursors: bool,
+    yes: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Drop the oldest records, exactly; space follows by whole segments.
 
     \b
@@ -276,9 +303,10 @@ def truncate(
         raise InvalidArgument("give one of --before, --before-time, --keep-bytes and --before-cursors")
     kept = None if keep_bytes is None else values.size("--keep-bytes", keep_bytes)
     confirm_loss(
-        f"Drop the oldest records of stream {full}? They cannot be read any more.", yes,
+        f"Drop the oldest records of stream {full}? They cannot be read any more.",
+        yes,
         f"stream {full} is not truncated",
-    )  # fmt: skip
+    )
 
     async def main() -> int:
         async with connected(uri) as client:

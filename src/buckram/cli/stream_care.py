@@ -68,9 +68,11 @@ class CursorBackwards(CursorMoved):
 
     def __init__(self, stream: str, cursor: str, offset: int, wanted: int) -> None:
         StreamError.__init__(
-            self, stream, f"cursor {cursor!r} is at {offset} and does not go back to {wanted}: to move it down, "
+            self,
+            stream,
+            f"cursor {cursor!r} is at {offset} and does not go back to {wanted}: to move it down, "
             f"`buckram stream cursor delete {stream} {cursor}` first",
-        )  # fmt: skip
+        )
         self.cursor, self.offset, self.wanted = cursor, offset, wanted
 
 
@@ -134,8 +136,13 @@ def delete_cursor(name: str, cursor_name: str, yes: bool, uri: str | None, as_js
 @click.command("janitor")
 @click.option("--every", metavar="TIME", help="Clean again and again, such as every 30s, until Ctrl-C; default once.")
 @click.option("--grace", default="3s", show_default=True, help="Between two looks at what seems to be nobody's.")
-@click.option("--wait", default="60s", show_default=True, metavar="TIME",
-              help="A stream without a writer is looked at again after so long, and then sealed; 0: never.")
+@click.option(
+    "--wait",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="A stream without a writer is looked at again after so long, and then sealed; 0: never.",
+)
 @click.option("--orphans/--no-orphans", "with_orphans", default=True, show_default=True, help="Look at every ledger.")
 @metadata_option
 @json_option
@@ -194,8 +201,11 @@ def _tell(report: JanitorReport, as_json: bool) -> None:
     if as_json:
         emit(dataclasses.asdict(report))
         return
-    done = [f"{value} {name.replace('_', ' ')}" for name, value in dataclasses.asdict(report).items()
-            if isinstance(value, int) and value and name != "streams"]  # fmt: skip
+    done = [
+        f"{value} {name.replace('_', ' ')}"
+        for name, value in dataclasses.asdict(report).items()
+        if isinstance(value, int) and value and name != "streams"
+    ]
     print(f"{counted(report.streams, 'stream')}: {', '.join(done) or 'nothing to do'}", flush=True)
     for problem in report.problems:
         remark(f"put off: {problem}")
@@ -241,9 +251,13 @@ async def _orphans(uri: str | None, delete: bool) -> tuple[list[Orphan], list[in
 
 def _orphan_json(one: Orphan) -> dict[str, Any]:
     return {
-        "ledger": one.ledger, "stream": one.stream, "uid": one.uid, "reason": one.reason, "safe": one.safe,
+        "ledger": one.ledger,
+        "stream": one.stream,
+        "uid": one.uid,
+        "reason": one.reason,
+        "safe": one.safe,
         "age_s": one.age_s,
-    }  # fmt: skip
+    }
 
 
 def _age(seconds: float | None) -> str:

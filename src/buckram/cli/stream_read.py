@@ -69,9 +69,12 @@ def _json_line(record: Record) -> str:
 
 def _json(record: Record) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "offset": record.offset, "timestamp_us": record.timestamp, "append_time_us": record.append_time,
-        "key_base64": _coded(record.key), "value_base64": _coded(record.value),
-    }  # fmt: skip
+        "offset": record.offset,
+        "timestamp_us": record.timestamp,
+        "append_time_us": record.append_time,
+        "key_base64": _coded(record.key),
+        "value_base64": _coded(record.value),
+    }
     if record.headers:
         texts = {name: _text(value) for name, value in record.headers}
         shown["headers"] = {name: text for name, text in texts.items() if text is not None}
@@ -121,10 +124,23 @@ def form_options(command: Any) -> Any:
 @metadata_option
 @json_option
 def read(
-    name: str, start: str | None, stop: int | None, since: str | None, until: str | None, txid: int | None,
-    count: int | None, cursor: str | None, commit: bool, follow: bool, skip_truncated: bool, raw: bool,
-    key_separator: str | None, times: bool, uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    start: str | None,
+    stop: int | None,
+    since: str | None,
+    until: str | None,
+    txid: int | None,
+    count: int | None,
+    cursor: str | None,
+    commit: bool,
+    follow: bool,
+    skip_truncated: bool,
+    raw: bool,
+    key_separator: str | None,
+    times: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Print the records of a stream, one value a line. Never disturbs its writer.
 
     With --json a line is {"offset", "timestamp_us", "append_time_us", "key_base64", "value_base64"}, with headers,
@@ -144,11 +160,16 @@ def read(
         async with connected(uri) as client:
             now = client.services.runtime.clock.wall_us()
             reader = client.namespace(full.namespace).read(
-                full.stream, start=begin, stop=stop,
+                full.stream,
+                start=begin,
+                stop=stop,
                 start_time=None if since is None else values.moment("--since", since, now),
-                stop_time=None if until is None else values.moment("--until", until, now), start_txid=txid,
-                follow=follow, on_truncated="skip" if skip_truncated else "error", cursor=cursor,
-            )  # fmt: skip
+                stop_time=None if until is None else values.moment("--until", until, now),
+                start_txid=txid,
+                follow=follow,
+                on_truncated="skip" if skip_truncated else "error",
+                cursor=cursor,
+            )
             await _print(reader, form, count, commit)
 
     run_async(main())
@@ -163,9 +184,16 @@ def read(
 @metadata_option
 @json_option
 def tail(
-    name: str, count: int, follow: bool, since: str | None, raw: bool, key_separator: str | None, times: bool,
-    uri: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    count: int,
+    follow: bool,
+    since: str | None,
+    raw: bool,
+    key_separator: str | None,
+    times: bool,
+    uri: str | None,
+    as_json: bool,
+) -> None:
     """Print the last records of a stream, and with -f those that come.
 
     \b
@@ -182,9 +210,7 @@ def tail(
     run_async(main())
 
 
-async def _tail_reader(
-    client: Client, name: StreamName, count: int, since: str | None, follow: bool
-) -> StreamReader:
+async def _tail_reader(client: Client, name: StreamName, count: int, since: str | None, follow: bool) -> StreamReader:
     ns = client.namespace(name.namespace)
     if since is not None:
         time = values.moment("--since", since, client.services.runtime.clock.wall_us())

@@ -63,10 +63,22 @@ class Choice:
 @metadata_option
 @json_option
 def write(
-    name: str, takeover: bool, wait: bool, create: bool, jsonl: bool, key_separator: str | None, acks: bool, end: bool,
-    linger_ms: float, writer: str, producer: str | None, sequence: int, start: int | None, uri: str | None,
+    name: str,
+    takeover: bool,
+    wait: bool,
+    create: bool,
+    jsonl: bool,
+    key_separator: str | None,
+    acks: bool,
+    end: bool,
+    linger_ms: float,
+    writer: str,
+    producer: str | None,
+    sequence: int,
+    start: int | None,
+    uri: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Append the lines of standard input to a stream, each as one record.
 
     With --jsonl a line is an object with value or value_base64 (null deletes a key), and optionally key or key_base64,
@@ -130,9 +142,13 @@ class _Copy:
 
         async def attempt(*, wait: bool) -> StreamWriter:
             return await client.namespace(self._name.namespace).writer(
-                self._name.stream, create=choice.create, takeover=choice.takeover, wait=wait, name=choice.writer,
+                self._name.stream,
+                create=choice.create,
+                takeover=choice.takeover,
+                wait=wait,
+                name=choice.writer,
                 linger_ms=choice.linger_ms,
-            )  # fmt: skip
+            )
 
         try:
             return await attempt(wait=False)
@@ -154,9 +170,14 @@ class _Copy:
                 await writer.close()
         except BuckramError as error:
             failure = failure or error
-        emit({
-            "stream": writer.stream, "records": self._records, "first_offset": self._first, "last_offset": self._last,
-        })  # fmt: skip
+        emit(
+            {
+                "stream": writer.stream,
+                "records": self._records,
+                "first_offset": self._first,
+                "last_offset": self._last,
+            }
+        )
         if failure is not None:
             raise failure
 

@@ -35,12 +35,13 @@ ZOOKEEPER_SECONDS = 120.0
 @click.option(
     "--janitor", default="10s", show_default=True, metavar="TIME", help="How often to look after streams, or `never`."
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Metrics and health of the first bookie there, of each other one "
-              "on the next port.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Metrics and health of the first bookie there, of each other one on the next port.",
+)
 @json_option
-def up(
-    bookies: int | None, directory: str, zookeeper: bool, janitor: str, metrics: str | None, as_json: bool
-) -> None:
+def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, metrics: str | None, as_json: bool) -> None:
     """Start a cluster here and keep it running until Ctrl-C.
 
     The bookies are child processes with their data under DIR. The same DIR again starts the same cluster again.
@@ -65,9 +66,14 @@ def up(
 
 
 def _run(
-    place: ClusterDirectory, bookies: int | None, zookeeper: bool, janitor_s: float | None, metrics: str | None,
-    as_json: bool, stop: threading.Event,
-) -> None:  # fmt: skip
+    place: ClusterDirectory,
+    bookies: int | None,
+    zookeeper: bool,
+    janitor_s: float | None,
+    metrics: str | None,
+    as_json: bool,
+    stop: threading.Event,
+) -> None:
     count = _count(place, bookies)
     pages = _pages(metrics, count)
     _check_kind(place, zookeeper)
@@ -81,8 +87,13 @@ def _run(
         uri = place.metadata or f"sqlite://{place.root / 'metadata.db'}"
         run_async(_prepare(uri, before, count))
         children = {
-            n: BookieProcess(uri, place.bookie(n), bookie_id=f"bookie-{n}", port=place.free_port(n),
-                             options=("--metrics", pages[n]) if n in pages else ())
+            n: BookieProcess(
+                uri,
+                place.bookie(n),
+                bookie_id=f"bookie-{n}",
+                port=place.free_port(n),
+                options=("--metrics", pages[n]) if n in pages else (),
+            )
             for n in range(1, count + 1)
         }
         cleanup.callback(stop_all, list(children.values()))
@@ -190,19 +201,26 @@ def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: th
 
 
 def _report(
-    children: dict[int, BookieProcess], uri: str, server: ZooKeeperServer | None,
-    pages: dict[int, str], as_json: bool,
-) -> None:  # fmt: skip
+    children: dict[int, BookieProcess],
+    uri: str,
+    server: ZooKeeperServer | None,
+    pages: dict[int, str],
+    as_json: bool,
+) -> None:
     lines: list[tuple[ReadyLine, str | None]] = [
         (child.ready, pages.get(n)) for n, child in children.items() if child.ready is not None
     ]
     if as_json:
         missing = [f"bookie-{n}" for n, child in children.items() if child.ready is None]
         address = server.address if server is not None else None
-        emit({
-            "uri": uri, "bookies": [{**line.as_json(), "http": page} for line, page in lines], "zookeeper": address,
-            "not_started": missing,
-        })  # fmt: skip
+        emit(
+            {
+                "uri": uri,
+                "bookies": [{**line.as_json(), "http": page} for line, page in lines],
+                "zookeeper": address,
+                "not_started": missing,
+            }
+        )
         return
     click.echo(f"cluster {uri}")
     if server is not None:

@@ -51,8 +51,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PATIENCE_S = 10.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
-_DIGESTS = {"crc32": DigestType.CRC32, "crc32c": DigestType.CRC32C, "mac": DigestType.MAC, "hmac": DigestType.MAC,
-            "dummy": DigestType.DUMMY}  # fmt: skip
+_DIGESTS = {
+    "crc32": DigestType.CRC32,
+    "crc32c": DigestType.CRC32C,
+    "mac": DigestType.MAC,
+    "hmac": DigestType.MAC,
+    "dummy": DigestType.DUMMY,
+}
 
 
 def connect(
@@ -131,7 +136,15 @@ class Client(NotBlocking):
         clocks.pool = pool
         bookies.on_change(lambda change: pool.review())
         self.services = Services(
-            runtime, config, net, guarded(store, past), bookies, identities, pool, self._guard, clocks,
+            runtime,
+            config,
+            net,
+            guarded(store, past),
+            bookies,
+            identities,
+            pool,
+            self._guard,
+            clocks,
             Debts(bookies),
         )
         self._owned = owned
@@ -188,12 +201,17 @@ class Client(NotBlocking):
             # Under deferred sync no change brings a member back, and a force waits for all of them.
             found = await choose_members(services, quorum, degraded=degraded and not deferred_sync)
             record = created(
-                quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum, found.members,
-                digest_type=kind, password=secret, custom_metadata=custom,
+                quorum.ensemble_size,
+                quorum.write_quorum,
+                quorum.ack_quorum,
+                found.members,
+                digest_type=kind,
+                password=secret,
+                custom_metadata=custom,
                 creation_time_ms=services.runtime.clock.wall_us() // 1000,
                 creator_token=services.runtime.rng.randrange(1, 2**63 - 1),
                 birth=services.runtime.rng.getrandbits(8 * BIRTH_SIZE).to_bytes(BIRTH_SIZE, "big"),
-            )  # fmt: skip
+            )
             chosen, current = await register(services, ledger_id, record)
             self._guard()
             key = object()
@@ -203,9 +221,15 @@ class Client(NotBlocking):
                 self._forget(engine)
 
             engine = LedgerAppender(
-                services, chosen, current, password=secret, explicit_ids=explicit_ids, deferred_sync=deferred_sync,
-                absent=found.absent, on_closed=closed,
-            )  # fmt: skip
+                services,
+                chosen,
+                current,
+                password=secret,
+                explicit_ids=explicit_ids,
+                deferred_sync=deferred_sync,
+                absent=found.absent,
+                on_closed=closed,
+            )
             self._handles[id(engine)] = engine.abandon
             if self.uri and owner_of(custom) is None:  # the writer of a stream ends the ledgers of its segments
                 seal = partial(_close_left, self.uri, chosen, birth_of(current.metadata), secret)
@@ -270,9 +294,7 @@ class Client(NotBlocking):
         stream: truncating or deleting the stream deletes it.
         """
         kind = None if digest is None else digest_type(digest)
-        await delete_ledger(
-            self.services, ledger_id, password=password_bytes(password), digest=kind, force=force
-        )
+        await delete_ledger(self.services, ledger_id, password=password_bytes(password), digest=kind, force=force)
 
     def list(self) -> AsyncIterator[LedgerId]:
         """All ledger ids, ascending: `async for ledger_id in client.list()`."""

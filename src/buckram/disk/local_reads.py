@@ -74,7 +74,7 @@ class LocalReads:
         """The device begins with the next ones while the loop looks at what else there is."""
         begin, small.hinted = small.hinted, min(small.hinted + _HINTED, len(small.reads))
         began = time.perf_counter()
-        for one in small.reads[begin:small.hinted]:
+        for one in small.reads[begin : small.hinted]:
             assert isinstance(one.file, LocalFile)
             with contextlib.suppress(OSError):  # the read itself will say it
                 os.posix_fadvise(one.file.read_fd, one.offset, one.length, os.POSIX_FADV_WILLNEED)
@@ -101,7 +101,7 @@ class LocalReads:
 
     def _go_on(self, small: _Small, end: float) -> None:
         reads, found = small.reads, small.found
-        outcome = self._all(reads[len(found):small.hinted], end)
+        outcome = self._all(reads[len(found) : small.hinted], end)
         if isinstance(outcome, OSError):
             small.done(outcome)
         elif len(found := found + outcome) == len(reads):
@@ -122,7 +122,7 @@ class LocalReads:
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            outcome = self._all(reads[len(found):])
+            outcome = self._all(reads[len(found) :])
             try:
                 loop.call_soon_threadsafe(done, outcome if isinstance(outcome, OSError) else found + outcome)
             except RuntimeError:

@@ -34,7 +34,11 @@ class MemoryDisk:
     """`stale` is the byte that reserved space holds; a test may set `fail` to an error that the next write gives."""
 
     def __init__(
-        self, model: CrashModel | None = None, *, before: Callable[[str], None] | None = None, alignment: int = 512,
+        self,
+        model: CrashModel | None = None,
+        *,
+        before: Callable[[str], None] | None = None,
+        alignment: int = 512,
         stale: int = 0,
     ) -> None:
         self.model = model if model is not None else CrashModel()

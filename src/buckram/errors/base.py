@@ -90,8 +90,10 @@ class LedgerIdUsed(LedgerExists):
 
     def __init__(self, ledger_id: int) -> None:
         LedgerError.__init__(
-            self, ledger_id, "had this id already, and an id names one ledger for ever, also after its deletion; "
-            "choose another id or let the store choose"
+            self,
+            ledger_id,
+            "had this id already, and an id names one ledger for ever, also after its deletion; "
+            "choose another id or let the store choose",
         )
 
 

@@ -201,9 +201,16 @@ class CheckpointReset(StreamError):
     """
 
     def __init__(
-        self, stream: str, application: str, query: str, version: int, recorded_query: str, recorded: int, *,
+        self,
+        stream: str,
+        application: str,
+        query: str,
+        version: int,
+        recorded_query: str,
+        recorded: int,
+        *,
         out: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         who = f"query {query} (batch {version})" if query else f"a batch job (version {version})"
         other = f"query {recorded_query} (batch {recorded})" if recorded_query else f"a batch job (version {recorded})"
         if out:

@@ -13,5 +13,12 @@ from buckram.jobs.orphans import OrphansReport, orphans
 from buckram.jobs.scrub import BadReplica, ScrubReport, scrub
 
 __all__ = [
-    "BadReplica", "CompactReport", "OrphansReport", "ScrubReport", "StreamCompaction", "compact", "orphans", "scrub",
-]  # fmt: skip
+    "BadReplica",
+    "CompactReport",
+    "OrphansReport",
+    "ScrubReport",
+    "StreamCompaction",
+    "compact",
+    "orphans",
+    "scrub",
+]

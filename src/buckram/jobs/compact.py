@@ -72,10 +72,17 @@ class _Task:
 
 
 def compact(
-    session: SparkSession, metadata: str, *, streams: Sequence[str] | None = None, target_bytes: int | None = None,
-    bytes_per_s: float | None = None, report: str | None = None, table: str | None = None, run: str | None = None,
+    session: SparkSession,
+    metadata: str,
+    *,
+    streams: Sequence[str] | None = None,
+    target_bytes: int | None = None,
+    bytes_per_s: float | None = None,
+    report: str | None = None,
+    table: str | None = None,
+    run: str | None = None,
     told: Progress = lambda done, total: None,
-) -> CompactReport:  # fmt: skip
+) -> CompactReport:
     """Compact these streams, or all.
 
     `target_bytes`: most that a new segment holds, default each stream's roll_bytes. `bytes_per_s`: of what is copied,
@@ -123,9 +130,7 @@ async def _plan(
     return work
 
 
-def _tasks(
-    metadata: str, work: Sequence[Compactable], bytes_per_s: float | None, width: int
-) -> list[_Task]:
+def _tasks(metadata: str, work: Sequence[Compactable], bytes_per_s: float | None, width: int) -> list[_Task]:
     runs = [(one, run) for one in work for run in one.runs]
     rate = None if bytes_per_s is None else bytes_per_s / max(1, min(width, len(runs)))
     return [_Task(number, metadata, one, run, rate) for number, (one, run) in enumerate(runs)]
@@ -137,9 +142,12 @@ def _rounds(tasks: Sequence[_Task]) -> Iterator[Sequence[_Task]]:
 
 
 def _round(
-    session: SparkSession, home: Driver, batch: Sequence[_Task], streams: dict[str, StreamCompaction],
+    session: SparkSession,
+    home: Driver,
+    batch: Sequence[_Task],
+    streams: dict[str, StreamCompaction],
     found: CompactReport,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Copy all of them, then list one after another. Rows of SCHEMA."""
     rows: list[Row] = []
     by_number = {task.number: task for task in batch}
@@ -165,11 +173,19 @@ def _round(
             state = "failed"
             found.problems.append(f"{name}: {result['error']}")
         stream.put_off += state == "put off"
-        rows.append({
-            RUN: found.run, "stream": name, "first_offset": task.run.base, "next_offset": task.run.end,
-            "segments": len(task.run.rows), "bytes": task.run.bytes, "ledger": ledger, "state": state,
-            "detail": detail,
-        })  # fmt: skip
+        rows.append(
+            {
+                RUN: found.run,
+                "stream": name,
+                "first_offset": task.run.base,
+                "next_offset": task.run.end,
+                "segments": len(task.run.rows),
+                "bytes": task.run.bytes,
+                "ledger": ledger,
+                "state": state,
+                "detail": detail,
+            }
+        )
     return rows
 
 

@@ -51,10 +51,16 @@ class _Task:
 
 
 def orphans(
-    session: SparkSession, metadata: str, *, delete: bool = False, deletes_per_s: float | None = None,
-    report: str | None = None, table: str | None = None, run: str | None = None,
+    session: SparkSession,
+    metadata: str,
+    *,
+    delete: bool = False,
+    deletes_per_s: float | None = None,
+    report: str | None = None,
+    table: str | None = None,
+    run: str | None = None,
     told: Progress = lambda done, total: None,
-) -> OrphansReport:  # fmt: skip
+) -> OrphansReport:
     """All ledgers that were made for a stream and have no place in it; `delete` those that are safe to delete.
 
     `deletes_per_s` limits how fast; `told` hears of ledgers looked at. Errors: MetadataUnavailable.
@@ -119,19 +125,30 @@ def _look(task: _Task) -> list[Row]:
             marked = await owners(client, task.ledgers)
             pending = await with_intents(StreamStore(client.services.store), marked)
         return [
-            {"ledger": one.ledger, "stream": one.stream, "uid": one.uid, "created_ms": one.created_ms,
-             "pending": one.ledger in pending}
+            {
+                "ledger": one.ledger,
+                "stream": one.stream,
+                "uid": one.uid,
+                "created_ms": one.created_ms,
+                "pending": one.ledger in pending,
+            }
             for one in marked
-        ]  # fmt: skip
+        ]
 
     return in_task(main)
 
 
 def _row(run: str, one: Orphan, deleted: bool) -> Row:
     return {
-        RUN: run, "ledger": one.ledger, "stream": one.stream, "uid": one.uid, "reason": one.reason, "safe": one.safe,
-        "age_s": one.age_s, "deleted": deleted,
-    }  # fmt: skip
+        RUN: run,
+        "ledger": one.ledger,
+        "stream": one.stream,
+        "uid": one.uid,
+        "reason": one.reason,
+        "safe": one.safe,
+        "age_s": one.age_s,
+        "deleted": deleted,
+    }
 
 
 __all__ = ["SCHEMA", "OrphansReport", "orphans"]

@@ -114,10 +114,17 @@ class ScrubSettings:
 
 
 def scrub(
-    session: SparkSession, metadata: str, *, ledgers: Sequence[LedgerId] | None = None,
-    streams: Sequence[str] | None = None, report: str | None = None, table: str | None = None, run: str | None = None,
-    settings: ScrubSettings | None = None, told: Progress = lambda done, total: None,
-) -> ScrubReport:  # fmt: skip
+    session: SparkSession,
+    metadata: str,
+    *,
+    ledgers: Sequence[LedgerId] | None = None,
+    streams: Sequence[str] | None = None,
+    report: str | None = None,
+    table: str | None = None,
+    run: str | None = None,
+    settings: ScrubSettings | None = None,
+    told: Progress = lambda done, total: None,
+) -> ScrubReport:
     """Audit these ledgers, the segments of these streams, or all ledgers.
 
     `report`, `table`: where rows of SCHEMA are added (see docs/spark.md). `run`: a name; one that was there before goes
@@ -148,9 +155,7 @@ def scrub(
 # -- planning ---------------------------------------------------------------------------------------------
 
 
-async def _wanted(
-    client: Client, ledgers: Sequence[LedgerId] | None, streams: Sequence[str] | None
-) -> list[LedgerId]:
+async def _wanted(client: Client, ledgers: Sequence[LedgerId] | None, streams: Sequence[str] | None) -> list[LedgerId]:
     if ledgers is None and streams is None:
         return [ledger async for ledger in client.list()]
     found = dict.fromkeys(ledgers or ())
@@ -184,7 +189,8 @@ async def _peers(client: Client) -> dict[str, Peer]:
     seen = services.bookies.bookies
     return {
         info.bookie_id: Peer(info.address, services.identities.expected(info.bookie_id))
-        for info in (*seen.readonly.values(), *seen.writable.values()) if info.address is not None
+        for info in (*seen.readonly.values(), *seen.writable.values())
+        if info.address is not None
     }
 
 
@@ -202,9 +208,7 @@ def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _deal(
-    run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings
-) -> list[_Task]:
+def _deal(run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings) -> list[_Task]:
     """Tasks of one bookie each; those of different bookies by turns, so that all bookies work at the same time."""
     hands: dict[tuple[int, str], list[Piece]] = {}
     dealt: dict[str, int] = {}
@@ -213,9 +217,7 @@ def _deal(
         dealt[piece.bookie] = turn + 1
         hands.setdefault((turn % settings.tasks_per_bookie, piece.bookie), []).append(piece)
     rate = None if settings.bytes_per_s is None else settings.bytes_per_s / settings.tasks_per_bookie
-    return [
-        _Task(run, peers.get(bookie), tuple(hand), rate) for (_, bookie), hand in sorted(hands.items())
-    ]
+    return [_Task(run, peers.get(bookie), tuple(hand), rate) for (_, bookie), hand in sorted(hands.items())]
 
 
 # -- in an executor ---------------------------------------------------------------------------------------
@@ -235,12 +237,23 @@ def _row(run: str, found: PieceReport) -> Row:
     piece = found.piece
     sums = [{"block": s.block, "share": s.share, "sum": s.sum - (s.sum >> 63 << 64)} for s in found.sums]
     return {
-        RUN: run, "ledger": piece.ledger, "bookie": piece.bookie, "first": piece.first, "last": piece.last,
-        "position": piece.position, "entries": piece.entries, "good": found.good, "missing": found.missing,
-        "damaged": found.damaged, "bytes": found.bytes, "state": found.state, "bad": found.bad,
+        RUN: run,
+        "ledger": piece.ledger,
+        "bookie": piece.bookie,
+        "first": piece.first,
+        "last": piece.last,
+        "position": piece.position,
+        "entries": piece.entries,
+        "good": found.good,
+        "missing": found.missing,
+        "damaged": found.damaged,
+        "bytes": found.bytes,
+        "state": found.state,
+        "bad": found.bad,
         "error": f"entry {found.lie_entry}: {found.lie}" if found.lie else found.error or _unfit(found),
-        "at": time.time(), "sums": sums,
-    }  # fmt: skip
+        "at": time.time(),
+        "sums": sums,
+    }
 
 
 def _unfit(found: PieceReport) -> str:
@@ -296,8 +309,9 @@ def _different(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             sums.setdefault((piece["first"], piece["last"], one["block"], one["share"]), {})[one["sum"]] = None
     return [
         {"ledger": pieces[0]["ledger"], "first": first, "last": last, "block": block, "share": share}
-        for (first, last, block, share), different in sums.items() if len(different) > 1
-    ]  # fmt: skip
+        for (first, last, block, share), different in sums.items()
+        if len(different) > 1
+    ]
 
 
 async def _repair(client: Client, ledger: LedgerId) -> str:
@@ -318,10 +332,18 @@ async def _accuse(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
     except NoSuchLedger:
         return  # deleted meanwhile
     found = [
-        Evidence(Deed.MIXED if row["state"] == "lied" else Deed.DAMAGED, row["bookie"],
-                 bookies.incarnation(row["bookie"]) or "", row["ledger"], (row["bad"] or [-1])[0], row["error"], now)
-        for row in wrong if row["state"] == "lied" or sealed
-    ]  # fmt: skip
+        Evidence(
+            Deed.MIXED if row["state"] == "lied" else Deed.DAMAGED,
+            row["bookie"],
+            bookies.incarnation(row["bookie"]) or "",
+            row["ledger"],
+            (row["bad"] or [-1])[0],
+            row["error"],
+            now,
+        )
+        for row in wrong
+        if row["state"] == "lied" or sealed
+    ]
     if found:
         await accuse(client.services.store, found)
 
@@ -342,10 +364,17 @@ def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadR
         examples = tuple(entry for part in parts for entry in part["bad"])[:10]
         lies = [part["error"] for part in parts if part["state"] == "lied"]
         detail = ", ".join(f"{count} {what}" for count, what in ((missing, "missing"), (damaged, "damaged")) if count)
-        bad.append(BadReplica(
-            ledger, bookie, "lied" if lies else "damaged" if damaged else "missing", missing + damaged, examples,
-            "; ".join([f"{detail} of {sum(part['entries'] for part in parts)} entries", *lies[:1]]), repair,
-        ))  # fmt: skip
+        bad.append(
+            BadReplica(
+                ledger,
+                bookie,
+                "lied" if lies else "damaged" if damaged else "missing",
+                missing + damaged,
+                examples,
+                "; ".join([f"{detail} of {sum(part['entries'] for part in parts)} entries", *lies[:1]]),
+                repair,
+            )
+        )
     return bad, unknown
 
 
@@ -364,8 +393,11 @@ async def _compare(client: Client, group: Mapping[str, Any]) -> list[BadReplica]
     low, high = max(group["block"] * block, group["first"]), min((group["block"] + 1) * block - 1, group["last"])
     mirrored = size == metadata.write_quorum
     entries = [entry for entry in range(low, high + 1) if mirrored or entry % size == group["share"]]
-    holders = {p.bookie: p for p in pieces if entries and (mirrored or (p.position - entries[0]) % size
-               < metadata.write_quorum)}  # fmt: skip
+    holders = {
+        p.bookie: p
+        for p in pieces
+        if entries and (mirrored or (p.position - entries[0]) % size < metadata.write_quorum)
+    }
     async with ReplicaAuditor(client.services.runtime, await _peers(client)) as auditor:
         other = await differing(auditor, list(holders.values()), entries)
     detail = "each copy has a good digest, but they are not the same: find out which one is right before repairing"

@@ -53,9 +53,7 @@ class _Reader(DataSourceReader):
             yield pa.RecordBatch.from_pylist(list(rows), schema=to_arrow_schema(self.schema, timezone="UTC"))
 
 
-def spread(
-    session: SparkSession, tasks: Sequence[T], work: Callable[[T], Sequence[Row]], schema: str
-) -> DataFrame:
+def spread(session: SparkSession, tasks: Sequence[T], work: Callable[[T], Sequence[Row]], schema: str) -> DataFrame:
     """What `work` gives for each task (at least one), computed by the executors when the frame is used: once a use.
 
     `work` is a function of a module that executors have, and tasks can be pickled.

@@ -132,10 +132,17 @@ def write_file(path: Path, backup: Backup) -> None:
 
 def _lines(backup: Backup) -> Iterable[bytes]:
     head = {
-        "format": FORMAT, "version": VERSION, "instance_id": backup.instance_id, "epoch": backup.history.epoch,
-        "restore": backup.history.restore, "root": backup.root, "own": backup.own, "next_id": backup.next_id,
-        "keys": len(backup.keys), "ledgers": backup.ledgers,
-    }  # fmt: skip
+        "format": FORMAT,
+        "version": VERSION,
+        "instance_id": backup.instance_id,
+        "epoch": backup.history.epoch,
+        "restore": backup.history.restore,
+        "root": backup.root,
+        "own": backup.own,
+        "next_id": backup.next_id,
+        "keys": len(backup.keys),
+        "ledgers": backup.ledgers,
+    }
     yield json.dumps(head).encode() + b"\n"
     for one in backup.keys:
         value = base64.b64encode(one.value).decode()
@@ -276,5 +283,3 @@ async def _verify(store: TreeStore, wanted: dict[str, bytes]) -> None:
 
 def _counters(store: TreeStore) -> tuple[str, ...]:
     return (f"{store.own}/next-ledger-id",)
-
-

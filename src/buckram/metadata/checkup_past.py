@@ -28,12 +28,17 @@ async def examine_past(store: TreeStore, registered: list[BookieId], add: Add) -
         add(key, str(error), "restore it from a backup: `buckram cluster restore FILE`")
         return 0
     if not history.accepted:
-        add(key, "restored, and nobody has said that it shall be used: bookies and clients wait",
-            "start all bookies, then `buckram cluster accept-restore`")  # fmt: skip
+        add(
+            key,
+            "restored, and nobody has said that it shall be used: bookies and clients wait",
+            "start all bookies, then `buckram cluster accept-restore`",
+        )
     for one in await suspects(store):
-        add(f"{store.own}/{SUSPECTS}/{one.bookie_id}",
+        add(
+            f"{store.own}/{SUSPECTS}/{one.bookie_id}",
             f"bookie {one.bookie_id} at {one.address}, epoch {one.epoch}, does not believe this store: {one.why}",
-            _SET_RIGHT)  # fmt: skip
+            _SET_RIGHT,
+        )
     for name in registered:
         node = f"{store.own}/{WITNESSES}/{name}"
         try:
@@ -44,8 +49,11 @@ async def examine_past(store: TreeStore, registered: list[BookieId], add: Add) -
             add(node, str(error), f"restart bookie {name}")
             continue
         if said.epoch != history.epoch:
-            add(node, f"bookie {name} is registered and in epoch {said.epoch}, the store is in {history.epoch}",
-                f"look at the log of bookie {name}")  # fmt: skip
+            add(
+                node,
+                f"bookie {name} is registered and in epoch {said.epoch}, the store is in {history.epoch}",
+                f"look at the log of bookie {name}",
+            )
     await _examine_brakes(store, add)
     return history.epoch
 
@@ -63,8 +71,14 @@ async def _examine_brakes(store: TreeStore, add: Add) -> None:
             add(node, "not readable", f"restart bookie {name}")
             continue
         if waiting:
-            add(node, f"bookie {name} holds {waiting} ledgers that metadata does not know; they wait to be deleted",
-                "see `buckram cluster salvage`; if they may go, `buckram cluster collect --yes`")  # fmt: skip
+            add(
+                node,
+                f"bookie {name} holds {waiting} ledgers that metadata does not know; they wait to be deleted",
+                "see `buckram cluster salvage`; if they may go, `buckram cluster collect --yes`",
+            )
         if unknown:
-            add(node, f"bookie {name} holds {unknown} ledgers with ids that this store never gave, and keeps them",
-                "see `buckram cluster salvage`: the store may be an older one")  # fmt: skip
+            add(
+                node,
+                f"bookie {name} holds {unknown} ledgers with ids that this store never gave, and keeps them",
+                "see `buckram cluster salvage`: the store may be an older one",
+            )

@@ -95,7 +95,8 @@ class FolderTree:
                 raise LedgerIdUsed(ledger_id)
             # Not when the counter moves meanwhile: the id would be given, and nobody looks here again.
             ops: list[KeyOp] = [
-                Create(key, record), CheckVersion(self._layout.next_ledger_id, counter.version),
+                Create(key, record),
+                CheckVersion(self._layout.next_ledger_id, counter.version),
                 await self._marking(ledger_id),
             ]
             try:

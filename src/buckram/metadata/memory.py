@@ -144,8 +144,9 @@ class MemoryTree:
         with self._lock:
             return {
                 key: KeyValue(node.value, node.version)
-                for key, node in sorted(self._nodes.items()) if node.session is None
-            }  # fmt: skip
+                for key, node in sorted(self._nodes.items())
+                if node.session is None
+            }
 
     def put_back(self, copy: dict[str, KeyValue]) -> None:
         """Become what `lasting` gave earlier, as a store that is restored by hand does; all sessions are lost."""

@@ -154,9 +154,11 @@ class SqliteTree:
         """The value, None if absent, and the state to compare with later."""
         with self._translated():
             self.check_file()
-            row = self._open().execute(
-                "SELECT id, version, session, value FROM keys WHERE parent=? AND name=?", split(key)
-            ).fetchone()
+            row = (
+                self._open()
+                .execute("SELECT id, version, session, value FROM keys WHERE parent=? AND name=?", split(key))
+                .fetchone()
+            )
             if row is None or not self._is_live(row[2]):
                 return None, None
             return KeyValue(row[3], row[1], row[2] is not None and row[2] == self._session), (row[0], row[1])
@@ -167,29 +169,39 @@ class SqliteTree:
             token = self.token(("children", parent))  # first, so that a change in between shows
             dead = [session for session in self._foreign_sessions() if not self._is_live(session)]
             marks = ",".join("?" * len(dead))
-            rows = self._open().execute(
-                "SELECT name FROM keys WHERE parent=? AND name>? "
-                f"AND (session IS NULL OR session NOT IN ({marks})) ORDER BY name LIMIT ?",
-                (parent, after, *dead, limit),
-            ).fetchall()
+            rows = (
+                self._open()
+                .execute(
+                    "SELECT name FROM keys WHERE parent=? AND name>? "
+                    f"AND (session IS NULL OR session NOT IN ({marks})) ORDER BY name LIMIT ?",
+                    (parent, after, *dead, limit),
+                )
+                .fetchall()
+            )
             return [row[0] for row in rows], token
 
     def lasting(self) -> list[tuple[str, int, bytes]]:
         """Every key that is bound to no session, with version and value, as of one moment."""
         with self._translated():
             self.check_file()
-            rows = self._open().execute(
-                "SELECT parent, name, version, value FROM keys WHERE session IS NULL AND name <> '' "
-                "ORDER BY parent, name"
-            ).fetchall()
+            rows = (
+                self._open()
+                .execute(
+                    "SELECT parent, name, version, value FROM keys WHERE session IS NULL AND name <> '' "
+                    "ORDER BY parent, name"
+                )
+                .fetchall()
+            )
             return [(f"{row[0] if row[0] != '/' else ''}/{row[1]}", row[2], row[3]) for row in rows]
 
     def token(self, place: Place) -> Token:
         kind, key = place
         where = ("", "") if key == "/" else split(key)
-        row = self._open().execute(
-            "SELECT id, version, child_changes, session FROM keys WHERE parent=? AND name=?", where
-        ).fetchone()
+        row = (
+            self._open()
+            .execute("SELECT id, version, child_changes, session FROM keys WHERE parent=? AND name=?", where)
+            .fetchone()
+        )
         if row is None or not self._is_live(row[3]):
             return None
         return row[0], row[1] if kind == "value" else row[2]

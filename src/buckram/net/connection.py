@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
                     sink.add_failed(position, bookie, first, last, add_error(bookie, ledger, code))
             except BaseException:
                 # A broken sink must not cost the others their answers; its own error goes on to the loop.
-                self._deliver(events[i + 1:], no_answer)
+                self._deliver(events[i + 1 :], no_answer)
                 raise
 
 

@@ -155,9 +155,14 @@ class AddLane:
         self._v3 = pool.slot(bookie_id, 3)
 
     def send(
-        self, frames: bytes, acks: bytes, runs: Sequence[SentRun], *, deferred_sync: bool = False,
+        self,
+        frames: bytes,
+        acks: bytes,
+        runs: Sequence[SentRun],
+        *,
+        deferred_sync: bool = False,
         at_once: bool = False,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Queue v2 ADD frames; `acks`: the OK answers expected, 28 bytes each (core.adds.ack_frames), in their order.
 
         All that is sent in one loop turn leaves in one write, or now with `at_once`. The sinks hear of every entry of
@@ -370,4 +375,3 @@ class BookiePool:
 
 def _closed() -> HandleClosed:
     return HandleClosed("the client is closed; connect again")
-

@@ -30,6 +30,7 @@ class Receiver(Protocol):
     def room(self) -> memoryview | None:
         """Where the next bytes belong; None: anywhere, tell data_received."""
         ...
+
     def filled(self, count: int) -> None:
         """So many bytes are in what `room` gave last."""
         ...

@@ -26,11 +26,16 @@ def _seeds(text: str) -> tuple[int, int]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m buckram.sim", description="Simulated lives of a cluster, judged by the protocol's invariants.",
-        epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it")
+        prog="python -m buckram.sim",
+        description="Simulated lives of a cluster, judged by the protocol's invariants.",
+        epilog="example: python -m buckram.sim --seeds 0:2000; a violation prints the command that replays it",
+    )
     parser.add_argument("--streams", action="store_true", help="lives of streams instead of ledgers")
-    parser.add_argument("--crash-points", action="store_true",
-                        help="with --streams: a crash and a lost reply at every step of each operation")
+    parser.add_argument(
+        "--crash-points",
+        action="store_true",
+        help="with --streams: a crash and a lost reply at every step of each operation",
+    )
     parser.add_argument("--seeds", type=_seeds, metavar="A:B", help="run the lives A to B-1")
     parser.add_argument("--seed", type=int, metavar="N", help="run one life")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
@@ -85,7 +90,7 @@ def _one(seed: int, trace: bool, faults: str | None) -> int:
 def _many(first: int, last: int, jobs: int, minutes: float | None) -> int:
     totals = run_seeds(first, last, jobs=jobs, minutes=minutes, say=_say)
     failed = bool(totals.failed)
-    if (missing := totals.missing()):
+    if missing := totals.missing():
         print(f"too seldom evaluated or reached in {totals.lives} lives: {', '.join(missing)}", file=sys.stderr)
         failed = True
     print(totals.line())

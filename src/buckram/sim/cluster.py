@@ -101,8 +101,10 @@ class Life:
             actors.append(asyncio.create_task(ReaderActor(stage, f"r{n + 1}").run(), name=f"r{n + 1}"))
         for n in range(plan.recoverers):
             actors.append(asyncio.create_task(RecovererActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}"))
-        watchers = [asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
-                    for machine in self.world.machines.values()]
+        watchers = [
+            asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+            for machine in self.world.machines.values()
+        ]
         chaos = asyncio.create_task(self.faults.run(), name="faults")
         await asyncio.sleep(plan.busy_s * 3 + 1.0)
         await chaos
@@ -117,14 +119,26 @@ class Life:
             violations = [v for v in violations if v.invariant in UNDER_A_LIAR]
         acked = sum(handle.acked for handle in world.judge.facts.handles)
         return LifeResult(
-            self.plan.seed, str(self.plan), violations, report.evaluated, report.reached, acked, world.crashes,
-            world.faults, world.loop.steps, world.loop.time(), world.trace.digest,
+            self.plan.seed,
+            str(self.plan),
+            violations,
+            report.evaluated,
+            report.reached,
+            acked,
+            world.crashes,
+            world.faults,
+            world.loop.steps,
+            world.loop.time(),
+            world.trace.digest,
             list(world.trace.lines) if keep_lines else [],
         )
 
 
 def run_life(
-    seed: int, *, plan: Plan | None = None, echo: Callable[[str], None] | None = None,
+    seed: int,
+    *,
+    plan: Plan | None = None,
+    echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> LifeResult:
     """Live one life. Collection of garbage waits until it is over: when finalisers run must not depend on history."""

@@ -34,8 +34,8 @@ def _blocks(content: bytearray) -> list[tuple[int, int, int]]:
     data, found, at = bytes(content), [], content.find(MAGIC)
     while at >= 0:
         if at % SECTOR == 0:
-            segment = int.from_bytes(data[at + 8:at + 16], "big")
-            salt = int.from_bytes(data[at + 28:at + 32], "big")
+            segment = int.from_bytes(data[at + 8 : at + 16], "big")
+            salt = int.from_bytes(data[at + 28 : at + 32], "big")
             block = open_block(data, at, segment, salt, at)
             if block is not None:
                 found.append((segment, at, BLOCK_HEADER + len(block.payload)))
@@ -111,8 +111,14 @@ def damage_tail_without_page(device: Device, rng: random.Random) -> bool:
     off there. False if there is nothing to damage."""
     block = _superblock(device)
     open_ones = [] if block is None else [one for one in block.segments if one.states and not one.log_end]
-    logs = [(one.name, [(at, size) for segment, at, size in _blocks(device.model.inode(one.name).content)
-                        if segment == one.seq]) for one in open_ones if one.name in device.model.names()]
+    logs = [
+        (
+            one.name,
+            [(at, size) for segment, at, size in _blocks(device.model.inode(one.name).content) if segment == one.seq],
+        )
+        for one in open_ones
+        if one.name in device.model.names()
+    ]
     used = [(name, blocks) for name, blocks in logs if any(size > BLOCK_HEADER for _, size in blocks)]
     if not used:
         return False

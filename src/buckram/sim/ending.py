@@ -76,8 +76,11 @@ class Ending:
         """Everything that can be undone is undone; writers that sleep into their ledger's end go on sleeping."""
         world, stage = self.world, self.stage
         world.trace.note("ending", "heals")
-        sleepers = [host for host, process in world.processes.items()
-                    if process.paused and self.plan.late_wake and host.startswith("w")]
+        sleepers = [
+            host
+            for host, process in world.processes.items()
+            if process.paused and self.plan.late_wake and host.startswith("w")
+        ]
         self.faults.heal()
         for host in world.processes:
             if host not in sleepers:
@@ -93,16 +96,18 @@ class Ending:
                     if machine.ready:
                         break
                     await asyncio.sleep(1.0)
-                self.report.check("L1", machine.ready, "{} does not start although all is well: {}",
-                                  machine.name, machine.refused)
+                self.report.check(
+                    "L1", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
+                )
         stage.over = True
         if self.plan.hung_for_good:
             self.hung = self._hang_one()
 
     def _hang_one(self) -> str | None:
         """L2: one member may hang for good if each write set still covers without it."""
-        if any(self.judge.facts.bookie(name).wiped or self.judge.facts.bookie(name).damaged
-               for name in self.world.machines):
+        if any(
+            self.judge.facts.bookie(name).wiped or self.judge.facts.bookie(name).damaged for name in self.world.machines
+        ):
             return None
         name = self.faults.rng.choice(list(self.world.machines))
         self.world.pause(name)
@@ -124,8 +129,11 @@ class Ending:
                 self.report.check("L10", True)
 
     def _present(self) -> list[LedgerId]:
-        return [ledger.ledger for ledger in self.judge.facts.ledgers.values()
-                if ledger.metadata is not None and not ledger.deleted]
+        return [
+            ledger.ledger
+            for ledger in self.judge.facts.ledgers.values()
+            if ledger.metadata is not None and not ledger.deleted
+        ]
 
     async def _within(self, deadline_s: float, work: Awaitable[bool], invariant: str, what: str) -> bool:
         began = self.world.loop.time()
@@ -189,14 +197,18 @@ class Ending:
 
     async def _wake_sleepers(self) -> None:
         """Stale writers go on where they were stopped: nothing they do may be acknowledged now (S1, F11)."""
-        woken = [host for host, process in self.world.processes.items()
-                 if process.paused and host not in self.world.machines]
+        woken = [
+            host for host, process in self.world.processes.items() if process.paused and host not in self.world.machines
+        ]
         for host in woken:
             self.world.resume(host)
         if woken:
             await asyncio.sleep(self.pace.patience(SETTLE_S, syncs=20, questions=5))
-        writers = [(host, process, writer, handle) for host, process, writer, handle in self.stage.writers
-                   if not process.dead and not writer.closed]
+        writers = [
+            (host, process, writer, handle)
+            for host, process, writer, handle in self.stage.writers
+            if not process.dead and not writer.closed
+        ]
         for host, process, writer, handle in writers:
             if self.judge.facts.ledger(handle.ledger).closed is None:
                 continue
@@ -242,8 +254,12 @@ class Ending:
                 return not error
 
             try:
-                await self._within(DEADLINE_S, self.world.join(actor.process, work(), "final read"), "L11",
-                                   f"final read of ledger {ledger_id}")
+                await self._within(
+                    DEADLINE_S,
+                    self.world.join(actor.process, work(), "final read"),
+                    "L11",
+                    f"final read of ledger {ledger_id}",
+                )
             except NoSuchLedger:
                 continue
             except (BuckramError, Died) as error:
@@ -275,8 +291,14 @@ class Ending:
         except (BuckramError, Died) as error:
             last.note(f"no calm: {error!r}")
             return
-        self.report.check("L7", lac == 1, "{} s after its ack the last entry of ledger {} is not readable, LAC {}",
-                          idle_s, ledger_id, lac)
+        self.report.check(
+            "L7",
+            lac == 1,
+            "{} s after its ack the last entry of ledger {} is not readable, LAC {}",
+            idle_s,
+            ledger_id,
+            lac,
+        )
         await self._short(last)
 
     async def _two_entries(self, last: WriterActor) -> Writer:
@@ -284,7 +306,8 @@ class Ending:
         assert last.client is not None
         plan = self.plan
         writer = await last.client.create(
-            ensemble=plan.shape, digest=plan.digest, password=plan.password, custom_metadata={"op": last.host})
+            ensemble=plan.shape, digest=plan.digest, password=plan.password, custom_metadata={"op": last.host}
+        )
         handle = self.judge.opened_writer(last.host, writer.ledger_id, explicit=False, deferred=False)
         for _ in range(2):
             last._append(writer, handle, last._payload(), None, nowait=True)
@@ -321,8 +344,14 @@ class Ending:
                 machine = self.world.machines[member]
                 store = machine.bookie.store if machine.bookie is not None and machine.ready else None
                 if store is not None and store.is_writable and not store.limbo:
-                    self.report.check("L14", member in ledger.claims.get(entry, {}),
-                                      "{} never got entry {} of ledger {}", member, entry, writer.ledger_id)
+                    self.report.check(
+                        "L14",
+                        member in ledger.claims.get(entry, {}),
+                        "{} never got entry {} of ledger {}",
+                        member,
+                        entry,
+                        writer.ledger_id,
+                    )
 
     async def _leave_limbo(self, actor: RecovererActor) -> None:
         """L13: every ledger has been repaired and the operator says so; absent entries are denied again."""
@@ -335,9 +364,15 @@ class Ending:
             await self.world.join(machine.process, clear_limbo(store), "operator")
             for ledger_id in self._present():
                 reply = await self.world.join(
-                    actor.process, client.services.pool.call(machine.name, Read(ledger_id, 1 << 40)), "ask")
-                self.report.check("L13", reply.code.explicit_negative, "{} answers {} to an entry that never was",
-                                  machine.name, reply.code.name)
+                    actor.process, client.services.pool.call(machine.name, Read(ledger_id, 1 << 40)), "ask"
+                )
+                self.report.check(
+                    "L13",
+                    reply.code.explicit_negative,
+                    "{} answers {} to an entry that never was",
+                    machine.name,
+                    reply.code.name,
+                )
 
     async def _repair_all(self, actor: RecovererActor) -> bool:
         """L12: with enough bookies a closed ledger gets all its copies back. True if all did."""
@@ -353,8 +388,9 @@ class Ending:
             all_healthy = all_healthy and healthy
             usable = sum(machine.ready for machine in self.world.machines.values())
             if usable >= self.plan.shape[0] and not self.plan.racks and self.hung is None:
-                self.report.check("L12", healthy, "ledger {} is not repaired although {} bookies are there",
-                                  ledger_id, usable)
+                self.report.check(
+                    "L12", healthy, "ledger {} is not repaired although {} bookies are there", ledger_id, usable
+                )
         return all_healthy
 
     async def _lose_power(self) -> None:

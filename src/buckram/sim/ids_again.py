@@ -63,8 +63,11 @@ class IdsAgain:
             await self._again(actor, client, first, ledger_id, "I9" if buried else "")
 
     def _stores(self) -> list[Store]:
-        return [machine.bookie.store for machine in self.world.machines.values()
-                if machine.bookie is not None and machine.bookie.store is not None]
+        return [
+            machine.bookie.store
+            for machine in self.world.machines.values()
+            if machine.bookie is not None and machine.bookie.store is not None
+        ]
 
     def _bury_somewhere(self, ledger_id: LedgerId) -> bool:
         """As collection does, at some bookies or at none."""
@@ -102,9 +105,14 @@ class IdsAgain:
             return
         acked, closed = len(self.judge.facts.ledger(ledger_id).acked), self.judge.facts.ledger(ledger_id).closed
         self.report.check(
-            invariant, recovered and acked == count and closed is not None and closed[0] == count - 1,
+            invariant,
+            recovered and acked == count and closed is not None and closed[0] == count - 1,
             "ledger {} was used again for {} entries, {} were acknowledged, and it ends at {}",
-            ledger_id, count, acked, closed)
+            ledger_id,
+            count,
+            acked,
+            closed,
+        )
 
     async def _recovered(self, first: RecovererActor, ledger_id: LedgerId) -> bool:
         """Not at once where its metadata lags behind."""
@@ -121,8 +129,14 @@ class IdsAgain:
         size, width, acks = plan.shape
         found = await services.bookies.choose_fresh(Quorum(size, width, acks), degraded=False)
         record = created(
-            size, width, acks, found.members, digest_type=plan.digest, password=plan.password,
-            creation_time_ms=services.runtime.clock.wall_us() // 1000, creator_token=1 + self._rng.randrange(2**40),
-        )  # fmt: skip
+            size,
+            width,
+            acks,
+            found.members,
+            digest_type=plan.digest,
+            password=plan.password,
+            creation_time_ms=services.runtime.clock.wall_us() // 1000,
+            creator_token=1 + self._rng.randrange(2**40),
+        )
         version = await services.store.ledgers.create(ledger_id, serialise(record), chosen=False)  # type: ignore[attr-defined]
         return Writer(LedgerAppender(services, ledger_id, Versioned(record, version), password=plan.password))

@@ -59,8 +59,12 @@ class Liar:
             conn.answer(_framed(_added(message)))
             return None
         read = message.readRequest
-        if message.HasField("readRequest") and read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER and (
-            self._does("ignore fence")):  # fmt: skip
+        if (
+            message.HasField("readRequest")
+            and read.HasField("flag")
+            and read.flag == pb.ReadRequest.FENCE_LEDGER
+            and (self._does("ignore fence"))
+        ):
             read.ClearField("flag")
             read.ClearField("masterKey")
             return _framed(message)
@@ -101,9 +105,9 @@ class Liar:
         framed = bool(int.from_bytes(frame[6:8], "big") & 0x4000)
         ledger, at, parts, head = int.from_bytes(frame[12:20], "big"), 36, [], 24 if framed else 0
         while at + 4 <= len(frame):
-            size = int.from_bytes(frame[at:at + 4], "big")
-            body = self._body(ledger, frame[at + 4 + head:at + 4 + size])
-            parts.append((head + len(body)).to_bytes(4, "big") + frame[at + 4:at + 4 + head] + body)
+            size = int.from_bytes(frame[at : at + 4], "big")
+            body = self._body(ledger, frame[at + 4 + head : at + 4 + size])
+            parts.append((head + len(body)).to_bytes(4, "big") + frame[at + 4 : at + 4 + head] + body)
             at += 4 + size
         packet = frame[4:36] + b"".join(parts)
         return len(packet).to_bytes(4, "big") + packet
@@ -121,7 +125,7 @@ class Liar:
             return body[:16] + self._rng.choice((0, 5, 1 << 40)).to_bytes(8, "big") + body[24:]
         if self._does("change"):
             at = self._rng.randrange(len(body))
-            return body[:at] + bytes([body[at] ^ (1 << self._rng.randrange(8))]) + body[at + 1:]
+            return body[:at] + bytes([body[at] ^ (1 << self._rng.randrange(8))]) + body[at + 1 :]
         return body
 
     def _v3_read(self, message: pb.Response) -> None:

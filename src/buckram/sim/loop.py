@@ -127,9 +127,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     """One life's loop. `on_error(process, message, exception)` hears of everything that nobody caught."""
 
     def __init__(
-        self, rng: random.Random, trace: Trace, *,
+        self,
+        rng: random.Random,
+        trace: Trace,
+        *,
         on_error: Callable[[Process, str, BaseException | None], None] | None = None,
-        max_steps: int = 3_000_000, max_idle_steps: int = 100_000,
+        max_steps: int = 3_000_000,
+        max_idle_steps: int = 100_000,
     ) -> None:
         self.rng, self.trace = rng, trace
         self.serial = 0
@@ -369,7 +373,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def make_loop(
-    rng: random.Random, trace: Trace, on_error: Callable[[Process, str, BaseException | None], None] | None = None,
+    rng: random.Random,
+    trace: Trace,
+    on_error: Callable[[Process, str, BaseException | None], None] | None = None,
 ) -> SimLoop:
     return SimLoop(rng, trace, on_error=on_error)  # type: ignore[abstract]  # no sockets, signals, processes in here
 

@@ -144,8 +144,9 @@ class MetadataServer(MetadataFaults):
         return None if node is None else KeyValue(node.value, node.version)
 
     def snapshot(self) -> Snapshot:
-        keys = {key: KeyValue(node.value, node.version) for key, node in self.tree._nodes.items()
-                if node.session is None}
+        keys = {
+            key: KeyValue(node.value, node.version) for key, node in self.tree._nodes.items() if node.session is None
+        }
         return Snapshot(keys, None)
 
     def _go_back(self, snapshot: Snapshot) -> None:
@@ -289,13 +290,15 @@ class SimKeys:
 
         def reply(result: Any, error: Exception | None) -> None:
             def back() -> None:
-                fabric.when_open(HOST, process.name, lambda: loop.call_soon(
-                    resolve, result, error, context=process.context))
+                fabric.when_open(
+                    HOST, process.name, lambda: loop.call_soon(resolve, result, error, context=process.context)
+                )
 
             loop.call_later(fabric.delay(HOST, process.name) + server.lateness(), back, context=loop.world.context)
 
         loop.call_later(
-            fabric.delay(process.name, HOST) + server.lateness(), lambda: fabric.when_open(process.name, HOST, arrive),
+            fabric.delay(process.name, HOST) + server.lateness(),
+            lambda: fabric.when_open(process.name, HOST, arrive),
             context=loop.world.context,
         )
         silent = MetadataUnavailable("the metadata store does not answer")

@@ -16,10 +16,29 @@ from buckram.sim.world import KIB, Configs
 from buckram.types import DigestType
 
 SHAPES = (
-    (3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 2, 2), (2, 2, 2), (2, 2, 2), (3, 3, 3), (3, 2, 1), (3, 3, 1), (2, 2, 1),
-    (4, 3, 2), (4, 2, 2), (4, 2, 1), (4, 4, 3), (5, 3, 2), (5, 2, 2), (5, 3, 3), (4, 3, 3), (1, 1, 1), (2, 1, 1),
-    (3, 1, 1), (5, 5, 3),
-)  # fmt: skip
+    (3, 3, 2),
+    (3, 3, 2),
+    (3, 2, 2),
+    (3, 2, 2),
+    (2, 2, 2),
+    (2, 2, 2),
+    (3, 3, 3),
+    (3, 2, 1),
+    (3, 3, 1),
+    (2, 2, 1),
+    (4, 3, 2),
+    (4, 2, 2),
+    (4, 2, 1),
+    (4, 4, 3),
+    (5, 3, 2),
+    (5, 2, 2),
+    (5, 3, 3),
+    (4, 3, 3),
+    (1, 1, 1),
+    (2, 1, 1),
+    (3, 1, 1),
+    (5, 5, 3),
+)
 LIED_TO = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (5, 5, 3))
 METADATA = ("memory",) * 8 + ("zk+hierarchical", "zk+hierarchical", "zk+longhierarchical", "zk+flat")
 """A third of the lives on a simulated ZooKeeper. Drawn by itself, so that it changes nothing else of a life."""
@@ -59,9 +78,24 @@ class Plan:
     notes: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        modes = [name for name in (
-            "explicit", "deferred", "liar", "attacker", "deleting", "again", "repairing", "collecting", "hung_for_good",
-            "final_power_loss", "late_wake", "calm") if getattr(self, name)]  # fmt: skip
+        modes = [
+            name
+            for name in (
+                "explicit",
+                "deferred",
+                "liar",
+                "attacker",
+                "deleting",
+                "again",
+                "repairing",
+                "collecting",
+                "hung_for_good",
+                "final_power_loss",
+                "late_wake",
+                "calm",
+            )
+            if getattr(self, name)
+        ]
         shape = "/".join(map(str, self.shape))
         return (
             f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
@@ -183,11 +217,14 @@ def set_pace(plan: Plan) -> None:
 def _enforce_racks(plan: Plan) -> None:
     client = plan.configs.client
     plan.configs.client = ClientConfig(
-        idle_lac_ms=client.idle_lac_ms, speculative_read_ms=client.speculative_read_ms,
+        idle_lac_ms=client.idle_lac_ms,
+        speculative_read_ms=client.speculative_read_ms,
         quarantine_s=client.quarantine_s,
-        long_poll_s=client.long_poll_s, wire_protocol=client.wire_protocol, min_racks_per_write_quorum=plan.racks,
+        long_poll_s=client.long_poll_s,
+        wire_protocol=client.wire_protocol,
+        min_racks_per_write_quorum=plan.racks,
         enforce_min_racks=1,
-    )  # fmt: skip
+    )
 
 
 def _configs(rng: random.Random) -> Configs:
@@ -195,18 +232,26 @@ def _configs(rng: random.Random) -> Configs:
     return Configs(
         net=NetConfig(connect_timeout_s=1.0, request_timeout_s=rng.choice((0.3, 1.0, 3.0)), sweep_interval_s=0.25),
         store=StoreConfig(
-            segment_bytes=segment, commit_max_bytes=rng.choice((4, 16)) * KIB,
+            segment_bytes=segment,
+            commit_max_bytes=rng.choice((4, 16)) * KIB,
             tail_cache_bytes=rng.choice((8, 64)) * KIB,
-            ledger_cache_entries=rng.choice((4, 64)), reserved_bytes=2 * segment, writable_again_bytes=3 * segment,
+            ledger_cache_entries=rng.choice((4, 64)),
+            reserved_bytes=2 * segment,
+            writable_again_bytes=3 * segment,
         ),
         bookie=BookieConfig(),
         client=ClientConfig(
-            max_pending_entries=rng.choice((2, 20_000, 20_000)), idle_lac_ms=10.0,
-            speculative_read_ms=rng.choice((20.0, 200.0)), read_ahead_entries=rng.choice((4, 100)),
-            read_batch_bytes=rng.choice((256, 4096, 1 << 20)), quarantine_s=rng.choice((0.5, 5.0)),
-            long_poll_s=rng.choice((0.3, 2.0)), wire_protocol=rng.choice((2, 2, 3)), local_read_bytes=1,
+            max_pending_entries=rng.choice((2, 20_000, 20_000)),
+            idle_lac_ms=10.0,
+            speculative_read_ms=rng.choice((20.0, 200.0)),
+            read_ahead_entries=rng.choice((4, 100)),
+            read_batch_bytes=rng.choice((256, 4096, 1 << 20)),
+            quarantine_s=rng.choice((0.5, 5.0)),
+            long_poll_s=rng.choice((0.3, 2.0)),
+            wire_protocol=rng.choice((2, 2, 3)),
+            local_read_bytes=1,
         ),
-    )  # fmt: skip
+    )
 
 
 def _faults(rng: random.Random, shape: tuple[int, int, int], bookies: int) -> list[str]:

@@ -71,8 +71,11 @@ def watch_files(world: World) -> Iterator[None]:
             seen(self._state, "log behind its witness")
 
     with patched(
-        (Output, "write", watched_write), (Maintenance, "mend", watched_mend), (Opening, "run", watched_start),
-        (Opening, "_load", watched_load), (Growth, "_grow", watched_grow),
+        (Output, "write", watched_write),
+        (Maintenance, "mend", watched_mend),
+        (Opening, "run", watched_start),
+        (Opening, "_load", watched_load),
+        (Growth, "_grow", watched_grow),
     ):
         yield
 
@@ -111,8 +114,10 @@ def watch_decisions(world: World) -> Iterator[None]:
         return durable
 
     with patched(
-        (Admission, "_write_down", watched_verdict), (MetadataCell, "settle", watched_settle),
-        (EnsembleChange, "_is_reborn", watched_rebirth), (_Repair, "_is_durable", watched_durable),
+        (Admission, "_write_down", watched_verdict),
+        (MetadataCell, "settle", watched_settle),
+        (EnsembleChange, "_is_reborn", watched_rebirth),
+        (_Repair, "_is_durable", watched_durable),
     ):
         yield
 
@@ -123,9 +128,17 @@ def watch_stores(world: World) -> Iterator[None]:
     add_run, bury = Store.add_run, Store.bury
 
     def watched_add_run(
-        self: Store, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int,
-        *, even: bool = False,
-    ) -> None:  # fmt: skip
+        self: Store,
+        ledger_id: LedgerId,
+        first: EntryId,
+        count: int,
+        lac: EntryId,
+        chunk: Buffer,
+        start: int,
+        end: int,
+        *,
+        even: bool = False,
+    ) -> None:
         bookie = world.watched_bookie(self)
         if bookie is not None:
             record = self.ledger(ledger_id)

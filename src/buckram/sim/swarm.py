@@ -19,10 +19,17 @@ from buckram.sim.cluster import LifeResult, run_life, shrink
 LEAST = 5
 """In a thousand lives every invariant is evaluated and every situation reached at least this often."""
 FLOORS = {
-    "compaction output written": 200, "log file made longer": 200,
-    "ledger table loaded at a start": 60, "admission verdict FENCED": 20,
-    "crash during a sync": 50, "M5": 50, "M6": 50, "M7": 20, "M8": 20,
-    "a wrong key gave way": 2, "damaged superblock refused": 2,
+    "compaction output written": 200,
+    "log file made longer": 200,
+    "ledger table loaded at a start": 60,
+    "admission verdict FENCED": 20,
+    "crash during a sync": 50,
+    "M5": 50,
+    "M6": 50,
+    "M7": 20,
+    "M8": 20,
+    "a wrong key gave way": 2,
+    "damaged superblock refused": 2,
 }
 """What was rare once and is looked for on purpose: more often than LEAST. Less often: what two rare events make."""
 DIRECTED = frozenset(("I27", "recovery refused below a promise", "a copy was collected before metadata named it"))
@@ -67,19 +74,25 @@ class Totals:
         if self.lives < ENOUGH_LIVES:
             return []
         counts = {**self.evaluated, **self.reached}
-        return [f"{name} ({count})" for name, count in counts.items()
-                if count * 1000 < self.floor(name) * self.lives]
+        return [f"{name} ({count})" for name, count in counts.items() if count * 1000 < self.floor(name) * self.lives]
 
     def floor(self, name: str) -> int:
         """Per thousand lives."""
         return 0 if name in DIRECTED else FLOORS.get(name, LEAST)
 
     def line(self) -> str:
-        return json.dumps({
-            "lives": self.lives, "violations": len(self.failed), "invariants": self.evaluated,
-            "reached": self.reached, "acked": self.acked, "crashes": self.crashes, "faults": self.faults,
-            "trace_hash": self.trace_hash,
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "lives": self.lives,
+                "violations": len(self.failed),
+                "invariants": self.evaluated,
+                "reached": self.reached,
+                "acked": self.acked,
+                "crashes": self.crashes,
+                "faults": self.faults,
+                "trace_hash": self.trace_hash,
+            }
+        )
 
 
 def _run_chunk(seeds: list[int]) -> list[LifeResult]:
@@ -111,8 +124,14 @@ def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def run_seeds(
-    first: int, last: int, *, jobs: int, minutes: float | None = None, say: Callable[[str], None] = lambda text: None,
-    run: Callable[[list[int]], list[LifeResult]] = _run_chunk, totals: Totals | None = None,
+    first: int,
+    last: int,
+    *,
+    jobs: int,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    run: Callable[[list[int]], list[LifeResult]] = _run_chunk,
+    totals: Totals | None = None,
 ) -> Totals:
     """Lives first..last-1 (half open). With `minutes` it ends early, after whole chunks. `say` gets progress.
 
@@ -142,8 +161,7 @@ class _Gather:
             for result in chunk:
                 totals.add(result)
                 for violation in result.violations[:1]:
-                    self.say(f"seed {result.seed}: {violation}\n  {result.plan}\n"
-                             f"  replay: {result.replay}\n")
+                    self.say(f"seed {result.seed}: {violation}\n  {result.plan}\n  replay: {result.replay}\n")
             seconds = time.monotonic() - began
             rate = totals.lives / seconds
             self.say(f"{totals.lives}/{self.wanted} lives, {rate:.1f}/s, {len(totals.failed)} violations\r")

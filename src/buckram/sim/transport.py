@@ -27,10 +27,10 @@ class Frames:
         data = self._rest + data if self._rest else data
         frames, at, end = [], 0, len(data)
         while end - at >= 4:
-            size = 4 + int.from_bytes(data[at:at + 4], "big")
+            size = 4 + int.from_bytes(data[at : at + 4], "big")
             if end - at < size:
                 break
-            frames.append(data[at:at + size])
+            frames.append(data[at : at + size])
             at += size
         self._rest = data[at:]
         return frames

@@ -58,11 +58,19 @@ class Died(Exception):
 class Configs:
     """What every process of a life is configured with."""
 
-    net: NetConfig = field(default_factory=lambda: NetConfig(
-        connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25))
-    store: StoreConfig = field(default_factory=lambda: StoreConfig(
-        segment_bytes=128 * KIB, commit_max_bytes=32 * KIB, tail_cache_bytes=64 * KIB, ledger_cache_entries=64,
-        reserved_bytes=0, writable_again_bytes=0))
+    net: NetConfig = field(
+        default_factory=lambda: NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25)
+    )
+    store: StoreConfig = field(
+        default_factory=lambda: StoreConfig(
+            segment_bytes=128 * KIB,
+            commit_max_bytes=32 * KIB,
+            tail_cache_bytes=64 * KIB,
+            ledger_cache_entries=64,
+            reserved_bytes=0,
+            writable_again_bytes=0,
+        )
+    )
     bookie: BookieConfig = field(default_factory=BookieConfig)
     client: ClientConfig = field(default_factory=ClientConfig)
 
@@ -93,8 +101,13 @@ class World:
     """`seed` decides everything. Close it when the life is over."""
 
     def __init__(
-        self, seed: int | str, *, echo: Callable[[str], None] | None = None, configs: Configs | None = None,
-        metadata: str = "memory", pace: Pace | None = None,
+        self,
+        seed: int | str,
+        *,
+        echo: Callable[[str], None] | None = None,
+        configs: Configs | None = None,
+        metadata: str = "memory",
+        pace: Pace | None = None,
     ) -> None:
         self.seed, self.pace = seed, pace or Pace()
         self.rng = random.Random(f"world {seed}")
@@ -110,10 +123,21 @@ class World:
         self.report = Report(self.loop.time, self._violated)
         if isinstance(self.metadata, SimZooKeeper):
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
-        self.judge = Judge(self.report, Senses(
-            self.loop.time, self._fenced_on_disk, self._entries_on_disk, self._copies_on_disk, self.resumed_at,
-            self.steady, self.pace, self._disk_state, self._unproven_key),
-            self.stores.layout)
+        self.judge = Judge(
+            self.report,
+            Senses(
+                self.loop.time,
+                self._fenced_on_disk,
+                self._entries_on_disk,
+                self._copies_on_disk,
+                self.resumed_at,
+                self.steady,
+                self.pace,
+                self._disk_state,
+                self._unproven_key,
+            ),
+            self.stores.layout,
+        )
         self.fabric.observers.append(self.judge.wire)
         self.fabric.observers.append(Introductions(self.report))
         self.metadata.observers.append(self.judge)
@@ -223,8 +247,7 @@ class World:
 
         async def start() -> Client:
             store = self.store(process, runtime.rng)
-            return await connect(
-                store, config=config or self.configs.client, net=self.configs.net, runtime=runtime)
+            return await connect(store, config=config or self.configs.client, net=self.configs.net, runtime=runtime)
 
         return await self.join(process, start(), "connect")
 
@@ -253,8 +276,14 @@ class World:
         async def run() -> None:
             store = self.store(process, runtime.rng)
             bookie = machine.bookie = Bookie(
-                runtime, SimDisk(machine.device, process), store, config, self.configs.store, self.configs.net,
-                properties={"buckram.rack": machine.rack} if machine.rack else None)
+                runtime,
+                SimDisk(machine.device, process),
+                store,
+                config,
+                self.configs.store,
+                self.configs.net,
+                properties={"buckram.rack": machine.rack} if machine.rack else None,
+            )
             try:
                 info = await bookie.start()
             except (BuckramError, OSError) as error:
@@ -286,8 +315,9 @@ class World:
         known = self._incarnation_of_id.get(machine.name)
         if known is not None and (known != incarnation or facts.wiped):
             allowed = self.cookie_deleted.pop(machine.name, False)
-            self.report.check("M8", allowed, "{} came back as incarnation {}, it was {}",
-                              machine.name, incarnation, known)
+            self.report.check(
+                "M8", allowed, "{} came back as incarnation {}, it was {}", machine.name, incarnation, known
+            )
             facts.reborn_at = self.loop.time()
         self._incarnation_of_id[machine.name] = incarnation
         facts.incarnations.append(incarnation)
@@ -311,9 +341,15 @@ class World:
             self.report.check("I16", not store.limbo, "{} is in limbo although nothing damaged its files", machine.name)
             last = self._opened.get(store.incarnation, (0, (0, 0)))
             self.report.check(
-                "I18", store.starts > last[0] and store.position >= last[1],
+                "I18",
+                store.starts > last[0] and store.position >= last[1],
                 "{} was started {} times and its log ended at {}, now it says {} and {}",
-                machine.name, last[0], last[1], store.starts, store.position)
+                machine.name,
+                last[0],
+                last[1],
+                store.starts,
+                store.position,
+            )
         self._opened[store.incarnation] = store.starts, store.position
 
     def crash(self, machine: Machine, power: bool) -> None:

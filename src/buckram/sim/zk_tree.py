@@ -118,9 +118,7 @@ class ZkTree:
 
     # mutations
 
-    def create(
-        self, path: str, value: bytes, session: int, *, ephemeral: bool = False, sequence: bool = False
-    ) -> str:
+    def create(self, path: str, value: bytes, session: int, *, ephemeral: bool = False, sequence: bool = False) -> str:
         made = self._create(path, value, session if ephemeral else 0, sequence)
         self._fire()
         return made

@@ -38,8 +38,15 @@ class _Request:
     __slots__ = ("apply", "future", "keys", "kind", "path", "session", "watch")
 
     def __init__(
-        self, kind: str, keys: Sequence[str], apply: Callable[[ZkTree], Any], watch: Notify | None, path: str,
-        session: int, future: asyncio.Future[Any]) -> None:
+        self,
+        kind: str,
+        keys: Sequence[str],
+        apply: Callable[[ZkTree], Any],
+        watch: Notify | None,
+        path: str,
+        session: int,
+        future: asyncio.Future[Any],
+    ) -> None:
         self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
         self.session, self.future = session, future
 
@@ -102,9 +109,15 @@ class SimZkSession:
 
             def apply(_: ZkTree) -> str:
                 owner = self._at_server
-                made = self._server.commit(lambda tree: tree.create(
-                    wanted, value if asked else b"", owner, ephemeral=asked and ephemeral,
-                    sequence=asked and sequence))
+                made = self._server.commit(
+                    lambda tree: tree.create(
+                        wanted,
+                        value if asked else b"",
+                        owner,
+                        ephemeral=asked and ephemeral,
+                        sequence=asked and sequence,
+                    )
+                )
                 self._server.changed(self._line.name, made)
                 return made
 
@@ -116,7 +129,8 @@ class SimZkSession:
 
     async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
         value, stat = await self._ask(
-            "get", [path], lambda tree: tree.get(path, self._at_server, watch=watch is not None), watch)  # fmt: skip
+            "get", [path], lambda tree: tree.get(path, self._at_server, watch=watch is not None), watch
+        )
         self._known[path] = stat.version
         return value, stat
 
@@ -124,16 +138,18 @@ class SimZkSession:
         check_size([SetValue(path, value, version)])
         check_version(path, version)
         self._check_known(path, version)
-        new: int = await self._ask("set", [path], lambda _: self._server.commit(
-            lambda tree: tree.set(path, value, version)), session=session)
+        new: int = await self._ask(
+            "set", [path], lambda _: self._server.commit(lambda tree: tree.set(path, value, version)), session=session
+        )
         self._known[path] = new
         return new
 
     async def delete(self, path: str, version: int, *, session: int = 0) -> None:
         check_version(path, version)
         self._check_known(path, version)
-        await self._ask("delete", [path], lambda _: self._server.commit(
-            lambda tree: tree.delete(path, version)), session=session)
+        await self._ask(
+            "delete", [path], lambda _: self._server.commit(lambda tree: tree.delete(path, version)), session=session
+        )
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
         stat: ZkStat | None = await self._ask(

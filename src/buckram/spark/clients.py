@@ -116,7 +116,7 @@ class _NoKeys:
 
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         return []
 
 

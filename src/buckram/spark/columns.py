@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from buckram.core.streams.batch import Batch
 
 STREAM_COLUMNS: Mapping[str, str] = {
-    "key": "binary", "value": "binary", "stream": "string", "offset": "bigint", "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "stream": "string",
+    "offset": "bigint",
+    "timestamp": "timestamp",
     "append_time": "timestamp",
-}  # fmt: skip
+}
 HEADERS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>"}
 LEDGER_COLUMNS: Mapping[str, str] = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
 BATCH_ROWS = 8_192
@@ -70,13 +74,19 @@ class Shape:
         element, key, value = self.nested
         header = pa.struct([pa.field("key", pa.string(), key), pa.field("value", pa.binary(), value)])
         types = {
-            "key": pa.binary(), "value": pa.binary(), "stream": pa.string(), "offset": pa.int64(),
-            "timestamp": pa.timestamp("us", "UTC"), "append_time": pa.timestamp("us", "UTC"),
-            "headers": pa.list_(pa.field("element", header, element)), "ledger": pa.int64(), "entry": pa.int64(),
-        }  # fmt: skip
-        return pa.schema([
-            pa.field(name, types[name], nullable) for name, nullable in zip(self.names, self.nullable, strict=True)
-        ])  # fmt: skip
+            "key": pa.binary(),
+            "value": pa.binary(),
+            "stream": pa.string(),
+            "offset": pa.int64(),
+            "timestamp": pa.timestamp("us", "UTC"),
+            "append_time": pa.timestamp("us", "UTC"),
+            "headers": pa.list_(pa.field("element", header, element)),
+            "ledger": pa.int64(),
+            "entry": pa.int64(),
+        }
+        return pa.schema(
+            [pa.field(name, types[name], nullable) for name, nullable in zip(self.names, self.nullable, strict=True)]
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "arrow"}
@@ -174,8 +184,12 @@ def _same(pa: Any, value: int, count: int, kind: Any) -> Any:
 
 
 _BUILDERS = {
-    "key": _keys, "value": _values, "timestamp": _timestamps, "append_time": _append_times, "headers": _headers,
-}  # fmt: skip
+    "key": _keys,
+    "value": _values,
+    "timestamp": _timestamps,
+    "append_time": _append_times,
+    "headers": _headers,
+}
 
 
 def ledger_batch(shape: Shape, ledger: int, first: int, payloads: Sequence[bytes]) -> pa.RecordBatch:

@@ -43,9 +43,7 @@ class _Ended(Exception):
 class LocalScan:
     """Entries first..last of a ledger from one bookie; iterate once."""
 
-    def __init__(
-        self, peer: Peer, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId
-    ) -> None:
+    def __init__(self, peer: Peer, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId) -> None:
         self._peer, self._ledger, self._digest = peer, ledger, digest
         self._next, self._last = first, last
         self._directory: NeighbourDirectory | None = None

@@ -192,28 +192,72 @@ class Option(NamedTuple):
 OPTIONS: tuple[Option, ...] = (
     Option("metadata", ALL, None, "The cluster: a metadata URI, such as `zk://host:2181/ledgers`", a_text, "needed"),
     # what to read
-    Option("subscribe", READS, None, "Streams, NAMESPACE/STREAM separated by commas; `.load(\"shop/orders\")` is the "
-           "same for short", some_streams),
-    Option("path", ALL, None, "What `.load(...)`, `.save(...)` and `.start(...)` give: streams to read, or the stream "
-           "to write", some_streams),
+    Option(
+        "subscribe",
+        READS,
+        None,
+        'Streams, NAMESPACE/STREAM separated by commas; `.load("shop/orders")` is the same for short',
+        some_streams,
+    ),
+    Option(
+        "path",
+        ALL,
+        None,
+        "What `.load(...)`, `.save(...)` and `.start(...)` give: streams to read, or the stream to write",
+        some_streams,
+    ),
     Option("streams", READS, None, "Another name for `subscribe`", some_streams),
-    Option("subscribePattern", READS, None, "All streams whose whole name matches this regular expression (Python's). "
-           "With a slash in it NAMESPACE/STREAM is matched, else the names in `default`. New streams are picked up "
-           "from their start", a_pattern),
-    Option("startingOffsets", READS, None, "`earliest`, `latest`, or JSON: `{\"shop/orders\": 120}`. A streaming query "
-           "uses it in its first run only; its checkpoint says the rest", a_position("earliest"),
-           "earliest; streaming: latest"),
+    Option(
+        "subscribePattern",
+        READS,
+        None,
+        "All streams whose whole name matches this regular expression (Python's). "
+        "With a slash in it NAMESPACE/STREAM is matched, else the names in `default`. New streams are picked up "
+        "from their start",
+        a_pattern,
+    ),
+    Option(
+        "startingOffsets",
+        READS,
+        None,
+        '`earliest`, `latest`, or JSON: `{"shop/orders": 120}`. A streaming query '
+        "uses it in its first run only; its checkpoint says the rest",
+        a_position("earliest"),
+        "earliest; streaming: latest",
+    ),
     Option("endingOffsets", READ, None, "As startingOffsets; not included", a_position("latest"), "latest"),
-    Option("startingTimestamp", READS, None, "From the first record that was appended at or after this time "
-           "(milliseconds since 1970)", a_number(0)),
-    Option("endingTimestamp", READ, None, "Before the first record that was appended at or after this time "
-           "(milliseconds)", a_number(0)),
-    Option("failOnDataLoss", READS, "true", "Whether a query fails when records that it wants were truncated; else it "
-           "goes on at the earliest and says so in the log", a_flag),
+    Option(
+        "startingTimestamp",
+        READS,
+        None,
+        "From the first record that was appended at or after this time (milliseconds since 1970)",
+        a_number(0),
+    ),
+    Option(
+        "endingTimestamp",
+        READ,
+        None,
+        "Before the first record that was appended at or after this time (milliseconds)",
+        a_number(0),
+    ),
+    Option(
+        "failOnDataLoss",
+        READS,
+        "true",
+        "Whether a query fails when records that it wants were truncated; else it "
+        "goes on at the earliest and says so in the log",
+        a_flag,
+    ),
     Option("includeHeaders", READS, "false", "Adds the column `headers`", a_flag),
     Option("maxPartitionBytes", READS, "64m", "Partitions of about so many bytes", a_size),
-    Option("localReads", READS, "true", "Executors read the log files of bookies that run on their machine as the same "
-           "user, at the places that the bookie names; the digests are checked as ever", a_flag),
+    Option(
+        "localReads",
+        READS,
+        "true",
+        "Executors read the log files of bookies that run on their machine as the same "
+        "user, at the places that the bookie names; the digests are checked as ever",
+        a_flag,
+    ),
     Option("minPartitions", READS, None, "At least so many partitions, if there are as many records", a_number(1)),
     Option("maxOffsetsPerTrigger", STREAM, None, "At most so many records in a micro-batch", a_number(1)),
     Option("maxBytesPerTrigger", STREAM, None, "At most about so many bytes in a micro-batch", a_size),
@@ -228,18 +272,46 @@ OPTIONS: tuple[Option, ...] = (
     Option("stream", WRITE, None, "The stream to write", a_stream),
     Option("createStream", WRITE, "false", "Makes the stream if it is not there", a_flag),
     Option("txnAppId", WRITE, None, "Who writes, for exactly-once", a_text, "the query's id"),
-    Option("txnVersion", WRITE, None, "Batch job: the version of this step; one that was published before is not "
-           "written again", a_number(0)),
-    Option("onCheckpointReset", WRITE, "fail", "`newEpoch`: go on where a new checkpoint meets batches that an earlier "
-           "one has published", one_of("fail", "newEpoch")),
-    Option("onReplayDiffers", WRITE, "fail", "`keep`: a batch that is published already stays as it is when it comes "
-           "again with other rows: for queries with `uuid()` and the like", one_of("fail", "keep")),
-    Option("smallPartBytes", WRITE, "32k", "A task with at most so many bytes of rows makes no ledger: its rows go to "
-           "the driver, which writes neighbouring ones as one ledger", a_size),
-    Option("segmentBytes", WRITE, None, "A task begins another segment when one has so many bytes", a_size,
-           "the stream's `roll_bytes`"),
+    Option(
+        "txnVersion",
+        WRITE,
+        None,
+        "Batch job: the version of this step; one that was published before is not written again",
+        a_number(0),
+    ),
+    Option(
+        "onCheckpointReset",
+        WRITE,
+        "fail",
+        "`newEpoch`: go on where a new checkpoint meets batches that an earlier one has published",
+        one_of("fail", "newEpoch"),
+    ),
+    Option(
+        "onReplayDiffers",
+        WRITE,
+        "fail",
+        "`keep`: a batch that is published already stays as it is when it comes "
+        "again with other rows: for queries with `uuid()` and the like",
+        one_of("fail", "keep"),
+    ),
+    Option(
+        "smallPartBytes",
+        WRITE,
+        "32k",
+        "A task with at most so many bytes of rows makes no ledger: its rows go to "
+        "the driver, which writes neighbouring ones as one ledger",
+        a_size,
+    ),
+    Option(
+        "segmentBytes",
+        WRITE,
+        None,
+        "A task begins another segment when one has so many bytes",
+        a_size,
+        "the stream's `roll_bytes`",
+    ),
     Option("sealLive", WRITE, "false", "Fences the stream's live writer in the same step", a_flag),
-)  # fmt: skip
+)
 
 DROPPED: Mapping[str, str] = {
     "pushdown": "PySpark keeps what the filters of a frame's first query left, also for later ones, which lacked rows; "

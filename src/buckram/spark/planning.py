@@ -15,13 +15,14 @@ LEAST_PARTITION_BYTES = 4 * MIB
 _SELECTORS = ("subscribe", "subscribePattern", "streams", "path")
 _LEDGER_OPTIONS = ("ledgers", "ledger", "firstEntry", "lastEntry", "password")
 _STREAM_OPTIONS = (
-    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "includeHeaders", "minPartitions",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "includeHeaders",
+    "minPartitions",
     "failOnDataLoss",
-)  # fmt: skip
-
-
-
-
+)
 
 
 # -- options that belong together -------------------------------------------------------------------------
@@ -63,9 +64,13 @@ class LedgerOptions:
         """InvalidArgument for an unknown option or a bad value."""
         found = values(given, "read")
         return cls(
-            found["metadata"], found["ledgers"] if "ledgers" in found else found["ledger"], found["firstEntry"],
-            found.get("lastEntry"), found["maxPartitionBytes"], found["password"],
-        )  # fmt: skip
+            found["metadata"],
+            found["ledgers"] if "ledgers" in found else found["ledger"],
+            found["firstEntry"],
+            found.get("lastEntry"),
+            found["maxPartitionBytes"],
+            found["password"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,22 @@ class StreamOptions:
             if foreign:
                 raise InvalidArgument(f'option "{name}" names {foreign[0]}, which is not among the streams to read')
         return cls(
-            found["metadata"], streams, found.get("subscribePattern"), starting, ending,
-            _microseconds(found.get("startingTimestamp")), _microseconds(found.get("endingTimestamp")),
-            found["failOnDataLoss"], found["includeHeaders"], found["maxPartitionBytes"], found.get("minPartitions", 1),
-            found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger"),
-            found.get("cursor"), found["localReads"],
-        )  # fmt: skip
+            found["metadata"],
+            streams,
+            found.get("subscribePattern"),
+            starting,
+            ending,
+            _microseconds(found.get("startingTimestamp")),
+            _microseconds(found.get("endingTimestamp")),
+            found["failOnDataLoss"],
+            found["includeHeaders"],
+            found["maxPartitionBytes"],
+            found.get("minPartitions", 1),
+            found.get("maxOffsetsPerTrigger"),
+            found.get("maxBytesPerTrigger"),
+            found.get("cursor"),
+            found["localReads"],
+        )
 
 
 def _microseconds(milliseconds: int | None) -> int | None:

@@ -42,8 +42,6 @@ class Tally(NamedTuple):
         return Tally(self.rows + other.rows, self.digest + other.digest & _WRAP)
 
 
-
-
 # -- rows -------------------------------------------------------------------------------------------------
 
 
@@ -119,9 +117,16 @@ def planned_at(checkpoint: str, batch: int) -> int | None:
 
 
 async def compare(
-    client: Client, stream: str, query: str, batch: int, done: Transaction, *, rows: int, seen: Tally | None,
+    client: Client,
+    stream: str,
+    query: str,
+    batch: int,
+    done: Transaction,
+    *,
+    rows: int,
+    seen: Tally | None,
     checkpoint: str,
-) -> None:  # fmt: skip
+) -> None:
     """Pass for what was published as `done`; ReplayDiffers for another batch of this number. `seen`: None where tasks
     counted only."""
     planned = planned_at(checkpoint, batch)
@@ -133,8 +138,13 @@ async def compare(
         return
     then = await published_tally(client, stream, done)
     if then is None:
-        log.warning("stream %s: batch %d of query %s was published, and its rows are truncated: only their number "
-                    "could be compared", stream, batch, query)  # fmt: skip
+        log.warning(
+            "stream %s: batch %d of query %s was published, and its rows are truncated: only their number "
+            "could be compared",
+            stream,
+            batch,
+            query,
+        )
     elif then != seen:
         raise ReplayDiffers(stream, query, batch, range(done.first_offset, done.next_offset), rows)
 

@@ -41,8 +41,11 @@ ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """PySpark 4.0 gives streaming writers rows only, which is several times slower."""
 HEADERS = "array<struct<key:string,value:binary>>"
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "value": ("binary", "string"), "key": ("binary", "string"), "timestamp": ("timestamp",), "headers": (HEADERS,),
-}  # fmt: skip
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "timestamp": ("timestamp",),
+    "headers": (HEADERS,),
+}
 _GIVEN_BY_THE_STREAM = ("offset", "append_time")
 
 
@@ -138,10 +141,16 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         stream, application, place_of(lower.get("checkpointlocation", "")), given["onCheckpointReset"] == "newEpoch"
     )
     return Settings(
-        given["metadata"], identity, given["createStream"], given["sealLive"], given.get("segmentBytes"),
-        given["smallPartBytes"], local_path(lower.get("checkpointlocation", "")), given["onReplayDiffers"] == "keep",
+        given["metadata"],
+        identity,
+        given["createStream"],
+        given["sealLive"],
+        given.get("segmentBytes"),
+        given["smallPartBytes"],
+        local_path(lower.get("checkpointlocation", "")),
+        given["onReplayDiffers"] == "keep",
         schema,
-    ), given  # fmt: skip
+    ), given
 
 
 def _check_columns(schema: StructType) -> None:
@@ -243,15 +252,26 @@ class StreamWriter(_StreamBase):
 
 def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Part:
     return write_task(
-        settings.metadata, settings.identity.stream, step, attempt, batches, segment_bytes=settings.segment_bytes,
-        small_bytes=settings.small_bytes, seal_live=settings.seal_live,
-    )  # fmt: skip
+        settings.metadata,
+        settings.identity.stream,
+        step,
+        attempt,
+        batches,
+        segment_bytes=settings.segment_bytes,
+        small_bytes=settings.small_bytes,
+        seal_live=settings.seal_live,
+    )
 
 
 def _commit(settings: Settings, step: StepId, parts: Sequence[Part]) -> None:
     connection(settings.metadata).run(
         lambda client: publish(
-            client, settings.identity.stream, step, parts, seal_live=settings.seal_live,
-            checkpoint=settings.checkpoint, compared=not settings.keep_published,
+            client,
+            settings.identity.stream,
+            step,
+            parts,
+            seal_live=settings.seal_live,
+            checkpoint=settings.checkpoint,
+            compared=not settings.keep_published,
         )
-    )  # fmt: skip
+    )

@@ -35,9 +35,16 @@ CLEANUP_S = 5.0
 
 
 def write_task(
-    uri: str, stream: str, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch], *,
-    segment_bytes: int | None, small_bytes: int, seal_live: bool,
-) -> Part:  # fmt: skip
+    uri: str,
+    stream: str,
+    step: StepId,
+    attempt: Attempt,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    segment_bytes: int | None,
+    small_bytes: int,
+    seal_live: bool,
+) -> Part:
     """Write all rows in their order. What is published already, or can never be, is not written: the driver tells."""
     settle()
     link = connection(uri)

@@ -21,6 +21,7 @@ from buckram.spark.stream_read import PartitionReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 class StreamBatchReader(DataSourceReader):
     """Pickled to the executors; holds values only."""
 

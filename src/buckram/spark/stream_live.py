@@ -67,9 +67,9 @@ class Live:
 
     async def _first(self) -> Offset:
         looks = await self._looks(None)
-        firsts = await in_order([
-            partial(first_offset, self._planner, self._options, name, look) for name, look in looks.items()
-        ])  # fmt: skip
+        firsts = await in_order(
+            [partial(first_offset, self._planner, self._options, name, look) for name, look in looks.items()]
+        )
         return self._offset(dict(zip(looks, firsts, strict=True)), _uids(looks))
 
     async def latest(self, start: Offset | None, *, limited: bool) -> Offset:

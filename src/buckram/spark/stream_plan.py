@@ -80,9 +80,14 @@ class StreamPartition(InputPartition):
     identity_required: bool
 
     def __init__(
-        self, slices: list[Slice], ledgers: dict[LedgerId, LedgerMetadata], bookies: list[BookieInfo], cluster: str,
-        history: History, identity_required: bool,
-    ) -> None:  # fmt: skip
+        self,
+        slices: list[Slice],
+        ledgers: dict[LedgerId, LedgerMetadata],
+        bookies: list[BookieInfo],
+        cluster: str,
+        history: History,
+        identity_required: bool,
+    ) -> None:
         super().__init__(None)
         self.slices, self.ledgers, self.bookies = slices, ledgers, bookies
         self.cluster, self.history, self.identity_required = cluster, history, identity_required
@@ -317,9 +322,17 @@ class Planner:
         times = None if summary is None else (summary.first_append, summary.last_append)
         if whole and len(edges) == 2 and summary is not None:
             piece = Slice(
-                extent.stream, want.look.head.uid, segment.ledger, segment.base, extent.first, extent.stop, 0,
-                summary.last_entry, extent.bytes, times,
-            )  # fmt: skip
+                extent.stream,
+                want.look.head.uid,
+                segment.ledger,
+                segment.base,
+                extent.first,
+                extent.stop,
+                0,
+                summary.last_entry,
+                extent.bytes,
+                times,
+            )
             return [piece], metadata
         async with await self._reader(segment, metadata, extent.stop) as reader:
             last = summary.last_entry if summary is not None else reader.last_confirmed
@@ -375,7 +388,11 @@ class Planner:
                     if address is not None:
                         bookies[bookie] = BookieInfo(bookie, address, telling(watcher.last_info(bookie)))
         return StreamPartition(
-            slices, ledgers, list(bookies.values()), services.identities.cluster, services.identities.past.history,
+            slices,
+            ledgers,
+            list(bookies.values()),
+            services.identities.cluster,
+            services.identities.past.history,
             watcher.identity_required,
         )
 

@@ -54,9 +54,13 @@ class Attempt:
         query = context.getLocalProperty(QUERY_ID) or ""
         batch = context.getLocalProperty(BATCH_ID)
         return cls(
-            query, int(batch) if query and batch else -1, context.getLocalProperty(RUN_ID) or "",
-            context.partitionId(), context.attemptNumber(), context.taskAttemptId(),
-        )  # fmt: skip
+            query,
+            int(batch) if query and batch else -1,
+            context.getLocalProperty(RUN_ID) or "",
+            context.partitionId(),
+            context.attemptNumber(),
+            context.taskAttemptId(),
+        )
 
     def marks(self) -> dict[str, bytes]:
         """For the custom metadata of its ledgers: so people find out where one came from."""
@@ -105,9 +109,13 @@ async def open_step(client: Client, stream: str, step: StepId) -> Bulk:
     """NoSuchStream, MetadataUnavailable."""
     name = stream_name(stream)
     return await client.namespace(name.namespace).bulk(
-        name.stream, application=step.application, version=step.version, query=step.query, place=step.place,
+        name.stream,
+        application=step.application,
+        version=step.version,
+        query=step.query,
+        place=step.place,
         new_epoch=step.new_epoch,
-    )  # fmt: skip
+    )
 
 
 def in_order(stream: str, parts: Sequence[WriterCommitMessage | None]) -> list[Part]:
@@ -131,9 +139,15 @@ def batch_of(stream: str, parts: Sequence[Part], batch: int) -> str:
 
 
 async def publish(
-    client: Client, stream: str, step: StepId, parts: Sequence[Part], *, seal_live: bool, checkpoint: str = "",
+    client: Client,
+    stream: str,
+    step: StepId,
+    parts: Sequence[Part],
+    *,
+    seal_live: bool,
+    checkpoint: str = "",
     compared: bool = True,
-) -> None:  # fmt: skip
+) -> None:
     """Publish the parts in their order, once. What was published before is success, and these ledgers are dropped.
 
     `compared`: a streaming query's batch that was published before must have the same rows (replay.py); `checkpoint`

@@ -98,9 +98,11 @@ class Namespace:
         check_properties(properties or {})
         runtime = self._client.services.runtime
         head = Head(
-            new_uid(runtime.rng.getrandbits(64)), runtime.clock.wall_us(), policy=overrides,
+            new_uid(runtime.rng.getrandbits(64)),
+            runtime.clock.wall_us(),
+            policy=overrides,
             properties=dict(properties or {}),
-        )  # fmt: skip
+        )
         while True:
             space = await self._spaces.get(self.name)
             if space.deleting:
@@ -169,9 +171,15 @@ class Namespace:
     # -- writing and reading ------------------------------------------------------------------------------
 
     def writer(
-        self, stream: str, *, create: bool = True, takeover: bool = False, wait: bool = False, name: str = "",
+        self,
+        stream: str,
+        *,
+        create: bool = True,
+        takeover: bool = False,
+        wait: bool = False,
+        name: str = "",
         linger_ms: float = 50.0,
-    ) -> Opening[StreamWriter]:  # fmt: skip
+    ) -> Opening[StreamWriter]:
         """The stream's writer: `async with ns.writer("orders") as w` or `await ns.writer(...)`.
 
         `create`: makes a stream that is not there. Held by another writer: WriterExists, unless `wait` (until it goes:
@@ -193,9 +201,16 @@ class Namespace:
                     await self.create(full.stream)
             space = await self._spaces.get(self.name)
             engine = await open_writer(
-                self._client, self._streams, full, lambda head: merged(space.policy, head.policy), writer_name=name,
-                takeover=takeover, wait=wait, linger_ms=linger_ms, on_closed=self._client.services.forget,
-            )  # fmt: skip
+                self._client,
+                self._streams,
+                full,
+                lambda head: merged(space.policy, head.policy),
+                writer_name=name,
+                takeover=takeover,
+                wait=wait,
+                linger_ms=linger_ms,
+                on_closed=self._client.services.forget,
+            )
             try:
                 self._client.services.adopt(engine, engine.abandon)
             except BuckramError:
@@ -206,10 +221,18 @@ class Namespace:
         return Opening(start, "ns.writer()")
 
     def read(
-        self, stream: str, *, start: int | str = "earliest", stop: int | str | None = None,
-        start_time: Time | None = None, stop_time: Time | None = None, start_txid: int | None = None,
-        follow: bool = False, on_truncated: Truncated = "error", cursor: str | None = None,
-    ) -> StreamReader:  # fmt: skip
+        self,
+        stream: str,
+        *,
+        start: int | str = "earliest",
+        stop: int | str | None = None,
+        start_time: Time | None = None,
+        stop_time: Time | None = None,
+        start_txid: int | None = None,
+        follow: bool = False,
+        on_truncated: Truncated = "error",
+        cursor: str | None = None,
+    ) -> StreamReader:
         """A reader: `async for record in ns.read("orders")`. Opens at first use; NoSuchStream then.
 
         From `start` (an offset, "earliest", "latest"), the first record appended at or after `start_time`, or the first
@@ -223,10 +246,14 @@ class Namespace:
         clock = services.runtime.clock
         place = Cursor(self._streams, name, cursor, clock) if cursor is not None else None
         return StreamReader(
-            self._client, self._streams, name,
-            Range(start, stop, start_time, stop_time, start_txid, follow, on_truncated), place,
-            on_open=lambda reader: services.adopt(reader, reader.close), on_closed=services.forget,
-        )  # fmt: skip
+            self._client,
+            self._streams,
+            name,
+            Range(start, stop, start_time, stop_time, start_txid, follow, on_truncated),
+            place,
+            on_open=lambda reader: services.adopt(reader, reader.close),
+            on_closed=services.forget,
+        )
 
     async def get(self, stream: str, offset: int) -> Record:
         """One record. OffsetOutOfRange (says earliest and latest), OffsetTruncated."""
@@ -244,9 +271,15 @@ class Namespace:
         return batch.records()[0]
 
     async def truncate(
-        self, stream: str, *, before: int | None = None, before_time: Time | None = None, keep_bytes: int | None = None,
-        before_cursors: bool = False, trim_now: bool = True,
-    ) -> int:  # fmt: skip
+        self,
+        stream: str,
+        *,
+        before: int | None = None,
+        before_time: Time | None = None,
+        keep_bytes: int | None = None,
+        before_cursors: bool = False,
+        trim_now: bool = True,
+    ) -> int:
         """Drop the oldest records: below an offset, appended before a time, beyond so many bytes (whole segments), or
         what every cursor has passed (nothing where there is no cursor).
 
@@ -315,10 +348,21 @@ class Namespace:
         count = len(head.tail) + max(head.paged - head.first, 0)
         gone = head.writer is not None and not await held(self._streams, head.uid)
         return StreamInfo(
-            str(name), head.uid, head.created, head.earliest, await known_end(self._client, name, head), head.ended,
-            head.writer, merged(space.policy, head.policy), head.policy, head.properties, head.last_append,
-            head.transactions, count, gone,
-        )  # fmt: skip
+            str(name),
+            head.uid,
+            head.created,
+            head.earliest,
+            await known_end(self._client, name, head),
+            head.ended,
+            head.writer,
+            merged(space.policy, head.policy),
+            head.policy,
+            head.properties,
+            head.last_append,
+            head.transactions,
+            count,
+            gone,
+        )
 
 
 __all__ = ["Namespace", "StreamInfo"]

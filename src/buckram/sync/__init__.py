@@ -32,9 +32,18 @@ from buckram.sync.writer import Writer
 from buckram.types import DigestType, LedgerId, LedgerMetadata
 
 __all__ = [
-    "Bulk", "BulkLedger", "Client", "Namespace", "Namespaces", "Reader", "StreamReader", "StreamWriter", "Tail",
-    "Writer", "connect",
-]  # fmt: skip
+    "Bulk",
+    "BulkLedger",
+    "Client",
+    "Namespace",
+    "Namespaces",
+    "Reader",
+    "StreamReader",
+    "StreamWriter",
+    "Tail",
+    "Writer",
+    "connect",
+]
 
 T = TypeVar("T")
 _PAGE = 1000
@@ -92,10 +101,17 @@ class Client(NotAsync):
 
         async def start() -> tuple[_Writer, TaskScope]:
             writer = await self._client.create(
-                ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, digest=digest, password=password,
-                custom_metadata=custom_metadata, ledger_id=ledger_id, explicit_ids=explicit_ids,
-                deferred_sync=deferred_sync, degraded=degraded,
-            )  # fmt: skip
+                ensemble=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest=digest,
+                password=password,
+                custom_metadata=custom_metadata,
+                ledger_id=ledger_id,
+                explicit_ids=explicit_ids,
+                deferred_sync=deferred_sync,
+                degraded=degraded,
+            )
             return writer, TaskScope(f"sync writer {writer.ledger_id}")
 
         return Writer(self._thread, *self._thread.run(start), self._config)

@@ -26,16 +26,18 @@ class BulkLedger:
         """The ledger's id."""
 
     def append_many(
-        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+    ) -> int:
         """Append records in a row; how many the ledger has when they are stored."""
         rows = values if isinstance(values, bytes | bytearray | memoryview | str) else list(values)
         names, labels = None if keys is None else list(keys), None if headers is None else list(headers)
         times = None if timestamps is None else list(timestamps)
-        return self._thread.run(
-            lambda: self._ledger.append_many(rows, keys=names, headers=labels, timestamps=times)
-        )
+        return self._thread.run(lambda: self._ledger.append_many(rows, keys=names, headers=labels, timestamps=times))
 
     def append_arrow(self, batch: pa.RecordBatch) -> int:
         """Append the rows of an Arrow record batch; how many the ledger has when they are stored."""

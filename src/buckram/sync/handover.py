@@ -21,9 +21,14 @@ class Handover(Generic[T]):
     """`nowait` and `wait` are the async writer's append_nowait and append, called on the loop with what `put` got."""
 
     def __init__(
-        self, thread: LoopThread, scope: TaskScope, config: ClientConfig, what: str,
-        nowait: Callable[..., asyncio.Future[T]], wait: Callable[..., Awaitable[T]],
-    ) -> None:  # fmt: skip
+        self,
+        thread: LoopThread,
+        scope: TaskScope,
+        config: ClientConfig,
+        what: str,
+        nowait: Callable[..., asyncio.Future[T]],
+        wait: Callable[..., Awaitable[T]],
+    ) -> None:
         self._thread, self._scope, self._what, self._nowait, self._wait = thread, scope, what, nowait, wait
         self._limit_bytes, self._limit_count = config.max_pending_bytes, config.max_pending_entries
         self._lock = threading.Lock()
@@ -38,9 +43,7 @@ class Handover(Generic[T]):
         future.set_running_or_notify_cancel()
         with self._lock:
             pending = self._pending_bytes
-            if self._pending_count and (
-                pending + size > self._limit_bytes or self._pending_count >= self._limit_count
-            ):
+            if self._pending_count and (pending + size > self._limit_bytes or self._pending_count >= self._limit_count):
                 raise BufferFull(pending, self._limit_bytes)
             self._pending_bytes += size
             self._pending_count += 1

@@ -98,21 +98,46 @@ class StreamWriter(NotAsync):
         return self._writer.roll_trouble
 
     def append(
-        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
-        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: int | None = None,
+        txid: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        expect_offset: int | None = None,
+    ) -> int:
         """Append one record and wait until it is stored; its offset. For speed use append_many or append_nowait."""
-        return self._thread.run(lambda: self._writer.append(
-            value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
-            start=start, expect_offset=expect_offset,
-        ))  # fmt: skip
+        return self._thread.run(
+            lambda: self._writer.append(
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                txid=txid,
+                producer=producer,
+                sequence=sequence,
+                start=start,
+                expect_offset=expect_offset,
+            )
+        )
 
     def append_nowait(
-        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
-        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
-    ) -> Future[int]:  # fmt: skip
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: int | None = None,
+        txid: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Future[int]:
         """Hand over one record; its future has the offset when it is stored. BufferFull at the limit.
 
         The future cannot be cancelled and may be dropped: flush and close raise the first append that failed.
@@ -121,26 +146,52 @@ class StreamWriter(NotAsync):
         body = bytes(value) if isinstance(value, bytearray | memoryview) else value
         size = (len(body) if body is not None else 0) + (len(key) if key is not None else 0)
         extras = {
-            "key": key, "headers": headers, "timestamp": timestamp, "txid": txid, "producer": producer,
-            "sequence": sequence, "start": start, "expect_offset": expect_offset,
-        }  # fmt: skip
+            "key": key,
+            "headers": headers,
+            "timestamp": timestamp,
+            "txid": txid,
+            "producer": producer,
+            "sequence": sequence,
+            "start": start,
+            "expect_offset": expect_offset,
+        }
         return self._handover.put(size, body, **{name: extra for name, extra in extras.items() if extra is not None})
 
     def append_many(
-        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
-        txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
-        start: int | None = None, atomic: bool = False, expect_offset: int | None = None,
-    ) -> range:  # fmt: skip
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        atomic: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
         """Append records in a row and wait until all are stored; the offsets of those that were written."""
         # Here, because iterating may be the caller's code, which has no business on the loop.
         rows = values if isinstance(values, bytes | bytearray | memoryview | str) else list(values)
-        columns = [None if column is None else list(column) for column in (keys, timestamps, txids)]
-        labels = None if headers is None else list(headers)
-        return self._thread.run(lambda: self._writer.append_many(
-            rows, keys=columns[0], headers=labels, timestamps=columns[1], txids=columns[2],  # type: ignore[arg-type]
-            producer=producer, sequence=sequence, start=start, atomic=atomic, expect_offset=expect_offset,
-        ))  # fmt: skip
+        some_keys = None if keys is None else list(keys)
+        some_headers = None if headers is None else list(headers)
+        some_times = None if timestamps is None else list(timestamps)
+        some_txids = None if txids is None else list(txids)
+        return self._thread.run(
+            lambda: self._writer.append_many(
+                rows,
+                keys=some_keys,
+                headers=some_headers,
+                timestamps=some_times,
+                txids=some_txids,
+                producer=producer,
+                sequence=sequence,
+                start=start,
+                atomic=atomic,
+                expect_offset=expect_offset,
+            )
+        )
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""

@@ -110,9 +110,15 @@ class Namespace:
     # -- writing and reading ------------------------------------------------------------------------------
 
     def writer(
-        self, stream: str, *, create: bool = True, takeover: bool = False, wait: bool = False, name: str = "",
+        self,
+        stream: str,
+        *,
+        create: bool = True,
+        takeover: bool = False,
+        wait: bool = False,
+        name: str = "",
         linger_ms: float = 50.0,
-    ) -> StreamWriter:  # fmt: skip
+    ) -> StreamWriter:
         """The stream's writer; arguments and errors as in the async one. `with ns.writer("orders") as w: ...`."""
 
         async def start() -> tuple[_StreamWriter, TaskScope]:
@@ -124,17 +130,35 @@ class Namespace:
         return StreamWriter(self._thread, *self._thread.run(start), self._config)
 
     def read(
-        self, stream: str, *, start: int | str = "earliest", stop: int | str | None = None,
-        start_time: Time | None = None, stop_time: Time | None = None, start_txid: int | None = None,
-        follow: bool = False, on_truncated: Truncated = "error", cursor: str | None = None,
-    ) -> StreamReader:  # fmt: skip
+        self,
+        stream: str,
+        *,
+        start: int | str = "earliest",
+        stop: int | str | None = None,
+        start_time: Time | None = None,
+        stop_time: Time | None = None,
+        start_txid: int | None = None,
+        follow: bool = False,
+        on_truncated: Truncated = "error",
+        cursor: str | None = None,
+    ) -> StreamReader:
         """A reader: `for record in ns.read("orders")`; arguments and errors as in the async one."""
 
         async def begin() -> StreamReader:
-            return StreamReader(self._thread, self._namespace.read(
-                stream, start=start, stop=stop, start_time=start_time, stop_time=stop_time, start_txid=start_txid,
-                follow=follow, on_truncated=on_truncated, cursor=cursor,
-            ))  # fmt: skip
+            return StreamReader(
+                self._thread,
+                self._namespace.read(
+                    stream,
+                    start=start,
+                    stop=stop,
+                    start_time=start_time,
+                    stop_time=stop_time,
+                    start_txid=start_txid,
+                    follow=follow,
+                    on_truncated=on_truncated,
+                    cursor=cursor,
+                ),
+            )
 
         return self._thread.run(begin)
 
@@ -143,14 +167,26 @@ class Namespace:
         return self._thread.run(lambda: self._namespace.get(stream, offset))
 
     def truncate(
-        self, stream: str, *, before: int | None = None, before_time: Time | None = None, keep_bytes: int | None = None,
-        before_cursors: bool = False, trim_now: bool = True,
-    ) -> int:  # fmt: skip
+        self,
+        stream: str,
+        *,
+        before: int | None = None,
+        before_time: Time | None = None,
+        keep_bytes: int | None = None,
+        before_cursors: bool = False,
+        trim_now: bool = True,
+    ) -> int:
         """Drop the oldest records; the new earliest offset."""
-        return self._thread.run(lambda: self._namespace.truncate(
-            stream, before=before, before_time=before_time, keep_bytes=keep_bytes, before_cursors=before_cursors,
-            trim_now=trim_now,
-        ))  # fmt: skip
+        return self._thread.run(
+            lambda: self._namespace.truncate(
+                stream,
+                before=before,
+                before_time=before_time,
+                keep_bytes=keep_bytes,
+                before_cursors=before_cursors,
+                trim_now=trim_now,
+            )
+        )
 
     # -- cursors ------------------------------------------------------------------------------------------
 
@@ -174,8 +210,11 @@ class Namespace:
         """A bulk step: ledgers that become segments in one compare-and-set, once per (application, version)."""
 
         async def begin() -> Bulk:
-            return Bulk(self._thread, await self._namespace.bulk(
-                stream, application=application, version=version, query=query, place=place, new_epoch=new_epoch
-            ))  # fmt: skip
+            return Bulk(
+                self._thread,
+                await self._namespace.bulk(
+                    stream, application=application, version=version, query=query, place=place, new_epoch=new_epoch
+                ),
+            )
 
         return self._thread.run(begin)

@@ -115,9 +115,7 @@ class LoopThread:
                         future.cancel()
 
 
-def each(
-    thread: LoopThread, step: Callable[[], Awaitable[T | None]], source: AsyncIterator[Any]
-) -> Iterator[T]:
+def each(thread: LoopThread, step: Callable[[], Awaitable[T | None]], source: AsyncIterator[Any]) -> Iterator[T]:
     """What `step` gives until None. The source is closed by the loop, also when the iterator is just dropped."""
     try:
         while (item := thread.run(step)) is not None:

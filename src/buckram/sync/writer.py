@@ -100,4 +100,3 @@ class Writer(NotAsync):
         if self._thread.forked:
             return  # the parent's ledger: it is open there
         leave_blocking(lambda wait: self.close(wait=wait), error, f"ledger {self.ledger_id}")
-

@@ -1,8 +1,8 @@
 """A server's directory: what is in it, who it belongs to, the lock that keeps two servers off it.
 
-    zookeeper.json   which server this is, and its port, so that the same directory is the same server again
-    zoo.cfg          written at each start          data/            snapshots and transactions, ZooKeeper's own
-    zookeeper.log    bounded, by size               zookeeper.out    what the JVM itself said at the last start
+zookeeper.json   which server this is, and its port, so that the same directory is the same server again
+zoo.cfg          written at each start          data/            snapshots and transactions, ZooKeeper's own
+zookeeper.log    bounded, by size               zookeeper.out    what the JVM itself said at the last start
 """
 
 from __future__ import annotations

@@ -37,9 +37,7 @@ def start_ensemble(
     with ExitStack() as cleanup:
         started = []
         for member in members:
-            settings = Settings(
-                sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, members=members, number=member.number
-            )
+            settings = Settings(sync=sync, heap_mb=heap_mb, tick_ms=tick_ms, members=members, number=member.number)
             server = ZooKeeperServer(root / f"server-{member.number}", settings, port=member.port)
             cleanup.callback(server.stop)
             server.start()

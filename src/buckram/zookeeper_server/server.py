@@ -32,10 +32,6 @@ WATCHDOG = 'while read -r _; do :; done; kill -KILL "$1"'
 FOREIGN_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 
-
-
-
-
 def start_zookeeper(
     data_dir: Path | str,
     *,

@@ -12,10 +12,23 @@ from buckram.java import find_java
 
 # What the server loads; PySpark's jars directory holds hundreds more, and opening them costs memory and start time.
 JARS = (
-    "zookeeper", "zookeeper-jute", "audience-annotations", "slf4j-api", "log4j-slf4j2-impl", "log4j-api",
-    "log4j-core", "metrics-core", "snappy-java", "commons-cli", "commons-io", "netty-handler", "netty-common",
-    "netty-transport", "netty-buffer", "netty-codec-base",
-)  # fmt: skip
+    "zookeeper",
+    "zookeeper-jute",
+    "audience-annotations",
+    "slf4j-api",
+    "log4j-slf4j2-impl",
+    "log4j-api",
+    "log4j-core",
+    "metrics-core",
+    "snappy-java",
+    "commons-cli",
+    "commons-io",
+    "netty-handler",
+    "netty-common",
+    "netty-transport",
+    "netty-buffer",
+    "netty-codec-base",
+)
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 LOGGING = Path(__file__).parent / "log4j2.properties"
 LOG_PIECE_KIB = 16 * 1024
@@ -88,15 +101,26 @@ def java_command(settings: Settings, directory: Path, config: Path, log: Path) -
     java = find_java(wanted_by="ZooKeeper").home / "bin" / "java"
     return [
         str(java),
-        "-Xms16m", f"-Xmx{settings.heap_mb}m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-        "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", f"-XX:ErrorFile={directory / 'hs_err.log'}",
-        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}", f"-Dbuckram.zookeeper.log={log}",
-        "-Dzookeeper.jmx.log4j.disable=true", f"-Dzookeeper.preAllocSize={LOG_PIECE_KIB}",
+        "-Xms16m",
+        f"-Xmx{settings.heap_mb}m",
+        "-Xss512k",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-XX:ErrorFile={directory / 'hs_err.log'}",
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        f"-Dbuckram.zookeeper.log={log}",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        f"-Dzookeeper.preAllocSize={LOG_PIECE_KIB}",
         f"-Dzookeeper.forceSync={'yes' if settings.sync else 'no'}",
         # Servers that lost their leader ask each other again at least this often; the default backs off to a minute.
         "-Dzookeeper.fastleader.maxNotificationInterval=1000",
-        "-cp", ":".join(map(str, jars)), MAIN_CLASS, str(config),
-    ]  # fmt: skip
+        "-cp",
+        ":".join(map(str, jars)),
+        MAIN_CLASS,
+        str(config),
+    ]
 
 
 def find_jars() -> Sequence[Path]:

@@ -261,9 +261,7 @@ async def test_auth_is_answered_by_the_disabled_plugin(tmp_path: Path) -> None:
     async with running(tmp_path) as kit:
         wire = await kit.wire(3)
         wire.writer.write(bytes.fromhex("000000160a06080310051807b2060b0a047361736c1203010203"))
-        assert (await wire.frame()).hex() == (
-            "0a060803100518071000b206160a124175746844697361626c6564506c7567696e1200"
-        )
+        assert (await wire.frame()).hex() == ("0a060803100518071000b206160a124175746844697361626c6564506c7567696e1200")
         other = await kit.wire(2)
         other.writer.write(bytes.fromhex("0000000f020300000a047361736c1203010203"))
         assert (await other.frame()).hex() == "020300000a124175746844697361626c6564506c7567696e1200"

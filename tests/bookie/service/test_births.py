@@ -39,8 +39,9 @@ def running(path: Path, **options: Any) -> contextlib.AbstractAsyncContextManage
     return bookie_kit.running(path, **{"admission": "known", **options})
 
 
-async def make(kit: Kit, birth: bytes = b"", *, ctime: int | None = None, state: LedgerState = LedgerState.OPEN,
-               ledger: int = 5) -> None:
+async def make(
+    kit: Kit, birth: bytes = b"", *, ctime: int | None = None, state: LedgerState = LedgerState.OPEN, ledger: int = 5
+) -> None:
     """Put ledger 5 of this birth into metadata."""
     custom = {BIRTH: birth} if birth else {}
     md = replace(
@@ -49,8 +50,11 @@ async def make(kit: Kit, birth: bytes = b"", *, ctime: int | None = None, state:
     )  # fmt: skip
     found = await kit.metadata.create_ledger(ledger, md)
     if state is not LedgerState.OPEN:
-        await kit.metadata.write_ledger(ledger, replace(ledger_metadata([kit.id], state, last=2),
-                                                        custom_metadata=custom, creation_time_ms=ctime), found.version)
+        await kit.metadata.write_ledger(
+            ledger,
+            replace(ledger_metadata([kit.id], state, last=2), custom_metadata=custom, creation_time_ms=ctime),
+            found.version,
+        )
 
 
 async def forget(kit: Kit, ledger: int = 5, *, accepted: bool = True) -> None:

@@ -131,7 +131,9 @@ async def test_adds_and_fence_in_one_chunk_are_ordered(tmp_path: Path, protocol:
             by_kind[type(reply).__name__].append(reply)
         assert by_kind["ReadReply"][0].body == stored(1, 2)
         assert sorted((reply.entry_id, reply.code) for reply in by_kind["AddReply"]) == [
-            (1, Code.OK), (2, Code.OK), (3, Code.FENCED),
+            (1, Code.OK),
+            (2, Code.OK),
+            (3, Code.FENCED),
         ]
 
 

@@ -186,6 +186,7 @@ async def test_the_heaviest_pause_first_and_come_back_below_the_mark() -> None:
     peers = [Peer() for _ in range(4)]
     for peer in peers:
         budget.join(peer)
+
     async def hold(index: int, size: int) -> list[bool]:
         peers[index].bytes = size
         budget.update(peers[index])

@@ -85,9 +85,7 @@ async def test_a_lac_is_told_before_the_entry_that_brought_it_is_synced(tmp_path
 @pytest.mark.parametrize("sizes", [(5,), (5, 5), (5, 9, 7), (9, 5), (5, 5, 5, 5, 5), (5, 5, 9, 5, 5, 7)])
 def test_the_proof_of_a_run_is_its_first_entry_that_is_one_or_of_many_the_last(sizes: tuple[int, ...]) -> None:
     payloads = [bytes(size) for size in sizes]
-    frames = [
-        frame_adds(DIGEST, KEY, 7, 3 + n, 2 + n, 0, [payload])[0] for n, payload in enumerate(payloads)
-    ]
+    frames = [frame_adds(DIGEST, KEY, 7, 3 + n, 2 + n, 0, [payload])[0] for n, payload in enumerate(payloads)]
     _, (run,) = scan_adds(b"".join(frames), 0, 1 << 20)
     last = len(sizes) - 1
     for above in range(1, 2 + len(sizes)):

@@ -45,7 +45,10 @@ def lac(key: bytes, ledger: int = 5) -> WriteLac:
 
 
 FIRST: dict[str, Callable[[bytes], Request]] = {
-    "fence": fencing, "copy": lambda key: add(5, 0, key, recovery=True), "lac": lac, "add": lambda key: add(5, 0, key),
+    "fence": fencing,
+    "copy": lambda key: add(5, 0, key, recovery=True),
+    "lac": lac,
+    "add": lambda key: add(5, 0, key),
 }
 FIRST_SIGHT = pytest.mark.parametrize("first", FIRST)
 AWAY = pytest.mark.parametrize("first", ["fence", "copy", "lac"])

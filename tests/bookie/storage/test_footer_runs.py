@@ -62,7 +62,7 @@ def test_readers_do_not_lead_each_other_astray(seed: int) -> None:
         at[ledger, reader] = (entry + rng.choice((0, 1, 1, 5))) % (found.last + 2)
         if wanted is not None and rng.random() < 0.3:
             number, count = places.index(wanted) + 1, rng.choice((0, 1, 4))
-            assert list(islice(footer.runs_behind(found), count)) == places[number:number + count]
+            assert list(islice(footer.runs_behind(found), count)) == places[number : number + count]
         if rng.random() < 0.3:
             high = entry + rng.randrange(1, 20)
             ids = [max(entry, place[0]) for place in places if place[0] + place[1] > entry]

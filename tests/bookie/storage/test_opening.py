@@ -41,9 +41,13 @@ async def test_log_files_without_a_superblock_are_refused() -> None:
         open_store(disk)
 
 
-@pytest.mark.parametrize(("old", "new", "says"), [
-    (b'"format":3', b'"format":4', "format version 4"), (b'"clean"', b'"glean"', "checksum"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (b'"format":3', b'"format":4', "format version 4"),
+        (b'"clean"', b'"glean"', "checksum"),
+    ],
+)
 async def test_a_superblock_of_another_format_or_a_damaged_one_is_refused(old: bytes, new: bytes, says: str) -> None:
     disk = MemoryDisk()
     store = open_store(disk)

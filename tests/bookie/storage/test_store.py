@@ -30,7 +30,11 @@ async def test_an_add_is_readable_at_once_and_durable_later() -> None:
     store = open_store(disk)
     add(store, 5, 0, [b"a", b"bb", b""], lac=-1)
     assert await read(store, (5, 0), (5, 1), (5, 2), (5, 3), (6, 0)) == [
-        stored(5, 0, -1, b"a"), stored(5, 1, -1, b"bb"), stored(5, 2, -1), None, None,
+        stored(5, 0, -1, b"a"),
+        stored(5, 1, -1, b"bb"),
+        stored(5, 2, -1),
+        None,
+        None,
     ]
     acked: list[OSError | None] = []
     store.after_durable(acked.append)
@@ -65,7 +69,12 @@ async def test_all_of_a_ledger_survives_a_restart() -> None:
     record = store.ledger(9)
     assert record is not None
     assert (record.master_key, record.fenced, record.lac, record.explicit_lac, record.admitted, record.tombstone) == (
-        KEY, True, 4, b"p" * 36, False, False,
+        KEY,
+        True,
+        4,
+        b"p" * 36,
+        False,
+        False,
     )
     assert store.last_entry(9) == 4
     assert store.incarnation == incarnation
@@ -102,8 +111,12 @@ async def test_gaps_repeats_and_any_order() -> None:
     for _ in range(2):
         assert store.entries(1) == expected
         assert (await read(store, *[(1, entry) for entry in range(2, 8)])) == [
-            stored(1, 2, 1, b"2"), stored(1, 3, 1, b"3 again"), stored(1, 4, 1, b"4 again"), stored(1, 5, 5, b"5"),
-            None, stored(1, 7, 7, b"7"),
+            stored(1, 2, 1, b"2"),
+            stored(1, 3, 1, b"3 again"),
+            stored(1, 4, 1, b"4 again"),
+            stored(1, 5, 5, b"5"),
+            None,
+            stored(1, 7, 7, b"7"),
         ]
         assert store.last_entry(1) == 9
         store = await reopened(store, disk)
@@ -196,10 +209,10 @@ async def test_ranges_and_single_reads_through_overlays_and_mixed_sizes() -> Non
             part = await read_range(store, 1, first, count, room)
             assert isinstance(part, list)
             assert part
-            assert part == everything[first:first + fitting(everything[first:first + count], room)]
+            assert part == everything[first : first + fitting(everything[first : first + count], room)]
             frames = await read_frames(store, 1, first, count, room)
             if frames is not None:  # for frames of different sizes the room is an estimate
-                assert frames == everything[first:first + min(count, len(frames))]
+                assert frames == everything[first : first + min(count, len(frames))]
                 assert len(frames) == 1 or frames.size <= room
             assert await read(store, (1, first)) == [content[first]]
         store = await reopened(store, disk)

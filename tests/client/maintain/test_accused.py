@@ -193,7 +193,10 @@ async def test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicte
         async with ReplicaAuditor(cluster.runtime, addresses) as auditor:
             reports = {piece.bookie: await auditor.check(piece) for piece in pieces}
         assert {bookie: report.state for bookie, report in reports.items()} == {
-            "b0": "good", "b1": "lied", "b2": "damaged"}
+            "b0": "good",
+            "b1": "lied",
+            "b2": "damaged",
+        }
         assert f"of ledger {ledger_id}" in reports["b1"].lie
         assert [reports[name].unfit for name in ("b0", "b2")] == [-1, 3]
         await client.repair(ledger_id)

@@ -97,5 +97,3 @@ async def test_a_time_of_creation_in_place_of_a_birth_comes_back_as_a_time() -> 
 
 def suspects(c: Cluster) -> list[str]:
     return [bookie.witness.suspect for node in c._nodes if (bookie := node.bookie) is not None and bookie.witness]
-
-

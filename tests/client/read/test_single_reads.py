@@ -22,8 +22,12 @@ async def test_a_single_read_is_asked_of_the_next_bookie_in_time_and_the_first_g
         async with client.open(writer.ledger_id) as reader:
             reads = [reader.get(entry) for entry in (0, 3, 0, 1)]
             assert [entry.payload for entry in await asyncio.gather(*reads)] == [payloads(6)[n] for n in (0, 3, 0, 1)]
-            asked = [bookie for bookie in ensemble for one in cluster[bookie].requests
-                     if isinstance(one, Read) and one.entry_id == 0]
+            asked = [
+                bookie
+                for bookie in ensemble
+                for one in cluster[bookie].requests
+                if isinstance(one, Read) and one.entry_id == 0
+            ]
             assert asked == [ensemble[0]] * 2 + [ensemble[1]] * 2
             # It was beaten, so it is asked last for a while.
             await reader.get(3)

@@ -92,9 +92,18 @@ def test_records_are_read_as_they_were_written() -> None:
         assert parse_history("/k", encode_history(history)) == history
 
 
-@pytest.mark.parametrize("record", [
-    b"", b"[]", b"{}", b'{"epoch": -1, "restore": ""}', b'{"epoch": 1}', b'{"epoch": true, "restore": ""}', b"\xff",
-])
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"epoch": -1, "restore": ""}',
+        b'{"epoch": 1}',
+        b'{"epoch": true, "restore": ""}',
+        b"\xff",
+    ],
+)
 def test_what_is_no_record_is_refused(record: bytes) -> None:
     for parse in (parse_history, parse_statement, parse_memory):
         with pytest.raises(MalformedRecord, match="WITNESS"):

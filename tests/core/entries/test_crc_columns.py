@@ -31,16 +31,20 @@ def _records(heads: list[bytes], size: int, gap: int, seed: int) -> tuple[bytear
 
 @settings(max_examples=150, deadline=None)
 @given(
-    common=st.binary(min_size=HEAD_BYTES, max_size=HEAD_BYTES), varying=st.sets(st.integers(0, HEAD_BYTES - 1)),
-    count=st.integers(1, 300), size=st.integers(0, 70), gap=st.integers(0, 30), seed=st.integers(0, 2**32),
-    flip=st.integers(min_value=0), mutable=st.booleans(),
+    common=st.binary(min_size=HEAD_BYTES, max_size=HEAD_BYTES),
+    varying=st.sets(st.integers(0, HEAD_BYTES - 1)),
+    count=st.integers(1, 300),
+    size=st.integers(0, 70),
+    gap=st.integers(0, 30),
+    seed=st.integers(0, 2**32),
+    flip=st.integers(min_value=0),
+    mutable=st.booleans(),
 )
 def test_random_headers_match_and_one_flipped_bit_does_not(
     common: bytes, varying: set[int], count: int, size: int, gap: int, seed: int, flip: int, mutable: bool
 ) -> None:
     rng = random.Random(seed)
-    heads = [bytes(rng.randrange(256) if i in varying else byte for i, byte in enumerate(common))
-             for _ in range(count)]
+    heads = [bytes(rng.randrange(256) if i in varying else byte for i, byte in enumerate(common)) for _ in range(count)]
     data, crcs = _records(heads, size, gap, seed)
     stride = gap + HEAD_BYTES + 4 + size
     kind = bytearray if mutable else bytes
@@ -68,16 +72,18 @@ def test_every_flipped_bit_of_an_entry_ends_the_prefix_there(first: int, size: i
     digest, count = Digest(DigestType.CRC32C, b""), 260
     rng = random.Random(size)
     payloads = [rng.randbytes(size) for _ in range(count)]
-    bodies = [digest.seal(7, first + i, first + i - 1 - i % 7, size * (i + 1), payload)
-              for i, payload in enumerate(payloads)]
+    bodies = [
+        digest.seal(7, first + i, first + i - 1 - i % 7, size * (i + 1), payload) for i, payload in enumerate(payloads)
+    ]
     good = bytearray(b"".join((len(body) + 24).to_bytes(4, "big") + bytes(24) + body for body in bodies))
     stride = len(good) // count
     packed = PackedBodies.parse_frames(good, 0)
     assert packed is not None
     assert digest.open_payloads(7, first, packed) == payloads
     whole, numbers = digest.open_prefix(7, first, packed), digest.open_digests(7, first, packed)
-    assert whole == [(7, first + i, payload, first + i - 1 - i % 7, size * (i + 1))
-                     for i, payload in enumerate(payloads)]
+    assert whole == [
+        (7, first + i, payload, first + i - 1 - i % 7, size * (i + 1)) for i, payload in enumerate(payloads)
+    ]
     assert numbers == [int.from_bytes(body[32:36], "big") for body in bodies]
     for bit in range((stride - 28) * 8):
         bad = rng.choice((0, 127, 128, count - 1, rng.randrange(count)))

@@ -25,7 +25,7 @@ def test_every_changed_byte_is_seen(kind: DigestType) -> None:
     digest = Digest(kind, b"pw")
     stored = digest.seal(7, 3, 2, 11, b"payload")
     for i in range(len(stored)):
-        bad = stored[:i] + bytes([stored[i] ^ 1]) + stored[i + 1:]
+        bad = stored[:i] + bytes([stored[i] ^ 1]) + stored[i + 1 :]
         with pytest.raises(DigestMismatch):
             digest.open(7, 3, bad)
         assert digest.open_payloads(7, 3, [bad]) == []
@@ -107,7 +107,9 @@ def test_good_entries_in_the_wrong_place_of_a_large_packet() -> None:
     good = [digest.seal(7, i, -1, i, b"%020d" % i) for i in range(300)]
     foreign = digest.seal(8, 250, -1, 250, b"%020d" % 250)
     for spoilt, until in (
-        ([*good[:250], foreign, *good[251:]], 250), (good[:130] + good[131:], 130), (good[:9] + good[8:], 9),
+        ([*good[:250], foreign, *good[251:]], 250),
+        (good[:130] + good[131:], 130),
+        (good[:9] + good[8:], 9),
     ):
         assert digest.open_payloads(7, 0, _in_a_packet(spoilt)) == [b"%020d" % i for i in range(until)]
         assert len(digest.open_prefix(7, 0, _in_a_packet(spoilt))) == until
@@ -131,12 +133,13 @@ def test_ids_out_of_range_are_an_argument_error() -> None:
 
 
 @given(
-    st.sampled_from(KINDS), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 9), st.integers(-1, 2**63 - 1),
+    st.sampled_from(KINDS),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 9),
+    st.integers(-1, 2**63 - 1),
     st.lists(st.binary(max_size=40), min_size=1, max_size=8),
 )
-def test_framed_entries_open_again(
-    kind: DigestType, ledger: int, first: int, lac: int, payloads: list[bytes]
-) -> None:
+def test_framed_entries_open_again(kind: DigestType, ledger: int, first: int, lac: int, payloads: list[bytes]) -> None:
     digest, key = Digest(kind, b"secret"), master_key(b"secret")
     chunk, acks, length = frame_adds(digest, key, ledger, first, lac, 100, payloads, 6)
     assert length == 100 + sum(map(len, payloads))

@@ -55,19 +55,31 @@ def test_sealed(header: int, ledger: int, first: int, lac: int, length: int, pay
 
 @built
 @given(
-    ledger=st.integers(0, 2**63 - 1), first=st.one_of(st.integers(0, 70_000), st.integers(2**63 - 700, 2**63 - 601)),
-    size=st.integers(0, 40), count=st.integers(1, 600), gap=st.integers(0, 30), at=st.integers(0, 9),
+    ledger=st.integers(0, 2**63 - 1),
+    first=st.one_of(st.integers(0, 70_000), st.integers(2**63 - 700, 2**63 - 601)),
+    size=st.integers(0, 40),
+    count=st.integers(1, 600),
+    gap=st.integers(0, 30),
+    at=st.integers(0, 9),
     spoilt=st.lists(st.tuples(st.integers(0, 599), st.integers(0, 75), st.integers(1, 255)), max_size=3),
-    mutable=st.booleans(), wanted=st.booleans(),
+    mutable=st.booleans(),
+    wanted=st.booleans(),
 )
 @settings(max_examples=150)
 def test_verified(
-    ledger: int, first: int, size: int, count: int, gap: int, at: int, spoilt: list[tuple[int, int, int]],
-    mutable: bool, wanted: bool,
+    ledger: int,
+    first: int,
+    size: int,
+    count: int,
+    gap: int,
+    at: int,
+    spoilt: list[tuple[int, int, int]],
+    mutable: bool,
+    wanted: bool,
 ) -> None:
     frames, _ = seal.sealed(0, KEY, ledger, first, first - 1, 0, [os.urandom(size) for _ in range(count)])
     step = 64 + size
-    entries = [bytearray(frames[n * step + 28:(n + 1) * step]) for n in range(count)]
+    entries = [bytearray(frames[n * step + 28 : (n + 1) * step]) for n in range(count)]
     for number, place, change in spoilt:
         if number < count and place < len(entries[number]):
             entries[number][place] ^= change
@@ -78,7 +90,7 @@ def test_verified(
     theirs: list[bytes] | None = [] if wanted else None
     arguments = (data, at, 36 + size + gap, count, size, ledger, first)
     good, said = hot.verified(*arguments, mine), verify.verified(*arguments, theirs)
-    bad = [n for n, one in enumerate(entries) if one != frames[n * step + 28:(n + 1) * step]]
+    bad = [n for n, one in enumerate(entries) if one != frames[n * step + 28 : (n + 1) * step]]
     assert good == min(bad, default=count)
     assert said <= good  # blocks
     assert (said == good) or bad
@@ -117,8 +129,12 @@ FRAMES = st.lists(st.tuples(
 
 @built
 @given(
-    FRAMES, st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=3), st.integers(0, 60),
-    st.sampled_from([0, 1, 7, 74]), st.sampled_from([47, 48, 70, 1000]), st.sampled_from([0, 60, 150, 400, 65536]),
+    FRAMES,
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=3),
+    st.integers(0, 60),
+    st.sampled_from([0, 1, 7, 74]),
+    st.sampled_from([47, 48, 70, 1000]),
+    st.sampled_from([0, 60, 150, 400, 65536]),
 )
 @settings(max_examples=300)
 def test_scanned(

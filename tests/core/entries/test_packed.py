@@ -57,12 +57,20 @@ def test_cut_anywhere_it_is_refused_or_shorter(bodies: list[bytes], data: st.Dat
     borders = [len(wire(bodies[:i])) for i in range(len(bodies) + 1)]
     assert (packed is not None) == (cut in borders)
     if packed is not None:
-        assert packed == bodies[:len(packed)]
+        assert packed == bodies[: len(packed)]
 
 
-@pytest.mark.parametrize("packet", [
-    "ffffffff", "00000001", "000000", "80000000", "0000000000000002aa", "00000001aaffffffff",
-])
+@pytest.mark.parametrize(
+    "packet",
+    [
+        "ffffffff",
+        "00000001",
+        "000000",
+        "80000000",
+        "0000000000000002aa",
+        "00000001aaffffffff",
+    ],
+)
 def test_sizes_that_do_not_fit(packet: str) -> None:
     assert PackedBodies.parse(bytes.fromhex(packet), 0) is None
 

@@ -11,8 +11,13 @@ from buckram.core.entries.strides import all_equal, count_up
 
 
 @given(
-    st.integers(0, 5), st.integers(8, 40), st.integers(1, 700), st.integers(-(2**63), 2**63 - 701),
-    st.integers(0, 699), st.integers(0, 7), st.integers(1, 255),
+    st.integers(0, 5),
+    st.integers(8, 40),
+    st.integers(1, 700),
+    st.integers(-(2**63), 2**63 - 701),
+    st.integers(0, 699),
+    st.integers(0, 7),
+    st.integers(1, 255),
 )
 def test_a_column_counts_up_only_if_every_byte_does(
     at: int, stride: int, count: int, first: int, broken: int, byte: int, change: int

@@ -84,9 +84,7 @@ def test_a_patient_race_ends_with_a_copy_or_when_nobody_is_left(says: list[str],
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 20), st.booleans())), st.integers(-1, 20))
-def test_an_end_is_refused_exactly_where_a_promise_lies_beyond_it(
-    heard: list[tuple[int, int, bool]], end: int
-) -> None:
+def test_an_end_is_refused_exactly_where_a_promise_lies_beyond_it(heard: list[tuple[int, int, bool]], end: int) -> None:
     promises = Promises(1)
     for bookie, lac, sealed in heard:
         if sealed:

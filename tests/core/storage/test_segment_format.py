@@ -87,7 +87,8 @@ def test_frames_become_runs_and_states() -> None:
     payload = b"".join(frames)
     starts = [1000 + sum(map(len, frames[:n])) for n in range(6)]
     assert parse_frames(payload, 1000) == [
-        (7, 0, 2, starts[0], starts[2] - starts[0], False, 0, KEY), state,
+        (7, 0, 2, starts[0], starts[2] - starts[0], False, 0, KEY),
+        state,
         (7, 2, 1, starts[3], starts[4] - starts[3], True, 1, KEY),
         (8, 3, 1, starts[4], starts[5] - starts[4], True, -1, KEY),
     ]
@@ -105,10 +106,16 @@ def test_runs_are_capped() -> None:
     assert all(run[4] <= MAX_RUN_BYTES for run in runs if isinstance(run, tuple))
 
 
-@pytest.mark.parametrize("payload", [
-    b"\0" * 20, struct.pack(">I", 1 << 30) + bytes(60), struct.pack(">I", 10) + bytes(60),
-    struct.pack(">II", 60, 0x07000000) + bytes(56), struct.pack(">II", 50, 0xB0010000) + bytes(46),
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\0" * 20,
+        struct.pack(">I", 1 << 30) + bytes(60),
+        struct.pack(">I", 10) + bytes(60),
+        struct.pack(">II", 60, 0x07000000) + bytes(56),
+        struct.pack(">II", 50, 0xB0010000) + bytes(46),
+    ],
+)
 def test_broken_frames_are_refused(payload: bytes) -> None:
     with pytest.raises(CorruptBytes):
         parse_frames(payload, 0)
@@ -116,8 +123,12 @@ def test_broken_frames_are_refused(payload: bytes) -> None:
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_raise_nothing_but_corrupt(data: bytes) -> None:
-    for look in (lambda: parse_frames(data, 0), lambda: walk_run(data, 0, len(data), 1, 2, 3, 4),
-                 lambda: run_extent(data, 0, len(data), 1, 2, 3, 4), lambda: open_page(data, 1, 1)):
+    for look in (
+        lambda: parse_frames(data, 0),
+        lambda: walk_run(data, 0, len(data), 1, 2, 3, 4),
+        lambda: run_extent(data, 0, len(data), 1, 2, 3, 4),
+        lambda: open_page(data, 1, 1),
+    ):
         try:
             look()
         except CorruptBytes:
@@ -125,11 +136,23 @@ def test_arbitrary_bytes_raise_nothing_but_corrupt(data: bytes) -> None:
     assert open_trailer(data, 1, 1) is None
 
 
-@given(st.builds(
-    LedgerState, st.integers(0, 2**63 - 1), st.binary(min_size=20, max_size=20), st.booleans(), st.booleans(),
-    st.booleans(), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(-1, 2**63 - 1),
-    st.integers(-1, 2**63 - 1), st.none() | st.binary(max_size=40), st.binary(min_size=16, max_size=16), st.booleans(),
-))
+@given(
+    st.builds(
+        LedgerState,
+        st.integers(0, 2**63 - 1),
+        st.binary(min_size=20, max_size=20),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**32 - 1),
+        st.integers(-1, 2**63 - 1),
+        st.integers(-1, 2**63 - 1),
+        st.none() | st.binary(max_size=40),
+        st.binary(min_size=16, max_size=16),
+        st.booleans(),
+    )
+)
 def test_states_come_back(state: LedgerState) -> None:
     """What is admitted is proven, also where an earlier release wrote it, which knew no such flag."""
     assert unpack_state(state.pack()) == replace(state, proven=state.proven or state.admitted)
@@ -149,7 +172,8 @@ def test_walking_a_run() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 150)), min_size=1, max_size=4), st.data(),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 150)), min_size=1, max_size=4),
+    st.data(),
 )
 def test_runs_of_equal_and_mixed_sizes_are_walked_alike(rows: list[tuple[int, int]], data: st.DataObject) -> None:
     sizes = [size for size, count in rows for _ in range(count)]
@@ -157,9 +181,9 @@ def test_runs_of_equal_and_mixed_sizes_are_walked_alike(rows: list[tuple[int, in
     skip = data.draw(st.integers(0, len(frames) - 1))
     count = data.draw(st.integers(1, len(frames) - skip))
     run = b"".join(frames)
-    wanted = [one[28:] for one in frames[skip:skip + count]]
+    wanted = [one[28:] for one in frames[skip : skip + count]]
     assert walk_run(b"head" + run + b"tail", 4, 4 + len(run), skip, 4, 7 + skip, count) == wanted
-    cut = sum(map(len, frames[:skip + count])) - 1
+    cut = sum(map(len, frames[: skip + count])) - 1
     with pytest.raises(CorruptBytes):
         walk_run(b"head" + run, 4, 4 + cut, skip, 4, 7 + skip, count)
     with pytest.raises(CorruptBytes):
@@ -170,7 +194,7 @@ def test_runs_of_equal_and_mixed_sizes_are_walked_alike(rows: list[tuple[int, in
 def test_a_frame_with_other_ids_among_equal_ones(bad: int) -> None:
     frames = [add_frame(4, i, payload=bytes(50)) for i in range(129)]
     for wrong in (add_frame(5, bad, payload=bytes(50)), add_frame(4, bad + 1, payload=bytes(50))):
-        run = b"".join([*frames[:bad], wrong, *frames[bad + 1:]])
+        run = b"".join([*frames[:bad], wrong, *frames[bad + 1 :]])
         with pytest.raises(CorruptBytes, match=f"entry {bad}:"):
             walk_run(run, 0, len(run), 0, 4, 0, 129)
         assert len(walk_run(run, 0, len(run), 0, 4, 0, bad)) == bad
@@ -185,7 +209,7 @@ def test_bytes_that_look_like_the_wanted_frame_inside_a_payload_are_not_taken_fo
     second = add_frame(4, 1, payload=bytes(100) + forged)
     true = add_frame(4, 2, payload=b"true".ljust(100))
     run = first + second + true
-    assert run[2 * len(first):].startswith(forged)
+    assert run[2 * len(first) :].startswith(forged)
     assert walk_run(run, 0, len(run), 2, 4, 2, 1) == [true[28:]]
 
 

@@ -30,10 +30,13 @@ def test_consecutive_ids_of_one_ledger_are_one_run() -> None:
     offset, runs = scan_adds(chunk, 0, LIMIT)
     assert offset == len(chunk)
     assert [(r.ledger_id, r.first, r.count, r.lac, r.flags) for r in runs] == [
-        (7, 5, 5, 6, 0), (8, 0, 1, -1, 0), (8, 2, 1, -1, 0), (8, 3, 1, -1, 6),
+        (7, 5, 5, 6, 0),
+        (8, 0, 1, -1, 0),
+        (8, 2, 1, -1, 0),
+        (8, 3, 1, -1, 6),
     ]
     assert all(run.master_key == KEY and run.stride == 74 for run in runs)
-    assert b"".join(chunk[run.start:run.end] for run in runs) == chunk
+    assert b"".join(chunk[run.start : run.end] for run in runs) == chunk
     assert (runs[0].last, runs[3].recovery, runs[3].high_priority) == (9, True, True)
 
 
@@ -66,7 +69,7 @@ def test_frames_of_different_sizes_have_no_stride_and_the_greatest_lac_counts() 
 @pytest.mark.parametrize("cut", [1, 3, 4, 27, 51, 52, 73])
 def test_an_incomplete_frame_is_left(cut: int) -> None:
     chunk = adds(7, 0, 3)
-    offset, runs = scan_adds(chunk[:148 + cut], 0, LIMIT)
+    offset, runs = scan_adds(chunk[: 148 + cut], 0, LIMIT)
     assert (offset, [run.count for run in runs]) == (148, [2])
 
 
@@ -74,11 +77,11 @@ def test_what_is_not_a_plain_add_is_left_to_others() -> None:
     good = adds(7, 0, 2)
     stored = DIGEST.seal(7, 2, -1, 1, b"x")
     for other in (
-        b"\0\0\0\x14\2\2\0\0" + bytes(60),                      # a read
+        b"\0\0\0\x14\2\2\0\0" + bytes(60),  # a read
         frame_add(KEY, stored).replace(b"\2\1\0\0", b"\1\1\0\0", 1),  # version 1
-        frame_add(KEY, stored[:23]) + bytes(60),                # too short for a LAC
-        frame_add(KEY, DIGEST.seal(7, -1, -1, 1, b"x")),        # negative entry id
-        frame_add(KEY, DIGEST.seal(-7, 1, -1, 1, b"x")),        # negative ledger id
+        frame_add(KEY, stored[:23]) + bytes(60),  # too short for a LAC
+        frame_add(KEY, DIGEST.seal(7, -1, -1, 1, b"x")),  # negative entry id
+        frame_add(KEY, DIGEST.seal(-7, 1, -1, 1, b"x")),  # negative ledger id
     ):
         offset, runs = scan_adds(good + other, 0, LIMIT)
         assert (offset, [run.count for run in runs]) == (len(good), [2])

@@ -22,11 +22,23 @@ def test_a_period_is_read() -> None:
     assert list(found.runs()) == [(10, 2), (14, 2), (18, 2), (22, 2), (100, 3)]
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"\0" * 63, groups((0, 0, 1, 0), version=1), groups((0, 0, 1, 0), count=2), groups(count=-1),
-    groups((5, 5, 1, 0), (5, 5, 1, 0)), groups((5, 5, 1, 0), (4, 4, 1, 0)), groups((0, 0, 0, 0)), groups((0, 4, 1, 0)),
-    groups((4, 0, 1, 2)), groups((-1, -1, 1, 0)), groups((0, 4, 1, -2)),
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 63,
+        groups((0, 0, 1, 0), version=1),
+        groups((0, 0, 1, 0), count=2),
+        groups(count=-1),
+        groups((5, 5, 1, 0), (5, 5, 1, 0)),
+        groups((5, 5, 1, 0), (4, 4, 1, 0)),
+        groups((0, 0, 0, 0)),
+        groups((0, 4, 1, 0)),
+        groups((4, 0, 1, 2)),
+        groups((-1, -1, 1, 0)),
+        groups((0, 4, 1, -2)),
+    ],
+)
 def test_bad_lists_are_refused(data: bytes) -> None:
     with pytest.raises(BadAvailability):
         EntryList.decode(data)

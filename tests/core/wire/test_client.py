@@ -125,7 +125,8 @@ def test_ok_without_the_entry_is_no_ok() -> None:
     client.request(Read(7, -1, previous_lac=3), "poll", 9.0)
     frames = [wire_v3.encode_reply(ReplyContext(3, 3, OP_READ, 7, 3, txn), ReadReply(Code.OK, 7, 3)) for txn in (1, 2)]
     assert client.feed(b"".join(frames)).answers == [
-        ("read", ReadReply(Code.IO_ERROR, 7, 3)), ("poll", ReadReply(Code.OK, 7, 3)),
+        ("read", ReadReply(Code.IO_ERROR, 7, 3)),
+        ("poll", ReadReply(Code.OK, 7, 3)),
     ]
 
 
@@ -140,7 +141,7 @@ def test_a_lane_against_a_real_server_end(version: int) -> None:
     for run in server.feed(sent):
         assert not isinstance(run, Incoming)
         answers += encode_add_replies(run)  # type: ignore[arg-type]  # only adds were sent
-    received = [client.feed(answers[i:i + 33]) for i in range(0, len(answers), 33)]
+    received = [client.feed(answers[i : i + 33]) for i in range(0, len(answers), 33)]
     events = [event for one in received for event in one.acks]
     assert all(event[4] is Code.OK for event in events)
     said = [(position, entry) for _, position, first, last, _, _ in events for entry in range(first, last + 1)]
@@ -153,7 +154,7 @@ def test_v3_lane_errors_and_timeouts() -> None:
     client, sink = ClientProtocol(3, LIMIT), Sink()
     frames, acks, _ = frame_adds(DIGEST, KEY, 7, 0, -1, 0, [b"x"] * 3, 2)
     data = client.adds(frames, acks, [(sink, 1, 0, 2)], 2.0)
-    request = wire_v3.decode_request(data[4:4 + int.from_bytes(data[:4], "big")])
+    request = wire_v3.decode_request(data[4 : 4 + int.from_bytes(data[:4], "big")])
     assert request is not None
     assert request[0] == Add(7, 0, KEY, cut_frames(frames)[0][28:], recovery=True, high_priority=True)
     reply = wire_v3.encode_reply(ReplyContext(3, 3, OP_ADD, 7, 1, 2), AddReply(Code.FENCED, 7, 1))
@@ -183,9 +184,16 @@ def test_answers_before_bad_bytes_are_not_lost() -> None:
     assert "limit" in received.error
 
 
-@pytest.mark.parametrize(("version", "data"), [
-    (2, b"\0\0\0\4\2\x09\0\0"), (2, bytes(4)), (2, b"\0\0\0\6\2\2\0\0\0\0"), (3, b"\0\0\0\2\xff\xff"), (3, bytes(4)),
-])
+@pytest.mark.parametrize(
+    ("version", "data"),
+    [
+        (2, b"\0\0\0\4\2\x09\0\0"),
+        (2, bytes(4)),
+        (2, b"\0\0\0\6\2\2\0\0\0\0"),
+        (3, b"\0\0\0\2\xff\xff"),
+        (3, bytes(4)),
+    ],
+)
 def test_undecodable_answers(version: int, data: bytes) -> None:
     assert ClientProtocol(version, LIMIT).feed(data).error is not None
 

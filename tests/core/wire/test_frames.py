@@ -88,7 +88,7 @@ def test_a_large_frame_in_small_chunks_is_joined_once() -> None:
     offset = 1000
     joined = []
     while offset < len(stream):
-        chunk = stream[offset:offset + 1000]
+        chunk = stream[offset : offset + 1000]
         joined.append(buffer.push(chunk))
         offset += 1000
     assert [len(part) for part in joined if part] == [len(stream)]

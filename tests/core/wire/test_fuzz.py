@@ -78,23 +78,52 @@ def lac_writes(draw: st.DrawFn) -> WriteLac:
 # Of a named tuple `builds` would make up the fields that are left out.
 FENCES = st.tuples(I64, ENTRY, st.just(True), KEYS, st.booleans()).map(lambda fields: Read(*fields))
 PLAIN_READS = st.tuples(I64, ENTRY, st.booleans()).map(lambda drawn: Read(*drawn[:2], high_priority=drawn[2]))
-POLLS = st.fixed_dictionaries({
-    "ledger_id": I64, "entry_id": ENTRY, "previous_lac": ENTRY, "timeout_ms": st.none() | st.integers(0, 10**6),
-    "piggyback": st.booleans(),
-}).map(lambda fields: Read(**fields))
+POLLS = st.fixed_dictionaries(
+    {
+        "ledger_id": I64,
+        "entry_id": ENTRY,
+        "previous_lac": ENTRY,
+        "timeout_ms": st.none() | st.integers(0, 10**6),
+        "piggyback": st.booleans(),
+    }
+).map(lambda fields: Read(**fields))
 BATCHES = st.builds(
-    BatchRead, I64, I64, st.integers(-2**31, 2**31 - 1), st.integers(-2**63, 2**63 - 1), st.booleans(), KEYS,
+    BatchRead,
+    I64,
+    I64,
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    st.booleans(),
+    KEYS,
 )
 AUTHS = st.builds(Auth, st.text(max_size=20), BYTES)
 V3_REQUESTS: st.SearchStrategy[Request] = st.one_of(
-    add_requests(), lac_writes(), FENCES, PLAIN_READS, POLLS, AUTHS, st.builds(ReadLac, I64), st.builds(Force, I64),
-    st.builds(ListEntries, I64), st.builds(GetBookieInfo, st.integers(0, 3)), st.just(StartTls()),
+    add_requests(),
+    lac_writes(),
+    FENCES,
+    PLAIN_READS,
+    POLLS,
+    AUTHS,
+    st.builds(ReadLac, I64),
+    st.builds(Force, I64),
+    st.builds(ListEntries, I64),
+    st.builds(GetBookieInfo, st.integers(0, 3)),
+    st.just(StartTls()),
 )
 V3_REPLIES: st.SearchStrategy[tuple[int, Reply]] = st.one_of(
     st.tuples(st.just(2), st.builds(AddReply, CODES, I64, I64)),
-    st.tuples(st.just(1), st.builds(
-        ReadReply, CODES, I64, ENTRY, st.none() | BYTES, st.none() | ENTRY, st.none() | st.integers(0, 2**62),
-    )),
+    st.tuples(
+        st.just(1),
+        st.builds(
+            ReadReply,
+            CODES,
+            I64,
+            ENTRY,
+            st.none() | BYTES,
+            st.none() | ENTRY,
+            st.none() | st.integers(0, 2**62),
+        ),
+    ),
     st.tuples(st.just(6), st.builds(WriteLacReply, CODES, I64)),
     st.tuples(st.just(7), st.builds(ReadLacReply, CODES, I64, st.none() | BYTES, st.none() | BYTES)),
     st.tuples(st.just(10), st.builds(ForceReply, CODES, I64)),
@@ -175,13 +204,20 @@ def specimens() -> list[bytes]:
     requests: list[Request] = [
         Add(1, 0, key, DIGEST.seal(1, 0, -1, 5, b"hello")),
         Add(1, 1, key, DIGEST.seal(1, 1, 0, 10, b"world"), True, True),
-        Read(1, 0), Read(1, -1, True, key, True), Auth("sasl", b"token"),
+        Read(1, 0),
+        Read(1, -1, True, key, True),
+        Auth("sasl", b"token"),
     ]
     v2 = [wire_v2.encode_request(request) for request in requests]
     v2 += [wire_v2.encode_request(BatchRead(1, 0, 10, 10_000, True, key), 8)]
     requests += [
         Read(1, -1, previous_lac=4, timeout_ms=9, piggyback=True),
-        WriteLac(1, 4, key, DIGEST.seal_lac(1, 4)), ReadLac(1), Force(1), GetBookieInfo(), ListEntries(1), StartTls(),
+        WriteLac(1, 4, key, DIGEST.seal_lac(1, 4)),
+        ReadLac(1),
+        Force(1),
+        GetBookieInfo(),
+        ListEntries(1),
+        StartTls(),
         Add(1, 2, key, DIGEST.seal(1, 2, 0, 10, b""), deferred_sync=True),
     ]
     return v2 + [wire_v3.encode_request(request, 7) for request in requests]
@@ -220,7 +256,7 @@ def test_a_server_survives_any_bytes() -> None:
         step = rng.choice([1, 13, 100, len(stream)]) if rng.random() < 0.3 else len(stream)
         closed = False
         for i in range(0, len(stream), step):
-            chunk = stream[i:i + step]
+            chunk = stream[i : i + step]
             items = server.feed(chunk)
             assert server.pending_bytes < LIMIT + len(chunk)
             assert not (closed and items)

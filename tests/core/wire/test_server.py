@@ -73,22 +73,26 @@ def v3_reply(item: Item) -> Reply:
     return wire_v3.decode_reply(item.data[4:])[0]
 
 
-@pytest.mark.parametrize("packet", [
-    "0a06080310631801",                            # v3 with operation 99, then v2 "opcode 6"
-    "0a0408031001",                                # v3 header without a transaction id
-    "0a06080410011801a2060508b4241005",            # v3 with version 4
-    "0a06080310021801aa060508b4241005",            # ADD without key and body
-    "0209000000000000000000010000000000000002",    # v2 opcode 9
-    "0202000100000000000000010000000000000002",    # fencing read without a key
-    "0207000100000000000000010000000000000002" + "00" * 20,  # fencing batch read without a key
-    "02010000" + "00" * 35,                        # v2 ADD with 15 bytes of entry
-    "020200000000000000000001",                    # v2 READ that is too short
-    "0204000000000000000000010000000000000002",    # v2 READ_LAC: a reserved number
-    "000200000000000000000001",                    # version 0 with other bits set
-    "02030000ffff",                                # v2 AUTH without an AuthMessage
-    "0203000000",
-    "02", "",
-])
+@pytest.mark.parametrize(
+    "packet",
+    [
+        "0a06080310631801",  # v3 with operation 99, then v2 "opcode 6"
+        "0a0408031001",  # v3 header without a transaction id
+        "0a06080410011801a2060508b4241005",  # v3 with version 4
+        "0a06080310021801aa060508b4241005",  # ADD without key and body
+        "0209000000000000000000010000000000000002",  # v2 opcode 9
+        "0202000100000000000000010000000000000002",  # fencing read without a key
+        "0207000100000000000000010000000000000002" + "00" * 20,  # fencing batch read without a key
+        "02010000" + "00" * 35,  # v2 ADD with 15 bytes of entry
+        "020200000000000000000001",  # v2 READ that is too short
+        "0204000000000000000000010000000000000002",  # v2 READ_LAC: a reserved number
+        "000200000000000000000001",  # version 0 with other bits set
+        "02030000ffff",  # v2 AUTH without an AuthMessage
+        "0203000000",
+        "02",
+        "",
+    ],
+)
 def test_packets_that_close(packet: str) -> None:
     items = feed(packet)
     assert [type(item) for item in items] == [Close]
@@ -111,10 +115,13 @@ def test_v3_without_its_sub_message() -> None:
     assert v3_reply(item) == ErrorReply(Code.BAD_REQUEST)
 
 
-@pytest.mark.parametrize("packet", [
-    "0a06080310011801a2060808b4241005a00603",      # unknown flag 3
-    "0a06080310011801a2060508b4241005b20903010203",  # unknown field 150
-])
+@pytest.mark.parametrize(
+    "packet",
+    [
+        "0a06080310011801a2060808b4241005a00603",  # unknown flag 3
+        "0a06080310011801a2060508b4241005b20903010203",  # unknown field 150
+    ],
+)
 def test_what_is_unknown_and_optional_is_ignored(packet: str) -> None:
     (item,) = feed(packet)
     assert isinstance(item, Incoming)
@@ -158,16 +165,25 @@ def test_an_add_without_room_for_its_lac(size: int) -> None:
     assert v3_reply(item) == AddReply(Code.BAD_REQUEST, 1, 2)
 
 
-@pytest.mark.parametrize("request_", [
-    Add(1, 2, KEY, DIGEST.seal(1, 3, 1, 1, b"")),       # another entry inside
-    Add(1, 2, KEY, DIGEST.seal(2, 2, 1, 1, b"")),       # another ledger inside
-    Add(1, -5, KEY, DIGEST.seal(1, -5, 1, 1, b"")),
-    Add(-1, 5, KEY, DIGEST.seal(-1, 5, 1, 1, b"")),
-    Add(1, 2, KEY[:19], DIGEST.seal(1, 2, 1, 1, b"")),
-    Read(1, -2), Read(-1, 2), Read(1, 2, fence=True, master_key=KEY + b"x"),
-    WriteLac(1, 3, KEY, b"x" * 15), WriteLac(1, 3, KEY, DIGEST.seal_lac(2, 3)),
-    WriteLac(1, 3, b"", DIGEST.seal_lac(1, 3)), ReadLac(-1), Force(-1), ListEntries(-3),
-])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Add(1, 2, KEY, DIGEST.seal(1, 3, 1, 1, b"")),  # another entry inside
+        Add(1, 2, KEY, DIGEST.seal(2, 2, 1, 1, b"")),  # another ledger inside
+        Add(1, -5, KEY, DIGEST.seal(1, -5, 1, 1, b"")),
+        Add(-1, 5, KEY, DIGEST.seal(-1, 5, 1, 1, b"")),
+        Add(1, 2, KEY[:19], DIGEST.seal(1, 2, 1, 1, b"")),
+        Read(1, -2),
+        Read(-1, 2),
+        Read(1, 2, fence=True, master_key=KEY + b"x"),
+        WriteLac(1, 3, KEY, b"x" * 15),
+        WriteLac(1, 3, KEY, DIGEST.seal_lac(2, 3)),
+        WriteLac(1, 3, b"", DIGEST.seal_lac(1, 3)),
+        ReadLac(-1),
+        Force(-1),
+        ListEntries(-3),
+    ],
+)
 def test_bad_v3_requests_get_their_sub_message(request_: Request) -> None:
     (item,) = feed(wire_v3.encode_request(request_, 9)[4:])
     reply = v3_reply(item)
@@ -214,7 +230,11 @@ def test_v3_adds_become_runs_in_the_stored_form() -> None:
     items = feed(*(wire_v3.encode_request(one, 70 + i)[4:] for i, one in enumerate(requests)))
     runs = [item for item in items if isinstance(item, AddRun)]
     assert [(r.ledger_id, r.first, r.count, r.context.txns) for r in runs] == [
-        (1, 0, 3, (b"F", b"G", b"H")), (1, 4, 1, (b"I",)), (2, 5, 1, (b"J",)), (2, 6, 1, (b"K",)), (2, 7, 1, (b"L",)),
+        (1, 0, 3, (b"F", b"G", b"H")),
+        (1, 4, 1, (b"I",)),
+        (2, 5, 1, (b"J",)),
+        (2, 6, 1, (b"K",)),
+        (2, 7, 1, (b"L",)),
     ]
     assert runs[0].chunk == b"".join(frame_add(KEY, one.body) for one in requests[:3])
     assert (runs[0].lac, runs[0].stride, runs[3].flags, runs[4].deferred_sync) == (1, 65, 6, True)
@@ -228,23 +248,30 @@ def test_v3_adds_become_runs_in_the_stored_form() -> None:
 
 
 def test_adds_and_other_requests_keep_their_order() -> None:
-    stream = b"".join((
-        wire_v3.encode_request(add(1, 0), 1), wire_v3.encode_request(Force(1), 2), wire_v3.encode_request(add(1, 1), 3),
-        wire_v2.encode_request(add(1, 2)), wire_v2.encode_request(Read(1, 2)), wire_v2.encode_request(add(1, 3)),
-    ))
+    stream = b"".join(
+        (
+            wire_v3.encode_request(add(1, 0), 1),
+            wire_v3.encode_request(Force(1), 2),
+            wire_v3.encode_request(add(1, 1), 3),
+            wire_v2.encode_request(add(1, 2)),
+            wire_v2.encode_request(Read(1, 2)),
+            wire_v2.encode_request(add(1, 3)),
+        )
+    )
     for step in (1, 7, 50, len(stream)):
         server = ServerProtocol(LIMIT)
-        items = [item for i in range(0, len(stream), step) for item in server.feed(stream[i:i + step])]
+        items = [item for i in range(0, len(stream), step) for item in server.feed(stream[i : i + step])]
         order = [i.first if isinstance(i, AddRun) else "x" for i in items]
         assert order == [0, "x", 1, 2, "x", 3]
         assert len(server.feed(b"")) == 0
 
 
 READ_FRAMES = st.builds(
-    lambda size, header, ids, key: struct.pack(">IIqq", size, header, *ids) + key[:max(0, size - 20)],
+    lambda size, header, ids, key: struct.pack(">IIqq", size, header, *ids) + key[: max(0, size - 20)],
     st.sampled_from((20, 20, 20, 20, 40)),
     st.sampled_from((0x02020000, 0x02020000, 0x02020001, 0x02020004, 0x01020000, 0x00000002, 0x03020000)),
-    st.tuples(st.integers(-2, 5), st.integers(-2, 5)), st.just(KEY),
+    st.tuples(st.integers(-2, 5), st.integers(-2, 5)),
+    st.just(KEY),
 )
 
 
@@ -372,12 +399,16 @@ def test_code_507_goes_out_as_101_on_v2() -> None:
     assert struct.unpack_from(">i", encode_error(item.context, Code.UNKNOWN_LEDGER_STATE), 8) == (101,)
 
 
-@pytest.mark.parametrize(("request_", "reply", "operation"), [
-    (Read(1, 2), ReadReply(Code.NO_ENTRY, 1, 2), OP_READ), (ReadLac(1), ReadLacReply(Code.NO_ENTRY, 1), OP_READ_LAC),
-    (WriteLac(1, 3, KEY, DIGEST.seal_lac(1, 3)), WriteLacReply(Code.NO_ENTRY, 1), OP_WRITE_LAC),
-    (Force(1), ForceReply(Code.NO_ENTRY, 1), OP_FORCE),
-    (ListEntries(1), ListEntriesReply(Code.NO_ENTRY, 1), OP_LIST_ENTRIES),
-])
+@pytest.mark.parametrize(
+    ("request_", "reply", "operation"),
+    [
+        (Read(1, 2), ReadReply(Code.NO_ENTRY, 1, 2), OP_READ),
+        (ReadLac(1), ReadLacReply(Code.NO_ENTRY, 1), OP_READ_LAC),
+        (WriteLac(1, 3, KEY, DIGEST.seal_lac(1, 3)), WriteLacReply(Code.NO_ENTRY, 1), OP_WRITE_LAC),
+        (Force(1), ForceReply(Code.NO_ENTRY, 1), OP_FORCE),
+        (ListEntries(1), ListEntriesReply(Code.NO_ENTRY, 1), OP_LIST_ENTRIES),
+    ],
+)
 def test_errors_carry_their_sub_message(request_: Request, reply: Reply, operation: int) -> None:
     (item,) = feed(v3(request_, 2**64 - 1)[4:])
     assert isinstance(item, Incoming)

@@ -138,14 +138,18 @@ def test_first_entry_of_a_ledger() -> None:
     assert Digest(DigestType.CRC32C, PASSWORD).seal(LEDGER, 0, -1, 16, DATA) == VECTORS["entry.first.crc32c"]
 
 
-@pytest.mark.parametrize(("kind", "digest"), [
-    (DigestType.CRC32, "000000007b996a85"), (DigestType.CRC32C, "6c7050f5"),
-    (DigestType.MAC, "4318f6abddeb9111c7060e7f8046785cce815336"),
-])
+@pytest.mark.parametrize(
+    ("kind", "digest"),
+    [
+        (DigestType.CRC32, "000000007b996a85"),
+        (DigestType.CRC32C, "6c7050f5"),
+        (DigestType.MAC, "4318f6abddeb9111c7060e7f8046785cce815336"),
+    ],
+)
 def test_digest_of_a_large_payload(kind: DigestType, digest: str) -> None:
     data = bytes((31 * i + 7) % 256 for i in range(100_000))
     stored = Digest(kind, b"").seal(99, 7, 6, 123456789, data)
-    assert stored[32:-len(data)].hex() == digest
+    assert stored[32 : -len(data)].hex() == digest
 
 
 @pytest.mark.parametrize("name", V2_REQUESTS)
@@ -212,7 +216,7 @@ def test_a_server_takes_every_request_vector() -> None:
             assert item.high_priority is request.high_priority
             assert item.deferred_sync is request.deferred_sync
             flags = (RECOVERY_ADD if request.recovery else 0) | (HIGH_PRIORITY if request.high_priority else 0)
-            assert item.chunk[item.start:item.end] == frame_add(KEY, STORED, flags)
+            assert item.chunk[item.start : item.end] == frame_add(KEY, STORED, flags)
         elif isinstance(request, Auth):
             assert item == Ready(VECTORS[base[:2] + ".auth.resp.disabled"])
         elif isinstance(request, StartTls):

@@ -30,9 +30,7 @@ def cluster(manager: Manager, ids: list[int]) -> Zk:
     return zk
 
 
-async def pages(
-    store: ZooKeeperStore, limit: int = 1000, after: int = -1, seen: list[int] | None = None
-) -> list[int]:
+async def pages(store: ZooKeeperStore, limit: int = 1000, after: int = -1, seen: list[int] | None = None) -> list[int]:
     seen = [] if seen is None else seen
     while page := await store.list_ledgers(after=seen[-1] if seen else after, limit=limit):
         assert len(page) <= limit

@@ -6,270 +6,388 @@ from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
     TestMutant(
-        "opening-damaged-active", "the log goes on in a damaged segment",
-        edited((
-            "buckram.bookie.storage.opening:Opening._choose_active",
-            "and not written[-1][1].damaged",
-            "",
-        )),
+        "opening-damaged-active",
+        "the log goes on in a damaged segment",
+        edited(
+            (
+                "buckram.bookie.storage.opening:Opening._choose_active",
+                "and not written[-1][1].damaged",
+                "",
+            )
+        ),
         ("tests/bookie/storage/test_corruption.py::test_a_bad_block_before_good_ones_is_lost_data",),
     ),
     TestMutant(
-        "commit-full-is-written", "a block that found no space counts as written",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit._write",
-            "self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))",
-            "self._written(group)",
-        )),
+        "commit-full-is-written",
+        "a block that found no space counts as written",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit._write",
+                "self._retry = loop.call_later(RETRY_S, lambda: self._write(group, write))",
+                "self._written(group)",
+            )
+        ),
         ("tests/bookie/storage/test_trouble.py::test_a_disk_that_is_really_full_holds_back_acknowledgements",),
     ),
     TestMutant(
-        "commit-laid-not-noted", "zeros are laid over blocks",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit._lay",
-            "segment.laid_to = stop",
-            "pass",
-        )),
-        ("tests/bookie/storage/test_commit.py::test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not",),
+        "commit-laid-not-noted",
+        "zeros are laid over blocks",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit._lay",
+                "segment.laid_to = stop",
+                "pass",
+            )
+        ),
+        (
+            "tests/bookie/storage/test_commit.py::test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not",
+        ),
     ),
     TestMutant(
-        "checkpoint-newest-first", "sources of a checkpoint are merged oldest first",
-        edited((
-            "buckram.bookie.storage.checkpoints:Checkpoints._checkpoint",
-            "sources.insert(0, segment)",
-            "sources.append(segment)",
-        )),
+        "checkpoint-newest-first",
+        "sources of a checkpoint are merged oldest first",
+        edited(
+            (
+                "buckram.bookie.storage.checkpoints:Checkpoints._checkpoint",
+                "sources.insert(0, segment)",
+                "sources.append(segment)",
+            )
+        ),
         ("tests/bookie/storage/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
-        "checkpoint-old-first", "the old table is removed before the superblock names the new one",
-        edited((
-            "buckram.bookie.storage.checkpoints:Checkpoints._checkpoint",
-            "old = state.superblock.table\n",
-            ("old = state.superblock.table\n    if old:\n"
-             "        await state.disk.offload(partial(state.disk.remove, old))\n"),
-        )),
+        "checkpoint-old-first",
+        "the old table is removed before the superblock names the new one",
+        edited(
+            (
+                "buckram.bookie.storage.checkpoints:Checkpoints._checkpoint",
+                "old = state.superblock.table\n",
+                (
+                    "old = state.superblock.table\n    if old:\n"
+                    "        await state.disk.offload(partial(state.disk.remove, old))\n"
+                ),
+            )
+        ),
         ("tests/bookie/storage/test_ledger_table.py::test_checkpoints_merge_and_replace_one_another",),
     ),
     TestMutant(
-        "table-unpin-any", "unpinning drops a record that a later segment touched",
-        edited((
-            "buckram.bookie.storage.ledger_table:LedgerTable.unpin",
-            "record is not None and record.slot is slot",
-            "record is not None",
-        )),
+        "table-unpin-any",
+        "unpinning drops a record that a later segment touched",
+        edited(
+            (
+                "buckram.bookie.storage.ledger_table:LedgerTable.unpin",
+                "record is not None and record.slot is slot",
+                "record is not None",
+            )
+        ),
         ("tests/bookie/storage/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
-        "compaction-not-verified", "damaged data is copied",
-        edited((
-            "buckram.bookie.storage.compaction:Compaction._run",
-            "if live and not await self._verified(segment):",
-            "if False:",
-        )),
+        "compaction-not-verified",
+        "damaged data is copied",
+        edited(
+            (
+                "buckram.bookie.storage.compaction:Compaction._run",
+                "if live and not await self._verified(segment):",
+                "if False:",
+            )
+        ),
         ("tests/bookie/storage/test_compaction.py::test_damaged_data_is_not_copied",),
     ),
     TestMutant(
-        "compaction-stride", "runs of different sizes are joined as even",
-        edited((
-            "buckram.bookie.storage.compaction_output:Output._place",
-            "same = stride if stride == run[4] else 0",
-            "same = stride",
-        )),
+        "compaction-stride",
+        "runs of different sizes are joined as even",
+        edited(
+            (
+                "buckram.bookie.storage.compaction_output:Output._place",
+                "same = stride if stride == run[4] else 0",
+                "same = stride",
+            )
+        ),
         ("tests/bookie/storage/test_compaction.py::test_mixed_files_are_rewritten_sorted_and_reading_goes_on",),
     ),
     TestMutant(
-        "compaction-no-checkpoint", "states of segments that are rewritten are not kept",
-        edited((
-            "buckram.bookie.storage.compaction:Compaction._run",
-            "await self._maintenance.checkpoint()",
-            "pass",
-        )),
+        "compaction-no-checkpoint",
+        "states of segments that are rewritten are not kept",
+        edited(
+            (
+                "buckram.bookie.storage.compaction:Compaction._run",
+                "await self._maintenance.checkpoint()",
+                "pass",
+            )
+        ),
         ("tests/bookie/storage/test_compaction.py::test_wholly_dead_files_are_handed_on",),
     ),
     TestMutant(
-        "commit-open-first", "what arrives meanwhile is written before what was closed",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit._flush",
-            "group = self._closed.popleft()",
-            "group = self._closed.pop()",
-        )),
-        ("tests/bookie/storage/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",),
+        "commit-open-first",
+        "what arrives meanwhile is written before what was closed",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit._flush",
+                "group = self._closed.popleft()",
+                "group = self._closed.pop()",
+            )
+        ),
+        (
+            "tests/bookie/storage/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",
+        ),
     ),
     TestMutant(
-        "commit-open-behind", "while blocks are closed an answer waits for those only, not for the open one",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit.after_durable",
-            "elif self._open is not None",
-            "elif self._open is not None and not self._closed",
-        )),
-        ("tests/bookie/storage/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",),
+        "commit-open-behind",
+        "while blocks are closed an answer waits for those only, not for the open one",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit.after_durable",
+                "elif self._open is not None",
+                "elif self._open is not None and not self._closed",
+            )
+        ),
+        (
+            "tests/bookie/storage/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",
+        ),
     ),
     TestMutant(
-        "commit-overlaps", "a block is written while another is on its way",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit._flush",
-            "if self._in_flight is not None or self.failed is not None:",
-            "if self.failed is not None:",
-        ), (
-            "buckram.bookie.storage.commit:GroupCommit.kick",
-            "if self._in_flight is None:",
-            "if True:",
-        )),
-        ("tests/bookie/storage/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",),
+        "commit-overlaps",
+        "a block is written while another is on its way",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit._flush",
+                "if self._in_flight is not None or self.failed is not None:",
+                "if self.failed is not None:",
+            ),
+            (
+                "buckram.bookie.storage.commit:GroupCommit.kick",
+                "if self._in_flight is None:",
+                "if True:",
+            ),
+        ),
+        (
+            "tests/bookie/storage/test_commit_overlap.py::test_one_block_at_a_time_is_on_its_way_and_an_answer_waits_for_its_own",
+        ),
     ),
     TestMutant(
-        "commit-written-early", "file reads are allowed for what is in flight",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit.written",
-            "(self._in_flight, *self._closed, self._open)",
-            "(*self._closed, self._open)",
-        )),
+        "commit-written-early",
+        "file reads are allowed for what is in flight",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit.written",
+                "(self._in_flight, *self._closed, self._open)",
+                "(*self._closed, self._open)",
+            )
+        ),
         ("tests/bookie/storage/test_commit_overlap.py::test_what_is_on_its_way_is_not_read_from_the_file",),
     ),
     TestMutant(
-        "commit-fail-forgets-open", "after a failure those in the open group hear nothing",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit.fail",
-            "groups.append(self._open)",
-            "pass",
-        )),
+        "commit-fail-forgets-open",
+        "after a failure those in the open group hear nothing",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit.fail",
+                "groups.append(self._open)",
+                "pass",
+            )
+        ),
         ("tests/bookie/storage/test_commit_overlap.py::test_a_write_that_fails_is_told_to_those_behind_it_too",),
     ),
     TestMutant(
-        "commit-closed-lost", "a failure is not told to those whose block was closed",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit.fail",
-            "groups = [*self._closed]",
-            "groups = []",
-        )),
+        "commit-closed-lost",
+        "a failure is not told to those whose block was closed",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit.fail",
+                "groups = [*self._closed]",
+                "groups = []",
+            )
+        ),
         ("tests/bookie/storage/test_commit_overlap.py::test_a_write_that_fails_is_told_to_those_behind_it_too",),
     ),
     TestMutant(
-        "commit-full-not-reset", "full stays after space was found",
-        edited((
-            "buckram.bookie.storage.commit:GroupCommit._write",
-            "self.full = False",
-            "pass",
-        )),
+        "commit-full-not-reset",
+        "full stays after space was found",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit._write",
+                "self.full = False",
+                "pass",
+            )
+        ),
         ("tests/bookie/storage/test_commit_overlap.py::test_a_store_that_found_space_again_takes_adds",),
     ),
     TestMutant(
-        "opening-found-unsynced", "scanned files of the log are not synced before they count",
-        edited((
-            "buckram.bookie.storage.opening:Opening._settle",
-            "state.disk.write_now([Write(segment.file, 0, [])])",
-            "pass",
-        )),
-        ("tests/bookie/storage/test_opening_sync.py::test_an_entry_that_a_start_found_is_still_there_after_a_loss_of_power",),
+        "opening-found-unsynced",
+        "scanned files of the log are not synced before they count",
+        edited(
+            (
+                "buckram.bookie.storage.opening:Opening._settle",
+                "state.disk.write_now([Write(segment.file, 0, [])])",
+                "pass",
+            )
+        ),
+        (
+            "tests/bookie/storage/test_opening_sync.py::test_an_entry_that_a_start_found_is_still_there_after_a_loss_of_power",
+        ),
     ),
     TestMutant(
-        "compaction-newest-loses", "of two copies the older one wins",
-        edited((
-            "buckram.bookie.storage.compaction_output:Output.write",
-            "for segment, live in group:",
-            "for segment, live in reversed(group):",
-        )),
+        "compaction-newest-loses",
+        "of two copies the older one wins",
+        edited(
+            (
+                "buckram.bookie.storage.compaction_output:Output.write",
+                "for segment, live in group:",
+                "for segment, live in reversed(group):",
+            )
+        ),
         ("tests/bookie/storage/test_compaction_copies.py::test_of_two_copies_of_an_entry_the_newer_one_stays",),
     ),
     TestMutant(
-        "compaction-last-batch", "the last batch of a ledger's runs is not copied",
-        edited((
-            "buckram.bookie.storage.compaction_output:Output._copy_runs",
-            "if batch:",
-            "if len(batch) > 1:",
-        )),
+        "compaction-last-batch",
+        "the last batch of a ledger's runs is not copied",
+        edited(
+            (
+                "buckram.bookie.storage.compaction_output:Output._copy_runs",
+                "if batch:",
+                "if len(batch) > 1:",
+            )
+        ),
         ("tests/bookie/storage/test_compaction_copies.py::test_a_ledger_that_has_one_entry_in_a_file_keeps_it",),
     ),
     TestMutant(
-        "admission-wrong-key-all", "with a wrong key first all waiting runs are refused",
-        edited((
-            "buckram.bookie.service.admission:Admission._conclude",
-            "one.done(verdict, found.last)",
-            "one.done(Verdict.WRONG_KEY if waiting[0].key != found.key else verdict, found.last)",
-        )),
+        "admission-wrong-key-all",
+        "with a wrong key first all waiting runs are refused",
+        edited(
+            (
+                "buckram.bookie.service.admission:Admission._conclude",
+                "one.done(verdict, found.last)",
+                "one.done(Verdict.WRONG_KEY if waiting[0].key != found.key else verdict, found.last)",
+            )
+        ),
         ("tests/bookie/service/test_admission.py::test_adds_behind_a_wrong_key_are_judged_on_their_own",),
     ),
     TestMutant(
-        "admission-not-fenced", "what is not open any more is refused and not fenced",
-        edited((
-            "buckram.bookie.service.admission:Admission._write_down",
-            "store.fence(ledger_id)",
-            "pass",
-        )),
+        "admission-not-fenced",
+        "what is not open any more is refused and not fenced",
+        edited(
+            (
+                "buckram.bookie.service.admission:Admission._write_down",
+                "store.fence(ledger_id)",
+                "pass",
+            )
+        ),
         ("tests/bookie/service/test_admission.py::test_a_ledger_that_is_not_open_is_fenced_durably",),
     ),
     TestMutant(
-        "admission-limbo-closed", "a bookie that may have lost a fence takes entries of a closed ledger",
-        edited((
-            "buckram.bookie.service.admission:Admission._decide",
-            "metadata.last_entry is not None and not self._store.limbo",
-            "metadata.last_entry is not None",
-        )),
+        "admission-limbo-closed",
+        "a bookie that may have lost a fence takes entries of a closed ledger",
+        edited(
+            (
+                "buckram.bookie.service.admission:Admission._decide",
+                "metadata.last_entry is not None and not self._store.limbo",
+                "metadata.last_entry is not None",
+            )
+        ),
         ("tests/bookie/service/test_limbo_admission.py::test_a_copy_of_a_closed_ledger_comes_by_recovery_adds_only",),
     ),
     TestMutant(
-        "admission-limbo-any", "a bookie that may have lost a burial admits what metadata does not know",
-        edited((
-            "buckram.bookie.service.admission:Admission._decide",
-            "if self._anybody and not self._store.limbo:",
-            "if self._anybody:",
-        )),
+        "admission-limbo-any",
+        "a bookie that may have lost a burial admits what metadata does not know",
+        edited(
+            (
+                "buckram.bookie.service.admission:Admission._decide",
+                "if self._anybody and not self._store.limbo:",
+                "if self._anybody:",
+            )
+        ),
         ("tests/bookie/test_limbo.py::test_adds_ask_metadata_again",),
     ),
     TestMutant(
-        "admission-closed-admitted", "what a closed ledger lacks makes the ledger admitted",
-        edited((
-            "buckram.bookie.service.admission:Admission._write_down",
-            "admitted = verdict is Verdict.ADMITTED",
-            "admitted = True",
-        )),
+        "admission-closed-admitted",
+        "what a closed ledger lacks makes the ledger admitted",
+        edited(
+            (
+                "buckram.bookie.service.admission:Admission._write_down",
+                "admitted = verdict is Verdict.ADMITTED",
+                "admitted = True",
+            )
+        ),
         ("tests/bookie/service/test_admission.py::test_a_copy_that_the_quorum_did_not_wait_for_is_taken",),
     ),
     TestMutant(
-        "admission-first-key", "the first key that comes is the ledger's for good",
-        edited(("buckram.bookie.service.admission:needs_proof",
+        "admission-first-key",
+        "the first key that comes is the ledger's for good",
+        edited(
+            (
+                "buckram.bookie.service.admission:needs_proof",
                 "record is None or (not record.proven and record.master_key != key)",
-                "False")),
-        ("tests/bookie/service/test_wrong_keys.py::test_a_wrong_password_leaves_nothing_at_a_bookie_that_never_saw_the_ledger",),
+                "False",
+            )
+        ),
+        (
+            "tests/bookie/service/test_wrong_keys.py::test_a_wrong_password_leaves_nothing_at_a_bookie_that_never_saw_the_ledger",
+        ),
     ),
     TestMutant(
-        "admission-all-proven", "a key that nobody could check counts as one that metadata named",
+        "admission-all-proven",
+        "a key that nobody could check counts as one that metadata named",
         edited(("buckram.bookie.service.admission:needs_proof", "not record.proven and ", "False and ")),
         ("tests/bookie/service/test_wrong_keys.py::test_the_right_key_takes_the_place_of_one_that_nobody_could_check",),
     ),
     TestMutant(
-        "admission-proof-forgotten", "a restart makes a key that nobody could check a proven one",
+        "admission-proof-forgotten",
+        "a restart makes a key that nobody could check a proven one",
         edited(("buckram.core.storage.ledger_state:unpack_state", "bool(flags & (_ADMITTED | _PROVEN))", "True")),
         ("tests/bookie/service/test_wrong_keys.py::test_an_unproven_key_stays_one_over_a_restart",),
     ),
     TestMutant(
-        "admission-fence-stays", "the fence of a wrong key outlives the key",
-        edited(("buckram.bookie.storage.store_ledgers:LedgerStates._anew", "record.tombstone = record.fenced = False",
-                "record.tombstone = False")),
+        "admission-fence-stays",
+        "the fence of a wrong key outlives the key",
+        edited(
+            (
+                "buckram.bookie.storage.store_ledgers:LedgerStates._anew",
+                "record.tombstone = record.fenced = False",
+                "record.tombstone = False",
+            )
+        ),
         ("tests/bookie/service/test_wrong_keys.py::test_the_right_key_takes_the_place_of_one_that_nobody_could_check",),
     ),
     TestMutant(
-        "admission-name-is-evidence", "a made-up name makes the bookie suspect its metadata",
+        "admission-name-is-evidence",
+        "a made-up name makes the bookie suspect its metadata",
         edited(("buckram.bookie.service.admission:Admission._contradicts", " or not record.proven", "")),
-        ("tests/bookie/service/test_wrong_keys.py::test_a_name_that_nobody_could_check_is_no_evidence_against_the_store",),
+        (
+            "tests/bookie/service/test_wrong_keys.py::test_a_name_that_nobody_could_check_is_no_evidence_against_the_store",
+        ),
     ),
     TestMutant(
-        "admission-disputed-is-refused", "the right key is unauthorized where nobody can tell that it is",
-        edited(("buckram.bookie.service.adds:AddPath._decide", "Code.UNAUTHORIZED if record.proven else Code.TOO_MANY_REQUESTS",
-                "Code.UNAUTHORIZED")),
+        "admission-disputed-is-refused",
+        "the right key is unauthorized where nobody can tell that it is",
+        edited(
+            (
+                "buckram.bookie.service.adds:AddPath._decide",
+                "Code.UNAUTHORIZED if record.proven else Code.TOO_MANY_REQUESTS",
+                "Code.UNAUTHORIZED",
+            )
+        ),
         ("tests/bookie/service/test_wrong_keys.py::test_while_nobody_can_tell_the_right_key_is_told_to_come_later",),
     ),
     TestMutant(
-        "admission-unsynced", "absence is believed without a sync",
+        "admission-unsynced",
+        "absence is believed without a sync",
         edited(("buckram.bookie.service.admission:Admission._look", "await self._metadata.sync()", "pass")),
-        ("tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[0]",
-         "tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]"),
+        (
+            "tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[0]",
+            "tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",
+        ),
     ),
     TestMutant(
-        "admission-one-look", "absence is looked at only once",
-        edited(("buckram.bookie.service.admission:Admission._look", "absent += found is None",
-                "absent += LOOKS * (found is None)")),
+        "admission-one-look",
+        "absence is looked at only once",
+        edited(
+            (
+                "buckram.bookie.service.admission:Admission._look",
+                "absent += found is None",
+                "absent += LOOKS * (found is None)",
+            )
+        ),
         ("tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[1]",),
     ),
 )

@@ -14,29 +14,70 @@ MOVED = f"{TROUBLE}::test_a_bookie_that_moved"
 GONE = f"{IDENTITY}::test_an_open_connection_of_who_is_no_longer_there_acknowledges_nothing"
 
 MUTANTS = (
-    TestMutant("pool-other-forgotten", "the end of a connection that was left drops the one that took its place",
-               edited((f"{POOL}._on_lost", "if slot.connection is connection:", "if True:")), (MOVED,)),
-    TestMutant("pool-ended-stays", "a connection that ended stays the bookie's",
-               edited((f"{POOL}._on_lost", "slot.connection = None", "pass")),
-               (f"{TROUBLE}::test_a_lost_connection_fails_everything_once_and_is_made_again",)),
-    TestMutant("pool-bytes-stay", "what waited for a connection counts as waiting for ever",
-               edited((f"{SLOT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
-               ("tests/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",)),
-    TestMutant("connection-left-cuts", "a connection that is left ends although answers are due",
-               edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")), (MOVED,)),
-    TestMutant("pool-waiting-reversed", "what waited for a connection leaves in another order",
-               edited((f"{SLOT}.connected", "for send, meant in waiting:", "for send, meant in reversed(waiting):")),
-               (f"{WAITING}::test_what_waited_for_a_connection_leaves_in_its_order",)),
-    TestMutant("pool-moved-is-no-loss", "a bookie that moved counts as the same process until its answers are all here",
-               edited((f"{SLOT}._examined", "self.losses += 1", "pass")),
-               (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",)),
-    TestMutant("pool-waits-for-anybody", "a queued send goes to a bookie born again",
-               edited((f"{SLOT}.connected", "outcome.check_incarnation(meant)", "pass")), (AGAIN,)),
-    TestMutant("pool-asks-anybody", "a request that waited for a connection is answered by a bookie born again",
-               edited((f"{POOL}.call", "connection.check_incarnation(meant)", "pass")), (AGAIN,)),
-    TestMutant("pool-met-forgotten", "who answered last is forgotten with the connection",
-               edited((f"{SLOT}.meant", " or self._met", "")), (MET,)),
-    TestMutant("pool-unregistered-stays", "a connection is kept when its id no longer resolves",
-               edited((f"{SLOT}._examined", "if address is None:", "if address is None:\n        return connection\n"
-                                                                  "    if False:")), (GONE,)),
+    TestMutant(
+        "pool-other-forgotten",
+        "the end of a connection that was left drops the one that took its place",
+        edited((f"{POOL}._on_lost", "if slot.connection is connection:", "if True:")),
+        (MOVED,),
+    ),
+    TestMutant(
+        "pool-ended-stays",
+        "a connection that ended stays the bookie's",
+        edited((f"{POOL}._on_lost", "slot.connection = None", "pass")),
+        (f"{TROUBLE}::test_a_lost_connection_fails_everything_once_and_is_made_again",),
+    ),
+    TestMutant(
+        "pool-bytes-stay",
+        "what waited for a connection counts as waiting for ever",
+        edited((f"{SLOT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
+        ("tests/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",),
+    ),
+    TestMutant(
+        "connection-left-cuts",
+        "a connection that is left ends although answers are due",
+        edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")),
+        (MOVED,),
+    ),
+    TestMutant(
+        "pool-waiting-reversed",
+        "what waited for a connection leaves in another order",
+        edited((f"{SLOT}.connected", "for send, meant in waiting:", "for send, meant in reversed(waiting):")),
+        (f"{WAITING}::test_what_waited_for_a_connection_leaves_in_its_order",),
+    ),
+    TestMutant(
+        "pool-moved-is-no-loss",
+        "a bookie that moved counts as the same process until its answers are all here",
+        edited((f"{SLOT}._examined", "self.losses += 1", "pass")),
+        (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",),
+    ),
+    TestMutant(
+        "pool-waits-for-anybody",
+        "a queued send goes to a bookie born again",
+        edited((f"{SLOT}.connected", "outcome.check_incarnation(meant)", "pass")),
+        (AGAIN,),
+    ),
+    TestMutant(
+        "pool-asks-anybody",
+        "a request that waited for a connection is answered by a bookie born again",
+        edited((f"{POOL}.call", "connection.check_incarnation(meant)", "pass")),
+        (AGAIN,),
+    ),
+    TestMutant(
+        "pool-met-forgotten",
+        "who answered last is forgotten with the connection",
+        edited((f"{SLOT}.meant", " or self._met", "")),
+        (MET,),
+    ),
+    TestMutant(
+        "pool-unregistered-stays",
+        "a connection is kept when its id no longer resolves",
+        edited(
+            (
+                f"{SLOT}._examined",
+                "if address is None:",
+                "if address is None:\n        return connection\n    if False:",
+            )
+        ),
+        (GONE,),
+    ),
 )

@@ -6,84 +6,111 @@ from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
     TestMutant(
-        "range-not-filled", "a range ends where it was planned to, also when more entries fit",
-        edited((
-            "buckram.bookie.storage.lookup:Lookup._read_on",
-            "elif ended or ",
-            "elif True or ",
-        )),
+        "range-not-filled",
+        "a range ends where it was planned to, also when more entries fit",
+        edited(
+            (
+                "buckram.bookie.storage.lookup:Lookup._read_on",
+                "elif ended or ",
+                "elif True or ",
+            )
+        ),
         ("tests/bookie/storage/test_store.py::test_a_range_has_exactly_as_many_entries_as_fit",),
     ),
     TestMutant(
-        "local-given-back-early", "pieces are given back before they are looked at",
-        edited((
-            "buckram.client.read.local:LocalReads._read",
-            "found: list[T] = []\n",
-            "found: list[T] = []\n            directory.give_back(pieces)\n",
-        )),
+        "local-given-back-early",
+        "pieces are given back before they are looked at",
+        edited(
+            (
+                "buckram.client.read.local:LocalReads._read",
+                "found: list[T] = []\n",
+                "found: list[T] = []\n            directory.give_back(pieces)\n",
+            )
+        ),
         ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),
     ),
     TestMutant(
-        "neighbour-identity", "a directory of another machine is read",
-        edited((
-            "buckram.disk.neighbours:Neighbours.open",
-            "identity_of(directory) == identity and ",
-            "",
-        )),
+        "neighbour-identity",
+        "a directory of another machine is read",
+        edited(
+            (
+                "buckram.disk.neighbours:Neighbours.open",
+                "identity_of(directory) == identity and ",
+                "",
+            )
+        ),
         ("tests/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
     ),
     TestMutant(
-        "neighbour-empty-identity", "a bookie without an identity is read",
-        edited((
-            "buckram.disk.neighbours:Neighbours.open",
-            'identity != "" and ',
-            "",
-        )),
+        "neighbour-empty-identity",
+        "a bookie without an identity is read",
+        edited(
+            (
+                "buckram.disk.neighbours:Neighbours.open",
+                'identity != "" and ',
+                "",
+            )
+        ),
         ("tests/disk/test_neighbours.py::test_only_the_directory_that_was_meant_is_opened",),
     ),
     TestMutant(
-        "neighbour-path", "a name may lead out of the directory",
-        edited((
-            "buckram.disk.neighbours:NeighbourDirectory._open",
-            "if os.sep in name:",
-            "if False:",
-        )),
+        "neighbour-path",
+        "a name may lead out of the directory",
+        edited(
+            (
+                "buckram.disk.neighbours:NeighbourDirectory._open",
+                "if os.sep in name:",
+                "if False:",
+            )
+        ),
         ("tests/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
     ),
     TestMutant(
-        "neighbour-fd-leak", "open files are not closed after an error",
-        edited((
-            "buckram.disk.neighbours:NeighbourDirectory._open",
-            "os.close(file)\n",
-            "",
-        )),
+        "neighbour-fd-leak",
+        "open files are not closed after an error",
+        edited(
+            (
+                "buckram.disk.neighbours:NeighbourDirectory._open",
+                "os.close(file)\n",
+                "",
+            )
+        ),
         ("tests/disk/test_neighbours.py::test_what_is_no_log_file_is_refused_and_nobody_waits",),
     ),
     TestMutant(
-        "neighbour-align", "direct reads give the bytes of the unit's beginning",
-        edited((
-            "buckram.disk.neighbours:NeighbourDirectory._piece",
-            "return Piece(data, at + before)",
-            "return Piece(data, at)",
-        )),
+        "neighbour-align",
+        "direct reads give the bytes of the unit's beginning",
+        edited(
+            (
+                "buckram.disk.neighbours:NeighbourDirectory._piece",
+                "return Piece(data, at + before)",
+                "return Piece(data, at)",
+            )
+        ),
         ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),
     ),
     TestMutant(
-        "located-skip", "frames to be skipped in the middle are forgotten",
-        edited((
-            "buckram.core.wire.located:extended",
-            "if after.skip or ",
-            "if ",
-        )),
+        "located-skip",
+        "frames to be skipped in the middle are forgotten",
+        edited(
+            (
+                "buckram.core.wire.located:extended",
+                "if after.skip or ",
+                "if ",
+            )
+        ),
         ("tests/bookie/storage/test_located.py::test_neighbours_are_one_extent_up_to_a_limit",),
     ),
     TestMutant(
-        "located-gap", "extents with a gap are joined",
-        edited((
-            "buckram.core.wire.located:extended",
-            "before.offset + before.length != after.offset",
-            "before.offset + before.length > after.offset",
-        )),
+        "located-gap",
+        "extents with a gap are joined",
+        edited(
+            (
+                "buckram.core.wire.located:extended",
+                "before.offset + before.length != after.offset",
+                "before.offset + before.length > after.offset",
+            )
+        ),
         ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[mixed]",),
     ),
 )

@@ -13,59 +13,139 @@ AUDIT, ACCUSED = "tests/client/maintain/test_audit.py", "tests/client/maintain/t
 CHANGE = "buckram.client.write.ensemble_change:EnsembleChange"
 
 MUTANTS = (
-    TestMutant("recovery-other-record", "what was found under one record closes whatever record is there now",
-               edited((f"{RECOVER}:_same", "now.last_fragment == before.last_fragment", "True")), (OTHER,)),
-    TestMutant("conflict-old-decision", "after a conflict the change is not derived anew from the fresh record",
-               edited(("buckram.client.shared.metadata_cell:MetadataCell.update", "wanted = change(base.metadata)",
-                       'wanted = first = locals().get("first") or change(base.metadata)')), (OTHER,)),
-    TestMutant("write-back-by-the-replaced", "an acknowledgement counts although its bookie was replaced meanwhile",
-               edited(("buckram.core.ledgers.recovery:WriteBack.acked", "if self.ensemble[position] != bookie:", "if False:")),
-               (REPLACED,)),
-    TestMutant("doubt-taken-for-failed", "a write whose reply was lost counts as not done",
-               edited(("buckram.client.shared.metadata_cell:MetadataCell.in_doubt", "return self._doubt is not None",
-                       "return False")),
-               ("tests/client/shared/test_metadata_cell.py::"
-                "test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",)),
-    TestMutant("late-fence-unheard", "what a fencing answer promises counts only until reading begins",
-               edited((f"{RECOVER}:_Attempt._fencing_read", "self._promises.entry(bookie, answer.value)",
-                       "self._forward is None and self._promises.entry(bookie, answer.value)")),
-               (f"{ABSENCE}::test_a_fencing_answer_that_comes_late_forbids_it",)),
-    TestMutant("repair-believes-memory", "repair takes what a bookie has in memory for what is on its disk",
-               edited((f"{REPAIR}._bad", "from_files=True", "from_files=False")),
-               (f"{AUDIT}::test_repair_reads_what_is_on_disk_on_either_wire[3/3/2]",)),
-    TestMutant("repair-believes-open-files", "a file that was removed is read as long as it is open",
-               edited(("buckram.bookie.storage.fetching:Fetcher.fetch", "self._files.forget(name)", "pass")),
-               (f"{AUDIT}::test_a_file_that_was_removed_under_a_running_bookie_is_missed",)),
-    TestMutant("repair-reads-nothing-back", "what repair copied is good because it was acknowledged",
-               edited((f"{REPAIR}._copy", "lost.update(", "bool(")),
-               (f"{ACCUSED}::test_repair_convicts_who_acknowledges_and_denies",)),
-    TestMutant("reborn-is-a-liar", "a bookie that came back without its data is convicted of lying",
-               edited((f"{REPAIR}._is_still_there", "self._services.bookies.incarnation(bookie) == incarnation",
-                       "True")),
-               (f"{ACCUSED}::test_who_came_back_without_its_data_meanwhile_is_no_liar",)),
-    TestMutant("damage-goes-unsaid", "who gives bytes that do not fit a MAC is no suspect",
-               edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "elif False:")),
-               (f"{ACCUSED}::test_damage_under_a_mac_makes_a_suspect_and_no_liar",)),
-    TestMutant("damage-is-always-suspect", "damage that any bookie could have made is held against it",
-               edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "else:")),
-               (f"{ACCUSED}::test_damage_that_any_bookie_could_have_made_is_not_held_against_it",)),
-    TestMutant("audit-damage-goes-unsaid", "an audit does not say which bytes did not fit their digest",
-               edited(("buckram.client.maintain.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
-               (f"{ACCUSED}::test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted",)),
-    TestMutant("convicted-stays", "a running writer goes on with a member that was convicted",
-               edited((f"{CHANGE}.leave_convicted", "if not convicted or", "if True or")),
-               (f"{ACCUSED}::test_a_running_writer_leaves_a_member_that_is_convicted",)),
-    TestMutant("convicted-goes-at-once", "a convicted member goes where nobody can take its place",
-               edited((f"{CHANGE}.leave_convicted",
-                       "self._choose(window.ensemble, liars, {}, doomed=False) if liars else ()", "liars")),
-               (f"{ACCUSED}::test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there",)),
-    TestMutant("salvage-forgets-births", "a ledger that is brought back is another one than bookies hold",
-               edited(("buckram.client.maintain.salvage:Salvage.bring_back", 'birth=birth if is_certain(birth) else b""',
-                       'birth=b""')),
-               ("tests/client/maintain/test_salvage.py::"
-                "test_a_ledger_comes_back_with_its_birth_and_goes_on_being_that_ledger",)),
-    TestMutant("salvage-mixes-births", "holders of another ledger of the id are named, too",
-               edited(("buckram.client.maintain.salvage:Salvage.bring_back", " if found.births.get(one, birth) == birth", "")),
-               ("tests/client/maintain/test_salvage.py::"
-                "test_of_two_ledgers_that_had_the_id_the_one_that_is_named_comes_back",)),
+    TestMutant(
+        "recovery-other-record",
+        "what was found under one record closes whatever record is there now",
+        edited((f"{RECOVER}:_same", "now.last_fragment == before.last_fragment", "True")),
+        (OTHER,),
+    ),
+    TestMutant(
+        "conflict-old-decision",
+        "after a conflict the change is not derived anew from the fresh record",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "wanted = change(base.metadata)",
+                'wanted = first = locals().get("first") or change(base.metadata)',
+            )
+        ),
+        (OTHER,),
+    ),
+    TestMutant(
+        "write-back-by-the-replaced",
+        "an acknowledgement counts although its bookie was replaced meanwhile",
+        edited(("buckram.core.ledgers.recovery:WriteBack.acked", "if self.ensemble[position] != bookie:", "if False:")),
+        (REPLACED,),
+    ),
+    TestMutant(
+        "doubt-taken-for-failed",
+        "a write whose reply was lost counts as not done",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.in_doubt",
+                "return self._doubt is not None",
+                "return False",
+            )
+        ),
+        (
+            "tests/client/shared/test_metadata_cell.py::"
+            "test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",
+        ),
+    ),
+    TestMutant(
+        "late-fence-unheard",
+        "what a fencing answer promises counts only until reading begins",
+        edited(
+            (
+                f"{RECOVER}:_Attempt._fencing_read",
+                "self._promises.entry(bookie, answer.value)",
+                "self._forward is None and self._promises.entry(bookie, answer.value)",
+            )
+        ),
+        (f"{ABSENCE}::test_a_fencing_answer_that_comes_late_forbids_it",),
+    ),
+    TestMutant(
+        "repair-believes-memory",
+        "repair takes what a bookie has in memory for what is on its disk",
+        edited((f"{REPAIR}._bad", "from_files=True", "from_files=False")),
+        (f"{AUDIT}::test_repair_reads_what_is_on_disk_on_either_wire[3/3/2]",),
+    ),
+    TestMutant(
+        "repair-believes-open-files",
+        "a file that was removed is read as long as it is open",
+        edited(("buckram.bookie.storage.fetching:Fetcher.fetch", "self._files.forget(name)", "pass")),
+        (f"{AUDIT}::test_a_file_that_was_removed_under_a_running_bookie_is_missed",),
+    ),
+    TestMutant(
+        "repair-reads-nothing-back",
+        "what repair copied is good because it was acknowledged",
+        edited((f"{REPAIR}._copy", "lost.update(", "bool(")),
+        (f"{ACCUSED}::test_repair_convicts_who_acknowledges_and_denies",),
+    ),
+    TestMutant(
+        "reborn-is-a-liar",
+        "a bookie that came back without its data is convicted of lying",
+        edited((f"{REPAIR}._is_still_there", "self._services.bookies.incarnation(bookie) == incarnation", "True")),
+        (f"{ACCUSED}::test_who_came_back_without_its_data_meanwhile_is_no_liar",),
+    ),
+    TestMutant(
+        "damage-goes-unsaid",
+        "who gives bytes that do not fit a MAC is no suspect",
+        edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "elif False:")),
+        (f"{ACCUSED}::test_damage_under_a_mac_makes_a_suspect_and_no_liar",),
+    ),
+    TestMutant(
+        "damage-is-always-suspect",
+        "damage that any bookie could have made is held against it",
+        edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "else:")),
+        (f"{ACCUSED}::test_damage_that_any_bookie_could_have_made_is_not_held_against_it",),
+    ),
+    TestMutant(
+        "audit-damage-goes-unsaid",
+        "an audit does not say which bytes did not fit their digest",
+        edited(("buckram.client.maintain.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
+        (f"{ACCUSED}::test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted",),
+    ),
+    TestMutant(
+        "convicted-stays",
+        "a running writer goes on with a member that was convicted",
+        edited((f"{CHANGE}.leave_convicted", "if not convicted or", "if True or")),
+        (f"{ACCUSED}::test_a_running_writer_leaves_a_member_that_is_convicted",),
+    ),
+    TestMutant(
+        "convicted-goes-at-once",
+        "a convicted member goes where nobody can take its place",
+        edited(
+            (
+                f"{CHANGE}.leave_convicted",
+                "self._choose(window.ensemble, liars, {}, doomed=False) if liars else ()",
+                "liars",
+            )
+        ),
+        (f"{ACCUSED}::test_a_writer_keeps_a_convicted_member_until_another_bookie_is_there",),
+    ),
+    TestMutant(
+        "salvage-forgets-births",
+        "a ledger that is brought back is another one than bookies hold",
+        edited(
+            (
+                "buckram.client.maintain.salvage:Salvage.bring_back",
+                'birth=birth if is_certain(birth) else b""',
+                'birth=b""',
+            )
+        ),
+        (
+            "tests/client/maintain/test_salvage.py::"
+            "test_a_ledger_comes_back_with_its_birth_and_goes_on_being_that_ledger",
+        ),
+    ),
+    TestMutant(
+        "salvage-mixes-births",
+        "holders of another ledger of the id are named, too",
+        edited(("buckram.client.maintain.salvage:Salvage.bring_back", " if found.births.get(one, birth) == birth", "")),
+        (
+            "tests/client/maintain/test_salvage.py::"
+            "test_of_two_ledgers_that_had_the_id_the_one_that_is_named_comes_back",
+        ),
+    ),
 )

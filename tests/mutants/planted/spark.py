@@ -6,138 +6,183 @@ from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
     TestMutant(
-        "spark-skipped-nothing", "skipped tasks and no ledgers count as no rows",
-        edited((
-            "buckram.spark.transactions:publish",
-            " and not skipped",
-            "",
-        )),
+        "spark-skipped-nothing",
+        "skipped tasks and no ledgers count as no rows",
+        edited(
+            (
+                "buckram.spark.transactions:publish",
+                " and not skipped",
+                "",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_batches_of_a_query_count_once",),
     ),
     TestMutant(
-        "spark-skipped-published", "a commit with skipped tasks publishes the others' ledgers",
-        edited((
-            "buckram.spark.transactions:publish",
-            "if skipped:\n        raise",
-            "if False:\n        raise",
-        )),
+        "spark-skipped-published",
+        "a commit with skipped tasks publishes the others' ledgers",
+        edited(
+            (
+                "buckram.spark.transactions:publish",
+                "if skipped:\n        raise",
+                "if False:\n        raise",
+            )
+        ),
         ("tests/spark/test_sink_skipped.py::test_what_some_tasks_wrote_is_not_published_where_others_were_skipped",),
     ),
     TestMutant(
-        "spark-no-losers", "ledgers of a step that was published before are left",
-        edited((
-            "buckram.spark.transactions:publish",
-            "await _drop(bulk, ledgers)",
-            "pass",
-        )),
+        "spark-no-losers",
+        "ledgers of a step that was published before are left",
+        edited(
+            (
+                "buckram.spark.transactions:publish",
+                "await _drop(bulk, ledgers)",
+                "pass",
+            )
+        ),
         ("tests/spark/test_sink_skipped.py::test_the_ledgers_of_a_run_that_came_second_are_dropped",),
     ),
     TestMutant(
-        "spark-app", "with txnAppId batches of a query are known by the query",
-        edited((
-            "buckram.spark.transactions:Identity.of_batch",
-            "self.application or query",
-            "query",
-        )),
+        "spark-app",
+        "with txnAppId batches of a query are known by the query",
+        edited(
+            (
+                "buckram.spark.transactions:Identity.of_batch",
+                "self.application or query",
+                "query",
+            )
+        ),
         ("tests/spark/test_sink_skipped.py::test_a_named_query_is_known_by_its_name",),
     ),
     TestMutant(
-        "spark-missing-part", "a missing message is left out",
-        edited((
-            "buckram.spark.transactions:in_order",
-            "len(found) != len(parts) or numbers != list(range(len(parts)))",
-            "False",
-        )),
+        "spark-missing-part",
+        "a missing message is left out",
+        edited(
+            (
+                "buckram.spark.transactions:in_order",
+                "len(found) != len(parts) or numbers != list(range(len(parts)))",
+                "False",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_what_is_not_whole_is_not_published",),
     ),
     TestMutant(
-        "spark-twins", "two messages of a partition are both published",
-        edited((
-            "buckram.spark.transactions:in_order",
-            "numbers != list(range(len(parts)))",
-            "numbers != sorted(numbers)",
-        )),
+        "spark-twins",
+        "two messages of a partition are both published",
+        edited(
+            (
+                "buckram.spark.transactions:in_order",
+                "numbers != list(range(len(parts)))",
+                "numbers != sorted(numbers)",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_what_is_not_whole_is_not_published",),
     ),
     TestMutant(
-        "spark-unordered", "parts are published as they came",
-        edited((
-            "buckram.spark.transactions:in_order",
-            "key=lambda part: part.attempt.partition",
-            "key=lambda part: 0",
-        )),
+        "spark-unordered",
+        "parts are published as they came",
+        edited(
+            (
+                "buckram.spark.transactions:in_order",
+                "key=lambda part: part.attempt.partition",
+                "key=lambda part: 0",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_the_order_of_partitions_and_of_rows",),
     ),
     TestMutant(
-        "spark-batch-other", "messages of another batch are committed",
-        edited((
-            "buckram.spark.transactions:batch_of",
-            "told != batch or ",
-            "",
-        )),
+        "spark-batch-other",
+        "messages of another batch are committed",
+        edited(
+            (
+                "buckram.spark.transactions:batch_of",
+                "told != batch or ",
+                "",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_batches_of_a_query_count_once",),
     ),
     TestMutant(
-        "spark-seal-twice", "a sealed ledger is kept as the open one",
-        edited((
-            "buckram.spark.sink_task:_Task._seal",
-            "self._ledger = None",
-            "pass",
-        )),
+        "spark-seal-twice",
+        "a sealed ledger is kept as the open one",
+        edited(
+            (
+                "buckram.spark.sink_task:_Task._seal",
+                "self._ledger = None",
+                "pass",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_a_task_ends_segments_by_size",),
     ),
     TestMutant(
-        "spark-giveup-sealed", "an attempt that fails leaves what it sealed",
-        edited((
-            "buckram.spark.sink_task:_Task.give_up",
-            "ledgers = [sealed.ledger for sealed in self._sealed]",
-            "ledgers = []",
-        )),
+        "spark-giveup-sealed",
+        "an attempt that fails leaves what it sealed",
+        edited(
+            (
+                "buckram.spark.sink_task:_Task.give_up",
+                "ledgers = [sealed.ledger for sealed in self._sealed]",
+                "ledgers = []",
+            )
+        ),
         ("tests/spark/test_sink_parts.py::test_what_a_failed_task_wrote_is_dropped_at_once",),
     ),
     TestMutant(
-        "spark-first-start", "a first batch that is repeated begins where a query would begin now",
-        edited((
-            "buckram.spark.stream_live:began",
-            "start.get(INITIAL) and BEGAN in end",
-            "False",
-        )),
+        "spark-first-start",
+        "a first batch that is repeated begins where a query would begin now",
+        edited(
+            (
+                "buckram.spark.stream_live:began",
+                "start.get(INITIAL) and BEGAN in end",
+                "False",
+            )
+        ),
         ("tests/spark/test_streaming_parts.py::test_the_first_batch_is_repeated_from_where_it_began",),
     ),
     TestMutant(
-        "spark-replay-count", "of a replayed batch only the number of rows is compared",
-        edited((
-            "buckram.spark.replay:compare",
-            "if seen is None:",
-            "if seen is not None:",
-        )),
+        "spark-replay-count",
+        "of a replayed batch only the number of rows is compared",
+        edited(
+            (
+                "buckram.spark.replay:compare",
+                "if seen is None:",
+                "if seen is not None:",
+            )
+        ),
         ("tests/spark/test_sink_replay.py::test_as_many_other_rows_are_noticed",),
     ),
     TestMutant(
-        "spark-replay-planned", "when a batch was planned is not looked at",
-        edited((
-            "buckram.spark.replay:compare",
-            "planned <= done.time",
-            "False",
-        )),
+        "spark-replay-planned",
+        "when a batch was planned is not looked at",
+        edited(
+            (
+                "buckram.spark.replay:compare",
+                "planned <= done.time",
+                "False",
+            )
+        ),
         ("tests/spark/test_sink_replay.py::test_a_batch_that_was_planned_before_it_was_published_is_that_batch",),
     ),
     TestMutant(
-        "spark-small-order", "small parts come behind all ledgers",
-        edited((
-            "buckram.spark.small_parts:with_small_parts",
-            "groupby(filled, key=",
-            "groupby(sorted(filled, key=lambda part: bool(part[1])), key=",
-        )),
+        "spark-small-order",
+        "small parts come behind all ledgers",
+        edited(
+            (
+                "buckram.spark.small_parts:with_small_parts",
+                "groupby(filled, key=",
+                "groupby(sorted(filled, key=lambda part: bool(part[1])), key=",
+            )
+        ),
         ("tests/spark/test_sink_small.py::test_small_parts_and_ledgers_in_the_order_of_partitions",),
     ),
     TestMutant(
-        "spark-small-left", "the driver's ledger of a publishing that failed is left",
-        edited((
-            "buckram.spark.transactions:publish",
-            "await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])",
-            "pass",
-        )),
+        "spark-small-left",
+        "the driver's ledger of a publishing that failed is left",
+        edited(
+            (
+                "buckram.spark.transactions:publish",
+                "await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])",
+                "pass",
+            )
+        ),
         ("tests/spark/test_sink_small.py::test_what_the_driver_wrote_is_dropped_when_it_cannot_be_published",),
     ),
 )

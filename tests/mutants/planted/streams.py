@@ -6,151 +6,207 @@ from tests.mutants.testmutant import TestMutant, edited
 
 MUTANTS = (
     TestMutant(
-        "cursor-seen-forgotten", "a cursor that was deleted is made anew by its next commit",
-        edited((
-            "buckram.streams.read.cursors:Cursor.load",
-            "self._seen = True",
-            "pass",
-        )),
+        "cursor-seen-forgotten",
+        "a cursor that was deleted is made anew by its next commit",
+        edited(
+            (
+                "buckram.streams.read.cursors:Cursor.load",
+                "self._seen = True",
+                "pass",
+            )
+        ),
         ("tests/streams/read/test_cursors.py::test_one_that_is_deleted_under_a_reader_is_not_made_again",),
     ),
     TestMutant(
-        "cursor-created-unchecked", "a first commit does not check that the stream is the same",
-        edited((
-            "buckram.streams.read.cursors:Cursor._create",
-            "if at.head.uid != self._uid:",
-            "if False:",
-        )),
+        "cursor-created-unchecked",
+        "a first commit does not check that the stream is the same",
+        edited(
+            (
+                "buckram.streams.read.cursors:Cursor._create",
+                "if at.head.uid != self._uid:",
+                "if False:",
+            )
+        ),
         ("tests/streams/read/test_cursors.py::test_a_late_commit_leaves_nothing_in_a_deleted_stream",),
     ),
     TestMutant(
-        "cursor-delete-sent", "a lost reply to a deletion is NoSuchCursor",
-        edited((
-            "buckram.streams.read.cursors:Cursor.delete",
-            "sent = True",
-            "pass",
-        )),
+        "cursor-delete-sent",
+        "a lost reply to a deletion is NoSuchCursor",
+        edited(
+            (
+                "buckram.streams.read.cursors:Cursor.delete",
+                "sent = True",
+                "pass",
+            )
+        ),
         ("tests/streams/read/test_cursors.py::test_lost_answers_change_nothing",),
     ),
     TestMutant(
-        "retention-older-open", "the open segment's creation does not count",
-        edited((
-            "buckram.streams.maintain.retention:_may_hold_older",
-            "segment is not None and segment.created < cutoff",
-            "segment is not None and segment.created <= cutoff - 10_000_000",
-        )),
+        "retention-older-open",
+        "the open segment's creation does not count",
+        edited(
+            (
+                "buckram.streams.maintain.retention:_may_hold_older",
+                "segment is not None and segment.created < cutoff",
+                "segment is not None and segment.created <= cutoff - 10_000_000",
+            )
+        ),
         ("tests/streams/maintain/test_retention.py::test_a_record_of_the_very_age_stays",),
     ),
     TestMutant(
-        "retention-alldead", "an open segment with readable records counts as all older",
-        edited((
-            "buckram.streams.maintain.retention:all_older",
-            "await known_end(client, name, head) <= head.earliest",
-            "True",
-        )),
-        ("tests/streams/maintain/test_retention.py::test_the_segment_of_a_dead_writer_is_ended_when_its_time_has_come",),
+        "retention-alldead",
+        "an open segment with readable records counts as all older",
+        edited(
+            (
+                "buckram.streams.maintain.retention:all_older",
+                "await known_end(client, name, head) <= head.earliest",
+                "True",
+            )
+        ),
+        (
+            "tests/streams/maintain/test_retention.py::test_the_segment_of_a_dead_writer_is_ended_when_its_time_has_come",
+        ),
     ),
     TestMutant(
-        "append-repeat-offset", "a partly repeated append skips nothing",
-        edited((
-            "buckram.streams.write.appender:Appender._begin",
-            "ask.skip(known)",
-            "pass",
-        )),
+        "append-repeat-offset",
+        "a partly repeated append skips nothing",
+        edited(
+            (
+                "buckram.streams.write.appender:Appender._begin",
+                "ask.skip(known)",
+                "pass",
+            )
+        ),
         ("tests/streams/write/test_writer.py::test_a_retry_is_stored_once",),
     ),
     TestMutant(
-        "append-resend-order", "after a repair entries are kept by <",
-        edited((
-            "buckram.streams.write.appender:Appender.replace",
-            "if sent.next_offset > end]",
-            "if sent.next_offset >= end]",
-        )),
+        "append-resend-order",
+        "after a repair entries are kept by <",
+        edited(
+            (
+                "buckram.streams.write.appender:Appender.replace",
+                "if sent.next_offset > end]",
+                "if sent.next_offset >= end]",
+            )
+        ),
         ("tests/streams/write/test_opening.py::test_it_survives_the_loss_of_most_bookies",),
     ),
     TestMutant(
-        "append-remember-late", "the table remembers the offset of the next record",
-        edited((
-            "buckram.streams.write.appender:Appender._remember",
-            "self.next_offset - 1, time",
-            "self.next_offset, time",
-        )),
+        "append-remember-late",
+        "the table remembers the offset of the next record",
+        edited(
+            (
+                "buckram.streams.write.appender:Appender._remember",
+                "self.next_offset - 1, time",
+                "self.next_offset, time",
+            )
+        ),
         ("tests/streams/write/test_writer.py::test_a_retry_is_stored_once",),
     ),
     TestMutant(
-        "append-forget-one", "a producer expires one too early",
-        edited((
-            "buckram.core.streams.producers:ProducerTable.expire",
-            "known.time >= now - keep_us",
-            "known.time > now",
-        )),
+        "append-forget-one",
+        "a producer expires one too early",
+        edited(
+            (
+                "buckram.core.streams.producers:ProducerTable.expire",
+                "known.time >= now - keep_us",
+                "known.time > now",
+            )
+        ),
         ("tests/streams/write/test_writer.py::test_producers_are_forgotten_loudly",),
     ),
     TestMutant(
-        "producer-forgotten-unknown", "a forgotten producer begins anew",
-        edited((
-            "buckram.core.streams.producers:ProducerTable.fresh",
-            "if _hash(producer) in self._forgotten:",
-            "if False:",
-        )),
+        "producer-forgotten-unknown",
+        "a forgotten producer begins anew",
+        edited(
+            (
+                "buckram.core.streams.producers:ProducerTable.fresh",
+                "if _hash(producer) in self._forgotten:",
+                "if False:",
+            )
+        ),
         ("tests/core/streams/test_pure.py::test_what_is_forgotten_is_refused_and_never_stored_twice",),
     ),
     TestMutant(
-        "producer-fresh-off", "a repeated last sequence is new",
-        edited((
-            "buckram.core.streams.producers:ProducerTable.fresh",
-            "known.sequence + 1 - first",
-            "known.sequence - first",
-        )),
+        "producer-fresh-off",
+        "a repeated last sequence is new",
+        edited(
+            (
+                "buckram.core.streams.producers:ProducerTable.fresh",
+                "known.sequence + 1 - first",
+                "known.sequence - first",
+            )
+        ),
         ("tests/streams/write/test_writer.py::test_a_retry_is_stored_once",),
     ),
     TestMutant(
-        "append-repeat-at-once", "a repeated append in flight is answered at once",
-        edited((
-            "buckram.streams.write.appender:Appender._begin",
-            ("self._promise(range(self.next_offset, self.next_offset) if ask.many el"
-             "se offset, ask.future)"),
-            ("ask.future.set_result(range(self.next_offset, self.next_offset) if ask"
-             ".many else offset)"),
-        )),
-        ("tests/streams/write/test_repeated_appends.py::test_a_repeated_append_is_answered_when_the_first_is_stored_not_before",),
+        "append-repeat-at-once",
+        "a repeated append in flight is answered at once",
+        edited(
+            (
+                "buckram.streams.write.appender:Appender._begin",
+                ("self._promise(range(self.next_offset, self.next_offset) if ask.many else offset, ask.future)"),
+                ("ask.future.set_result(range(self.next_offset, self.next_offset) if ask.many else offset)"),
+            )
+        ),
+        (
+            "tests/streams/write/test_repeated_appends.py::test_a_repeated_append_is_answered_when_the_first_is_stored_not_before",
+        ),
     ),
     TestMutant(
-        "cursor-lowest-first-page", "only the last page of cursors counts",
-        edited((
-            "buckram.streams.read.cursors:lowest_cursor",
-            "lowest = least if lowest is None else min(lowest, least)",
-            "lowest = least",
-        )),
+        "cursor-lowest-first-page",
+        "only the last page of cursors counts",
+        edited(
+            (
+                "buckram.streams.read.cursors:lowest_cursor",
+                "lowest = least if lowest is None else min(lowest, least)",
+                "lowest = least",
+            )
+        ),
         ("tests/streams/read/test_cursor_pages.py::test_the_lowest_of_all_pages_counts",),
     ),
     TestMutant(
-        "cursor-page-end", "a page whose cursors were all deleted ends the list",
-        edited((
-            "buckram.streams.read.cursors:_positions",
-            "if found or not names:",
-            "if True:",
-        )),
-        ("tests/streams/read/test_cursor_pages.py::test_a_page_whose_cursors_are_deleted_while_it_is_read_is_not_the_last",),
+        "cursor-page-end",
+        "a page whose cursors were all deleted ends the list",
+        edited(
+            (
+                "buckram.streams.read.cursors:_positions",
+                "if found or not names:",
+                "if True:",
+            )
+        ),
+        (
+            "tests/streams/read/test_cursor_pages.py::test_a_page_whose_cursors_are_deleted_while_it_is_read_is_not_the_last",
+        ),
     ),
     TestMutant(
-        "window-listed", "records of the next segment are released before the list",
-        edited((
-            "buckram.core.streams.window:StreamWindow._release",
-            "not oldest.listed or ",
-            "",
-        )),
+        "window-listed",
+        "records of the next segment are released before the list",
+        edited(
+            (
+                "buckram.core.streams.window:StreamWindow._release",
+                "not oldest.listed or ",
+                "",
+            )
+        ),
         ("tests/core/streams/test_pure.py::test_nothing_is_released_before_the_segment_is_listed",),
     ),
     TestMutant(
-        "janitor-looks-once", "a janitor that runs once does not look again at what may have been left",
+        "janitor-looks-once",
+        "a janitor that runs once does not look again at what may have been left",
         edited(("buckram.streams.maintain.janitor:Janitor.finish", "if not self.undecided:", "if True:")),
         ("tests/streams/maintain/test_janitor.py::test_one_run_waits_and_looks_again_at_what_may_have_been_left",),
     ),
     TestMutant(
-        "janitor-waits-always", "a janitor that runs once waits for a stream that it has sealed, or whose writer lives",
-        edited(("buckram.streams.maintain.janitor:Janitor._left", "self._quiet.pop(head.uid, None)",
-                "self._quiet[head.uid] = _Quiet(0, 0, 0)")),
+        "janitor-waits-always",
+        "a janitor that runs once waits for a stream that it has sealed, or whose writer lives",
+        edited(
+            (
+                "buckram.streams.maintain.janitor:Janitor._left",
+                "self._quiet.pop(head.uid, None)",
+                "self._quiet[head.uid] = _Quiet(0, 0, 0)",
+            )
+        ),
         ("tests/streams/maintain/test_janitor.py::test_one_run_waits_and_looks_again_at_what_may_have_been_left",),
     ),
 )

@@ -8,142 +8,207 @@ FOLLOWER = "tests/sim/test_cell_behind_follower.py"
 
 MUTANTS = (
     TestMutant(
-        "cell-conflict-own", "a refused write ends the doubt",
-        edited((
-            "buckram.client.shared.metadata_cell:MetadataCell.update",
-            "except VersionConflict:\n            stale,",
-            ("except VersionConflict:\n            self._doubt = None\n"
-             "            stale,"),
-        )),
-        ("tests/client/shared/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
+        "cell-conflict-own",
+        "a refused write ends the doubt",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "except VersionConflict:\n            stale,",
+                ("except VersionConflict:\n            self._doubt = None\n            stale,"),
+            )
+        ),
+        (
+            "tests/client/shared/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",
+        ),
     ),
     TestMutant(
-        "cell-no-sync", "after a conflict the record is read where it may be the old one",
+        "cell-no-sync",
+        "after a conflict the record is read where it may be the old one",
         edited(("buckram.client.shared.metadata_cell:MetadataCell.update", "await self._store.sync()", "pass")),
         ("tests/client/shared/test_metadata_cell.py::test_after_a_conflict_the_record_is_read_after_a_sync",),
     ),
     TestMutant(
-        "cell-no-pause", "conflicts that repeat are answered without a pause",
-        edited(("buckram.client.shared.metadata_cell:MetadataCell.update", "if conflicts > 1:\n                    await",
-                "if False:\n                    await")),
+        "cell-no-pause",
+        "conflicts that repeat are answered without a pause",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "if conflicts > 1:\n                    await",
+                "if False:\n                    await",
+            )
+        ),
         ("tests/client/shared/test_metadata_cell.py::test_conflicts_that_repeat_are_paused_and_end",),
     ),
     TestMutant(
-        "cell-impatient", "conflicts that repeat are answered without a pause behind a follower",
-        edited(("buckram.client.shared.metadata_cell:MetadataCell.update", "if conflicts > 1:\n                    await",
-                "if False:\n                    await")),
+        "cell-impatient",
+        "conflicts that repeat are answered without a pause behind a follower",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "if conflicts > 1:\n                    await",
+                "if False:\n                    await",
+            )
+        ),
         (f"{FOLLOWER}::test_conflicts_without_end_behind_a_follower_are_paused_and_end",),
     ),
     TestMutant(
-        "cell-doubt-late", "doubt begins when the write has failed",
-        edited((
-            "buckram.client.shared.metadata_cell:MetadataCell._write",
-            "self._doubt = version\n",
-            "",
-        )),
-        ("tests/client/shared/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",),
+        "cell-doubt-late",
+        "doubt begins when the write has failed",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell._write",
+                "self._doubt = version\n",
+                "",
+            )
+        ),
+        (
+            "tests/client/shared/test_metadata_cell.py::test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_refused",
+        ),
     ),
     TestMutant(
-        "change-awaited", "a member that was away from the start is held to what it was before",
-        edited((
-            "buckram.client.write.ensemble_change:EnsembleChange._remember_incarnations",
-            " if b not in self._awaited",
-            "",
-        )),
+        "change-awaited",
+        "a member that was away from the start is held to what it was before",
+        edited(
+            (
+                "buckram.client.write.ensemble_change:EnsembleChange._remember_incarnations",
+                " if b not in self._awaited",
+                "",
+            )
+        ),
         ("tests/client/write/test_create_with_absent.py::test_an_absent_member_may_come_back_empty",),
     ),
     TestMutant(
-        "create-prefers-absent", "a bookie that is gone for longer comes before one that was seen lately",
-        edited((
-            "buckram.client.shared.bookies:BookieWatcher._away",
-            "1 if b in self._known else 2",
-            "2 if b in self._known else 1",
-        )),
+        "create-prefers-absent",
+        "a bookie that is gone for longer comes before one that was seen lately",
+        edited(
+            (
+                "buckram.client.shared.bookies:BookieWatcher._away",
+                "1 if b in self._known else 2",
+                "2 if b in self._known else 1",
+            )
+        ),
         ("tests/client/write/test_create_with_absent.py::test_the_bookie_that_was_seen_lately_is_preferred",),
     ),
     TestMutant(
-        "change-state", "a record in recovery does not end the writer",
-        edited((
-            "buckram.client.write.ensemble_change:EnsembleChange._check_open",
-            "if metadata.state is LedgerState.IN_RECOVERY:",
-            "if False:",
-        )),
+        "change-state",
+        "a record in recovery does not end the writer",
+        edited(
+            (
+                "buckram.client.write.ensemble_change:EnsembleChange._check_open",
+                "if metadata.state is LedgerState.IN_RECOVERY:",
+                "if False:",
+            )
+        ),
         ("tests/client/write/test_ensemble_change.py::test_a_recovery_seen_in_a_change_ends_the_writer",),
     ),
     TestMutant(
-        "change-old-incarnation", "a member is held to what it told last",
-        edited((
-            "buckram.client.write.ensemble_change:EnsembleChange._remember_incarnations",
-            "known.get(b) or self._watcher.incarnation(b)",
-            "self._watcher.incarnation(b) or known.get(b)",
-        )),
-        ("tests/client/write/test_ensemble_change.py::test_a_bookie_that_comes_back_empty_is_not_taken_for_the_old_one",),
+        "change-old-incarnation",
+        "a member is held to what it told last",
+        edited(
+            (
+                "buckram.client.write.ensemble_change:EnsembleChange._remember_incarnations",
+                "known.get(b) or self._watcher.incarnation(b)",
+                "self._watcher.incarnation(b) or known.get(b)",
+            )
+        ),
+        (
+            "tests/client/write/test_ensemble_change.py::test_a_bookie_that_comes_back_empty_is_not_taken_for_the_old_one",
+        ),
     ),
     TestMutant(
-        "change-retrying", "after a retry that failed nobody tries again",
-        edited((
-            "buckram.client.write.ensemble_change:EnsembleChange._retry",
-            "self._retrying = False",
-            "pass",
-        )),
+        "change-retrying",
+        "after a retry that failed nobody tries again",
+        edited(
+            (
+                "buckram.client.write.ensemble_change:EnsembleChange._retry",
+                "self._retrying = False",
+                "pass",
+            )
+        ),
         ("tests/client/write/test_ensemble_change.py::test_a_connection_reset_alone_degrades_for_a_moment_only",),
     ),
     TestMutant(
-        "outbox-resend-old-target", "after a change resends go where adds went before",
-        edited((
-            "buckram.client.write.outbox:Outbox.resend",
-            "self._retarget()\n    self._put(sends)",
-            "self._put(sends)\n    self._retarget()",
-        )),
+        "outbox-resend-old-target",
+        "after a change resends go where adds went before",
+        edited(
+            (
+                "buckram.client.write.outbox:Outbox.resend",
+                "self._retarget()\n    self._put(sends)",
+                "self._put(sends)\n    self._retarget()",
+            )
+        ),
         ("tests/client/write/test_ensemble_change.py::test_dead_bookies_are_replaced_under_load[3/3/2]",),
     ),
     TestMutant(
-        "change-doubt-forgotten", "a bookie is readmitted while a lost write may take it out of the record",
-        edited((
-            "buckram.client.write.ensemble_change:EnsembleChange._retry",
-            "if cell.in_doubt:",
-            "if False:",
-        ), (
-            "buckram.client.write.ensemble_change:EnsembleChange._retry",
-            "if positions and not cell.in_doubt:",
-            "if positions:",
-        )),
-        ("tests/client/write/test_writer_doubt.py::test_a_bookie_comes_back_only_when_no_lost_change_can_take_it_out_any_more",),
+        "change-doubt-forgotten",
+        "a bookie is readmitted while a lost write may take it out of the record",
+        edited(
+            (
+                "buckram.client.write.ensemble_change:EnsembleChange._retry",
+                "if cell.in_doubt:",
+                "if False:",
+            ),
+            (
+                "buckram.client.write.ensemble_change:EnsembleChange._retry",
+                "if positions and not cell.in_doubt:",
+                "if positions:",
+            ),
+        ),
+        (
+            "tests/client/write/test_writer_doubt.py::test_a_bookie_comes_back_only_when_no_lost_change_can_take_it_out_any_more",
+        ),
     ),
     TestMutant(
-        "force-losses", "a bookie that came back between is not noticed by force",
-        edited((
-            "buckram.client.write.sealing:force",
-            "if pool.losses(bookie) != losses:",
-            "if False:",
-        )),
-        ("tests/client/write/test_writer_modes.py::test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer",),
+        "force-losses",
+        "a bookie that came back between is not noticed by force",
+        edited(
+            (
+                "buckram.client.write.sealing:force",
+                "if pool.losses(bookie) != losses:",
+                "if False:",
+            )
+        ),
+        (
+            "tests/client/write/test_writer_modes.py::test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_the_writer",
+        ),
     ),
     TestMutant(
-        "change-doubt-is-done", "an ensemble change in doubt is taken for done",
-        edited((
-            "buckram.client.shared.metadata_cell:MetadataCell.update",
-            "            stale = True\n            if loop.time() + delay >= deadline:",
-            ("            if wanted is not None:\n"
-             "                self._current = Versioned(wanted, base.version)\n"
-             "                return wanted\n"
-             "            if loop.time() + delay >= deadline:"),
-        ), (
-            "buckram.client.shared.metadata_cell:MetadataCell.update",
-            "delay, stale, conflicts = _RETRY_MIN_S, False, 0",
-            "delay, stale, conflicts, wanted = _RETRY_MIN_S, False, 0, None",
-        )),
+        "change-doubt-is-done",
+        "an ensemble change in doubt is taken for done",
+        edited(
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "            stale = True\n            if loop.time() + delay >= deadline:",
+                (
+                    "            if wanted is not None:\n"
+                    "                self._current = Versioned(wanted, base.version)\n"
+                    "                return wanted\n"
+                    "            if loop.time() + delay >= deadline:"
+                ),
+            ),
+            (
+                "buckram.client.shared.metadata_cell:MetadataCell.update",
+                "delay, stale, conflicts = _RETRY_MIN_S, False, 0",
+                "delay, stale, conflicts, wanted = _RETRY_MIN_S, False, 0, None",
+            ),
+        ),
         ("tests/client/write/test_ensemble_change.py::test_lost_answers_neither_repeat_nor_lose_a_change",),
     ),
     TestMutant(
-        "absent-never-filled", "a member that was away from the start stays without what it missed",
+        "absent-never-filled",
+        "a member that was away from the start stays without what it missed",
         edited(("buckram.client.shared.lagging:Filling.returned", "if bookie in self.left", "if False")),
-        ("tests/client/write/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",),
+        (
+            "tests/client/write/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",
+        ),
     ),
     TestMutant(
-        "debts-forgotten", "a ledger that was closed without a member stays without its copies",
+        "debts-forgotten",
+        "a ledger that was closed without a member stays without its copies",
         edited(("buckram.client.shared.lagging:Debts.owe", "if not members or self._scope.closed:", "if True:")),
-        ("tests/client/write/test_create_with_absent.py::"
-         "test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back",),
+        (
+            "tests/client/write/test_create_with_absent.py::"
+            "test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back",
+        ),
     ),
 )

@@ -115,9 +115,7 @@ async def test_late_requests_to_a_deleted_stream(client: Client, ns: Namespace) 
         await writer.append(b"x")
     info = await ns.info("s")
     await ns.delete("s")
-    other, _ = await make_ledger(
-        client, ns.store, stream_name("s", "shop"), info.uid, info.policy, epoch=9
-    )
+    other, _ = await make_ledger(client, ns.store, stream_name("s", "shop"), info.uid, info.policy, epoch=9)
     await other.abandon()
     await clean(client)
     assert await ledgers(client) == []

@@ -37,6 +37,7 @@ async def fill(ns: Namespace, rolls: int = 3, each: int = 50) -> list[int]:
         await w.roll()
     at = w.next_offset
     await w.append_many([b"%d" % i for i in range(at, at + 10)], txids=[2 * i for i in range(at, at + 10)])
+
     async def readable() -> bool:
         return (await ns.info("s")).end == w.next_offset
 

@@ -68,12 +68,13 @@ async def _all(ns: Namespace, stream: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("ahead", [8 * DAY, -8 * DAY])
-async def test_a_writer_with_a_wrong_clock_stamps_with_the_median(client: Client, ns: Namespace, clock: Clock,
-                                                                  ahead: int) -> None:
+async def test_a_writer_with_a_wrong_clock_stamps_with_the_median(
+    client: Client, ns: Namespace, clock: Clock, ahead: int
+) -> None:
     clock.ahead = ahead
     async with ns.writer("s") as writer:
         await writer.append_many([b"x"] * 10)
-        row = (await ns.segments("s").__anext__())
+        row = await ns.segments("s").__anext__()
         assert near(row.created, Clock())
     found = await stamps(ns)
     assert len(found) == 10

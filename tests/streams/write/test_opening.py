@@ -28,6 +28,7 @@ async def values(ns: Namespace) -> list[bytes | None]:
 async def no_orphans(ns: Namespace, client: Client) -> None:
     """What is left in the cluster are exactly the listed ledgers, at the latest soon."""
     head = (await ns.store.read(NAME)).head
+
     async def clean() -> bool:
         left = [ledger async for ledger in client.list()]
         listed = [row.ledger async for row in ns.store.segments((await ns.store.read(NAME)).head)]
@@ -148,6 +149,7 @@ async def test_a_crash_with_prepared_ledgers(ns: Namespace, client: Client) -> N
 async def no_orphans_but(ns: Namespace, client: Client, writer: object) -> None:
     """While a writer lives it has one prepared ledger."""
     head = (await ns.store.read(NAME)).head
+
     async def one() -> bool:
         return len(await intents(ns.store, head.uid)) == 1
 
@@ -251,7 +253,6 @@ async def test_a_roll_goes_on_with_one_of_three_bookies_away(three_bookies: Clus
         assert w.roll_trouble == ""
         await three_bookies.restart(0)
 
-
         async def whole() -> bool:
             return not w.degraded
 
@@ -259,9 +260,7 @@ async def test_a_roll_goes_on_with_one_of_three_bookies_away(three_bookies: Clus
     assert len(await values(ns)) == 2
 
 
-async def test_a_roll_that_finds_no_bookies_is_put_off(
-    three_bookies: Cluster, ns: Namespace, client: Client
-) -> None:
+async def test_a_roll_that_finds_no_bookies_is_put_off(three_bookies: Cluster, ns: Namespace, client: Client) -> None:
     """One of three is away, and nobody knows it: what has no cookie is no member of a new ledger."""
     store, name = client.services.store, three_bookies.bookies[0]
     async with ns.writer("s") as w:

@@ -193,7 +193,8 @@ async def test_a_gap_is_never_told_as_a_retry_later(three_bookies: Cluster) -> N
                 await w.append_many([b"3", b"4"], producer="p", sequence=3)
             # In one turn, which is one batch.
             found = await asyncio.gather(
-                *(w.append(b"%d" % n, producer="p", sequence=n) for n in (3, 2, 4, 3)), return_exceptions=True)
+                *(w.append(b"%d" % n, producer="p", sequence=n) for n in (3, 2, 4, 3)), return_exceptions=True
+            )
             assert [type(one) for one in found] == [OutOfOrderSequence, int, OutOfOrderSequence, int]
         assert [value for value in await values(ns, "s") if value and len(value) == 1] == [b"0", b"1", b"2", b"3"]
 

@@ -38,7 +38,11 @@ class AddPath:
     """Checks in the order of the protocol: read-only, admission, key, fence; then the store."""
 
     def __init__(
-        self, store: Store, polls: LongPolls, budget: Budget, stats: Stats,
+        self,
+        store: Store,
+        polls: LongPolls,
+        budget: Budget,
+        stats: Stats,
         admission: Admission,
     ) -> None:
         self._store, self._polls, self._budget, self._admission = store, polls, budget, admission
@@ -54,11 +58,19 @@ class AddPath:
         """Insert a run, or answer why not, or let it wait for admission."""
         record = self._ledger(run.ledger_id)
         if (
-            record is None or record.fenced or record.tombstone or not record.admitted or record.limbo
-            or record.master_key != run.master_key or not self._store.is_writable or self._budget.refuse_adds
-            or ((name := session.named.get(run.ledger_id)) != record.birth
-                and (name is not None or run.first <= record.last or run.ledger_id in self._undecided))
-        ):  # fmt: skip
+            record is None
+            or record.fenced
+            or record.tombstone
+            or not record.admitted
+            or record.limbo
+            or record.master_key != run.master_key
+            or not self._store.is_writable
+            or self._budget.refuse_adds
+            or (
+                (name := session.named.get(run.ledger_id)) != record.birth
+                and (name is not None or run.first <= record.last or run.ledger_id in self._undecided)
+            )
+        ):
             self._add_unusual(session, run, record, session.named.get(run.ledger_id))
         else:
             self._insert(session, run)
@@ -113,9 +125,15 @@ class AddPath:
         session.send(encode_add_replies(run, code))
 
     def _add_unusual(
-        self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None,
-        closed_at: EntryId | None = None, *, looked: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        run: AddRun,
+        record: LedgerRecord | None,
+        name: bytes | None,
+        closed_at: EntryId | None = None,
+        *,
+        looked: bool = False,
+    ) -> None:
         """`name`: which ledger it is of. `looked`: metadata was asked for this run."""
         try:
             code = self._decide(session, run, record, name, closed_at, looked)
@@ -127,9 +145,14 @@ class AddPath:
             self.refuse(session, run, code)
 
     def _decide(
-        self, session: Session, run: AddRun, record: LedgerRecord | None, name: bytes | None,
-        closed_at: EntryId | None, looked: bool,
-    ) -> Code | None:  # fmt: skip
+        self,
+        session: Session,
+        run: AddRun,
+        record: LedgerRecord | None,
+        name: bytes | None,
+        closed_at: EntryId | None,
+        looked: bool,
+    ) -> Code | None:
         """OK to insert, an error, or None: the run waits and is answered later. `closed_at`: what metadata says."""
         store = self._store
         recovery = bool(run.flags & RECOVERY_ADD)
@@ -172,7 +195,10 @@ class AddPath:
         if name is not None:
             return True
         if run.recovery or not (
-            record.fenced or record.tombstone or run.first <= record.last or record.master_key != run.master_key
+            record.fenced
+            or record.tombstone
+            or run.first <= record.last
+            or record.master_key != run.master_key
             or ledger_id in self._undecided
         ):
             return False

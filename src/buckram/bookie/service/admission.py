@@ -117,8 +117,13 @@ class Admission:
     """
 
     def __init__(
-        self, store: Store, metadata: MetadataStore, config: BookieConfig, rng: random.Random,
-        died: Callable[[LedgerId], None], trust: Trust = UNSEEN,
+        self,
+        store: Store,
+        metadata: MetadataStore,
+        config: BookieConfig,
+        rng: random.Random,
+        died: Callable[[LedgerId], None],
+        trust: Trust = UNSEEN,
     ) -> None:
         self._store, self._metadata, self._timeout_s, self._rng = store, metadata, config.admission_timeout_s, rng
         self._anybody = config.admission == "any"

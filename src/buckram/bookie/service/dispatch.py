@@ -63,8 +63,15 @@ class Dispatcher:
     of ours that found the right one said of itself."""
 
     def __init__(
-        self, store: Store, reads: ReadPath, polls: LongPolls, budget: Budget, hold: Hold, max_frame_bytes: int,
-        space: Callable[[], Space], identity: Callable[[], Identity],
+        self,
+        store: Store,
+        reads: ReadPath,
+        polls: LongPolls,
+        budget: Budget,
+        hold: Hold,
+        max_frame_bytes: int,
+        space: Callable[[], Space],
+        identity: Callable[[], Identity],
         introduced: Callable[[Introduction], None] = nobody,
     ) -> None:
         self._identity, self._introduced, self._hold = identity, introduced, hold
@@ -115,9 +122,14 @@ class Dispatcher:
         self._store.after_durable(partial(self._lac_durable, session, context, request, held))
 
     def _lac_told(
-        self, session: Session, context: ReplyContext, request: WriteLac, name: bytes | None, verdict: Verdict,
+        self,
+        session: Session,
+        context: ReplyContext,
+        request: WriteLac,
+        name: bytes | None,
+        verdict: Verdict,
         last: EntryId,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Metadata was asked whose key is right. Where it is not there the LAC is kept, as what came with that key."""
         session.requests_held -= REQUEST_COST + len(request.body)
         if verdict is Verdict.WRONG_KEY:

@@ -50,9 +50,7 @@ class LongPolls:
         self.count = 0
         self._woken: list[Waiter] = []
 
-    def wait(
-        self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Done
-    ) -> Waiter | None:
+    def wait(self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Done) -> Waiter | None:
         """Wait for a LAC greater than `above`; the caller has just seen that it is not. None when too many wait."""
         if self.count >= self._limit:
             return None

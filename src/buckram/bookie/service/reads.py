@@ -46,9 +46,7 @@ class Job:
 
     __slots__ = ("advanced_ms", "context", "fencing", "name", "poll_above", "request")
 
-    def __init__(
-        self, context: ReplyContext, request: Read | BatchRead, fencing: bool, name: bytes | None
-    ) -> None:
+    def __init__(self, context: ReplyContext, request: Read | BatchRead, fencing: bool, name: bytes | None) -> None:
         self.context, self.request, self.fencing, self.name = context, request, fencing, name
         self.poll_above: EntryId | None = None
         self.advanced_ms: int | None = None
@@ -58,8 +56,16 @@ class ReadPath:
     """Serves Read and BatchRead of all connections; `fenced` is told of each ledger that gets its fence."""
 
     def __init__(
-        self, store: Store, polls: LongPolls, budget: Budget, hold: Hold, undecided: Container[LedgerId],
-        max_batch_bytes: int, max_frame_bytes: int, fenced: Callable[[LedgerId], None], stats: Stats,
+        self,
+        store: Store,
+        polls: LongPolls,
+        budget: Budget,
+        hold: Hold,
+        undecided: Container[LedgerId],
+        max_batch_bytes: int,
+        max_frame_bytes: int,
+        fenced: Callable[[LedgerId], None],
+        stats: Stats,
     ) -> None:
         self._hold, self._undecided = hold, undecided
         self._store, self._polls, self._budget, self._fenced = store, polls, budget, fenced
@@ -101,9 +107,14 @@ class ReadPath:
         self._fence(session, context, request, name)
 
     def _told(
-        self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None, verdict: Verdict,
+        self,
+        session: Session,
+        context: ReplyContext,
+        request: Read | BatchRead,
+        name: bytes | None,
+        verdict: Verdict,
         last: EntryId,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Metadata said which ledger the id is and what its key is, or it is not there to be asked."""
         session.requests_held -= REQUEST_COST
         ledger_id, key = request.ledger_id, request.master_key
@@ -132,9 +143,7 @@ class ReadPath:
             code = Code.IO_ERROR
         self._store.after_durable(partial(self._refuse_durably, session, context, request, code))
 
-    def _fence(
-        self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None
-    ) -> None:
+    def _fence(self, session: Session, context: ReplyContext, request: Read | BatchRead, name: bytes | None) -> None:
         try:
             code = self.fence(request.ledger_id, request.master_key, name)
         except StoreError as error:
@@ -361,7 +370,11 @@ class ReadPath:
             self._served.inc()
 
     def _reply_durably(
-        self, session: Session, context: ReplyContext, reply: ReadReply | BatchReadReply, held: int,
+        self,
+        session: Session,
+        context: ReplyContext,
+        reply: ReadReply | BatchReadReply,
+        held: int,
         error: OSError | None,
     ) -> None:
         session.requests_held -= held

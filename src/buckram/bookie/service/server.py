@@ -51,21 +51,43 @@ class Service:
     """Everything that exists only while the store is open."""
 
     def __init__(
-        self, runtime: Runtime, store: Store, metadata: MetadataStore, config: BookieConfig, net: NetConfig,
-        budget: Budget, space: Callable[[], Space], identity: Callable[[], Identity],
-        introduced: Callable[[Introduction], None] = nobody, trust: Trust = UNSEEN,
+        self,
+        runtime: Runtime,
+        store: Store,
+        metadata: MetadataStore,
+        config: BookieConfig,
+        net: NetConfig,
+        budget: Budget,
+        space: Callable[[], Space],
+        identity: Callable[[], Identity],
+        introduced: Callable[[Introduction], None] = nobody,
+        trust: Trust = UNSEEN,
     ) -> None:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
         self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed, trust)
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
         self.reads = ReadPath(
-            store, self.polls, budget, self.admission.hold, self.admission.waiting, config.max_batch_read_bytes,
-            net.max_frame_bytes, self.polls.state_changed, runtime.stats,
+            store,
+            self.polls,
+            budget,
+            self.admission.hold,
+            self.admission.waiting,
+            config.max_batch_read_bytes,
+            net.max_frame_bytes,
+            self.polls.state_changed,
+            runtime.stats,
         )
         store.on_room(budget.release)
         self.dispatch = Dispatcher(
-            store, self.reads, self.polls, budget, self.admission.hold, net.max_frame_bytes, space, identity,
+            store,
+            self.reads,
+            self.polls,
+            budget,
+            self.admission.hold,
+            net.max_frame_bytes,
+            space,
+            identity,
             introduced,
         )
 
@@ -80,9 +102,7 @@ class Service:
 class BookieServer:
     """Listens from `listen` on, serves from `serve` on; connections that come between are closed at once."""
 
-    def __init__(
-        self, runtime: Runtime, config: BookieConfig, net: NetConfig, shares: Shares | None = None
-    ) -> None:
+    def __init__(self, runtime: Runtime, config: BookieConfig, net: NetConfig, shares: Shares | None = None) -> None:
         self._runtime, self._config, self._net = runtime, config, net
         self._most, self._why_no_more = config.max_connections, f"max_connections = {config.max_connections} are open"
         if shares is not None and shares.connections < self._most:

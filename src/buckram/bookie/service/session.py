@@ -38,8 +38,12 @@ class Session(asyncio.Protocol):
     """
 
     def __init__(
-        self, protocol: ServerProtocol, budget: Budget, handle: Callable[[Session, Item], None],
-        opened: Callable[[Session], bool], closed: Callable[[Session], None],
+        self,
+        protocol: ServerProtocol,
+        budget: Budget,
+        handle: Callable[[Session, Item], None],
+        opened: Callable[[Session], bool],
+        closed: Callable[[Session], None],
         refused: Callable[[Session, str], None],
     ) -> None:
         self.protocol, self._budget, self._handle = protocol, budget, handle

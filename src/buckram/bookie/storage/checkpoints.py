@@ -32,7 +32,9 @@ class Checkpoints:
     """`publish(change)` writes a superblock; `mend(segment or None)` repairs a damaged footer, or marks the loss."""
 
     def __init__(
-        self, state: StoreState, publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
+        self,
+        state: StoreState,
+        publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
         mend: Callable[[Segment | None], None],
     ) -> None:
         self._state, self._publish, self._mend = state, publish, mend
@@ -127,9 +129,7 @@ class Checkpoints:
                 finally:
                     files.release(segment.name)
 
-    async def _write_table(
-        self, file: File, writer: TableWriter, records: Iterator[tuple[LedgerId, bytes]]
-    ) -> None:
+    async def _write_table(self, file: File, writer: TableWriter, records: Iterator[tuple[LedgerId, bytes]]) -> None:
         disk, offset, slices = self._state.disk, 0, Slices(_MERGED_AT_ONCE)
         for number, (ledger, rest) in enumerate(records, 1):
             data = writer.add(ledger, rest)

@@ -51,8 +51,15 @@ class GroupCommit:
     """
 
     def __init__(
-        self, disk: Disk, ring: TailRing, salt: int, commit_max_bytes: int, soft_limit: int,
-        next_segment: Callable[[Segment], Segment | None], on_failed: Callable[[OSError], None], stats: CommitStats,
+        self,
+        disk: Disk,
+        ring: TailRing,
+        salt: int,
+        commit_max_bytes: int,
+        soft_limit: int,
+        next_segment: Callable[[Segment], Segment | None],
+        on_failed: Callable[[OSError], None],
+        stats: CommitStats,
     ) -> None:
         self._disk, self.ring, self._salt = disk, ring, salt
         # Replicas have the same bytes at the same places: they should not all lay zeros for the same entry.
@@ -280,7 +287,8 @@ class GroupCommit:
             return []
         segment.laid_to = end
         stop = min(
-            end + LAY_AHEAD - (end + self._phase) % LAY_AHEAD, self.soft_limit // 4096 * 4096,
+            end + LAY_AHEAD - (end + self._phase) % LAY_AHEAD,
+            self.soft_limit // 4096 * 4096,
             max(end, segment.limit // 4096 * 4096),
         )
         if span > LAY_BELOW or stop <= end:

@@ -30,9 +30,13 @@ class SpaceWatch:
         self._scarce = usable < (self._again if self._scarce else self._reserved)
         self.writable = not (short or waiting or self._scarce)
         if not self.writable:
-            self.reason = short or waiting or (
-                f"{usable} bytes of its device are free, it keeps {self._reserved} and writes again from "
-                f"{self._again}: free space there"
+            self.reason = (
+                short
+                or waiting
+                or (
+                    f"{usable} bytes of its device are free, it keeps {self._reserved} and writes again from "
+                    f"{self._again}: free space there"
+                )
             )
         return self.writable != before
 

@@ -116,9 +116,13 @@ class Fetcher:
         return self._chunks.held_bytes
 
     def fetch(
-        self, fetches: Sequence[Fetch], results: list[Outcome], finished: Callable[[], None], *,
+        self,
+        fetches: Sequence[Fetch],
+        results: list[Outcome],
+        finished: Callable[[], None],
+        *,
         from_files: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fill `results`: from memory, by chunks for readers that go on in order, the rest by one batch of reads.
 
         `from_files`: only what is not written yet from memory, and chunks only if they were read a moment ago.

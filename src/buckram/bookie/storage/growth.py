@@ -26,7 +26,9 @@ class Growth:
     """`publish(change)` writes a superblock, `spawn` starts a task of the store."""
 
     def __init__(
-        self, state: StoreState, publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
+        self,
+        state: StoreState,
+        publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
         self._state, self._publish, self._spawn = state, publish, spawn

@@ -245,15 +245,25 @@ class FooterBuilder:
         """
         keys = _page_keys(self._directory, DIR_RECORD.size) + _page_keys(self._states, STATE_SIZE)
         trailer = Trailer(
-            self._segment, log_end, 0, len(self._directory) // DIR_RECORD.size, len(self._runs) // _SIZE,
-            len(self._states) // STATE_SIZE, self._salt, self._lowest, self._highest, self._data_bytes,
+            self._segment,
+            log_end,
+            0,
+            len(self._directory) // DIR_RECORD.size,
+            len(self._runs) // _SIZE,
+            len(self._states) // STATE_SIZE,
+            self._salt,
+            self._lowest,
+            self._highest,
+            self._data_bytes,
         )
         size = (trailer.pages + 1) * PAGE
         # Both ends on page boundaries: a direct write must be aligned.
         start = max(padded(log_end, PAGE), padded(file_size, PAGE) - size)
         number = 0
         for records, width in (
-            (self._directory, DIR_RECORD.size), (self._runs, _SIZE), (self._states, STATE_SIZE),
+            (self._directory, DIR_RECORD.size),
+            (self._runs, _SIZE),
+            (self._states, STATE_SIZE),
             (keys, KEY_RECORD.size),
         ):
             for page in pack_pages(self._segment, number, records, width):
@@ -261,10 +271,20 @@ class FooterBuilder:
                 number += 1
                 if number % _SLICE == 0:
                     yield
-        parts.append(Trailer(
-            trailer.segment, log_end, start, trailer.directory, trailer.runs, trailer.states, trailer.salt,
-            trailer.lowest, trailer.highest, trailer.data_bytes,
-        ).pack())
+        parts.append(
+            Trailer(
+                trailer.segment,
+                log_end,
+                start,
+                trailer.directory,
+                trailer.runs,
+                trailer.states,
+                trailer.salt,
+                trailer.lowest,
+                trailer.highest,
+                trailer.data_bytes,
+            ).pack()
+        )
 
 
 def _page_keys(records: bytearray, width: int) -> bytes:

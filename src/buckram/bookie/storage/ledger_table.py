@@ -37,15 +37,35 @@ class LedgerRecord(LedgerState):
 
     def snapshot(self) -> LedgerState:
         return LedgerState(
-            self.ledger_id, self.master_key, self.fenced, self.tombstone, self.admitted, self.born, self.epoch,
-            self.lac, self.last, self.explicit_lac, self.birth, self.proven,
+            self.ledger_id,
+            self.master_key,
+            self.fenced,
+            self.tombstone,
+            self.admitted,
+            self.born,
+            self.epoch,
+            self.lac,
+            self.last,
+            self.explicit_lac,
+            self.birth,
+            self.proven,
         )
 
 
 def record_of(state: LedgerState) -> LedgerRecord:
     return LedgerRecord(
-        state.ledger_id, state.master_key, state.fenced, state.tombstone, state.admitted, state.born, state.epoch,
-        state.lac, state.last, state.explicit_lac, state.birth, state.proven,
+        state.ledger_id,
+        state.master_key,
+        state.fenced,
+        state.tombstone,
+        state.admitted,
+        state.born,
+        state.epoch,
+        state.lac,
+        state.last,
+        state.explicit_lac,
+        state.birth,
+        state.proven,
     )
 
 
@@ -67,7 +87,10 @@ class LedgerTable:
     """
 
     def __init__(
-        self, limit: int, losses: Losses, uncovered: Callable[[], Iterable[Segment]],
+        self,
+        limit: int,
+        losses: Losses,
+        uncovered: Callable[[], Iterable[Segment]],
         on_corrupt: Callable[[Segment | None], None],
     ) -> None:
         self._limit, self._losses = limit, losses
@@ -264,7 +287,5 @@ class TableWriter:
             self._out.append(pack_page(self._number, self._pages, bytes(self._keys[start : start + step])))
             self._pages += 1
         lowest = KEY_RECORD.unpack_from(self._keys)[0] if self._keys else 0
-        self._out.append(
-            Trailer(self._number, 0, 0, 0, 0, self.states, self._salt, lowest, self._highest, 0).pack()
-        )
+        self._out.append(Trailer(self._number, 0, 0, 0, 0, self.states, self._salt, lowest, self._highest, 0).pack())
         return self._take()

@@ -37,8 +37,14 @@ class Lookup:
     """`segments()` gives all segments, newest first; `mend(segment)` repairs a damaged footer or marks the loss."""
 
     def __init__(
-        self, disk: Disk, files: OpenFiles, log: GroupCommit, table: LedgerTable, losses: Losses,
-        segments: Callable[[], Iterable[Segment]], mend: Callable[[Segment | None], None],
+        self,
+        disk: Disk,
+        files: OpenFiles,
+        log: GroupCommit,
+        table: LedgerTable,
+        losses: Losses,
+        segments: Callable[[], Iterable[Segment]],
+        mend: Callable[[Segment | None], None],
     ) -> None:
         self._table, self._losses, self._segments, self._mend = table, losses, segments, mend
         self._fetcher = Fetcher(disk, files, log)
@@ -193,17 +199,29 @@ class Lookup:
         return found
 
     def read_range(
-        self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[list[bytes] | StoreError], None], *, from_files: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ledger: LedgerId,
+        first: EntryId,
+        max_count: int,
+        max_bytes: int,
+        done: Callable[[list[bytes] | StoreError], None],
+        *,
+        from_files: bool = False,
+    ) -> None:
         """As many consecutive entries from `first` on as fit; each costs its size and 4 bytes of `max_bytes`, the first
         comes in any case."""
         self._read_on([], ledger, first, max_count, max_bytes, done, from_files)
 
     def _read_on(
-        self, taken: list[bytes], ledger: LedgerId, first: EntryId, max_count: int, room: int,
-        done: Callable[[list[bytes] | StoreError], None], from_files: bool,
-    ) -> None:  # fmt: skip
+        self,
+        taken: list[bytes],
+        ledger: LedgerId,
+        first: EntryId,
+        max_count: int,
+        room: int,
+        done: Callable[[list[bytes] | StoreError], None],
+        from_files: bool,
+    ) -> None:
         """Behind what is `taken` already; `room` is what is left."""
         try:
             fetches = self._plan(ledger, first + len(taken), max_count - len(taken), room, Fetch)
@@ -227,9 +245,15 @@ class Lookup:
             done(taken)
 
     def read_frames(
-        self, ledger: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[FrameParts | None], None], *, from_files: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ledger: LedgerId,
+        first: EntryId,
+        max_count: int,
+        max_bytes: int,
+        done: Callable[[FrameParts | None], None],
+        *,
+        from_files: bool = False,
+    ) -> None:
         """As read_range, with frames that cost their size. None where something is wrong or missing."""
         try:
             fetches = self._plan(ledger, first, max_count, max_bytes, FrameFetch)
@@ -345,7 +369,9 @@ def side_by_side(places: Iterable[Place], limit: int) -> list[list[Place]]:
     for place in places:
         _, _, skip, offset, length = place
         if (
-            offset == after and not skip and size + length <= limit
+            offset == after
+            and not skip
+            and size + length <= limit
             and (offset - size) // CHUNK_BYTES == (offset + length - 1) // CHUNK_BYTES
         ):
             joined[-1].append(place)

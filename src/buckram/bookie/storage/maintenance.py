@@ -225,9 +225,9 @@ class Maintenance:
         """The last superblock of this process: where every log ends, and that the stop was orderly."""
         block = self._state.next_superblock(clean=True)
         ends = {one.seq: one.log_end for one in self._state.segments}
-        await self.write(replace(block, segments=tuple(
-            replace(entry, log_end=ends.get(entry.seq, 0)) for entry in block.segments
-        )))
+        await self.write(
+            replace(block, segments=tuple(replace(entry, log_end=ends.get(entry.seq, 0)) for entry in block.segments))
+        )
         await self._state.disk.offload(self._state.reserve.make)
 
     async def write(self, block: Superblock) -> None:
@@ -385,7 +385,8 @@ class Maintenance:
         state.losses.count += 1
         log.error(
             "acknowledged data may be missing (loss %d): %s; absent entries are reported as unknown (limbo)",
-            state.losses.count, what,
+            state.losses.count,
+            what,
         )
         state.losses.limbo = True
         state.table.refresh_limbo()

@@ -56,11 +56,24 @@ def open_state(disk: Disk, config: StoreConfig, rng: random.Random) -> StoreStat
         log.warning(
             "%s has format %d and gets format %d now: releases that know no more than format %d will not read it any "
             "more",
-            disk.directory() or "the bookie's directory", found.format, FORMAT, found.format,
+            disk.directory() or "the bookie's directory",
+            found.format,
+            FORMAT,
+            found.format,
         )
     return StoreState(
-        disk, config, found, Losses(found.losses, found.limbo), OpenFiles(disk), PageCache(), SpaceWatch(config),
-        reserve, fresh=fresh, free=list(found.free), next_number=found.next_number, next_file=found.next_file,
+        disk,
+        config,
+        found,
+        Losses(found.losses, found.limbo),
+        OpenFiles(disk),
+        PageCache(),
+        SpaceWatch(config),
+        reserve,
+        fresh=fresh,
+        free=list(found.free),
+        next_number=found.next_number,
+        next_file=found.next_file,
     )
 
 
@@ -90,7 +103,8 @@ class Opening:
                 log.error(
                     "acknowledged data may be missing (loss %d): %s; absent entries are reported as unknown (limbo) "
                     "until the ledgers are repaired and `buckram bookie clear-limbo` is told so",
-                    state.losses.count, what,
+                    state.losses.count,
+                    what,
                 )
         self._choose_active(unsealed)
         self._count_dead()
@@ -268,8 +282,10 @@ class Opening:
         segments = self._state.segments
         buried = [
             slot.state
-            for segment in segments if segment.index is not None
-            for slot in segment.index.slots.values() if slot.state.epoch
+            for segment in segments
+            if segment.index is not None
+            for slot in segment.index.slots.values()
+            if slot.state.epoch
         ]
         for segment in segments:
             if segment.footer is None:
@@ -371,4 +387,3 @@ def rescan(state: StoreState, segment: Segment) -> bool:
     whole = not scanned.damaged and scanned.log_end >= expected
     segment.damage = 0 if whole else scanned.digest
     return whole
-

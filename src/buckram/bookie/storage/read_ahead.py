@@ -110,9 +110,7 @@ class Chunks:
             self._files.release(segment.name)
             self._arrive(segment, numbers, outcome)
 
-        reads = [
-            Read(file, number * CHUNK_BYTES, min(CHUNK_BYTES, limit - number * CHUNK_BYTES)) for number in numbers
-        ]
+        reads = [Read(file, number * CHUNK_BYTES, min(CHUNK_BYTES, limit - number * CHUNK_BYTES)) for number in numbers]
         self._disk.read(reads, finished)
 
     def _arrive(self, segment: Segment, numbers: list[int], outcome: list[bytes] | OSError) -> None:

@@ -44,9 +44,9 @@ class DirEntry:
     __slots__ = ("bytes", "epoch", "first", "firsts", "hint", "hinted", "last", "ledger", "run_count", "run_index")
 
     def __init__(self, page: bytes, at: int) -> None:
-        (
-            self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch
-        ) = DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
+        (self.ledger, self.first, self.last, self.run_index, self.run_count, self.bytes, self.epoch) = (
+            DIR_RECORD.unpack_from(page, at * DIR_RECORD.size)
+        )
         # The run that was found last, by number: a reader in order goes on there.
         self.hint: int = self.run_index
         self.hinted: Place | None = None
@@ -250,8 +250,22 @@ class Segment:
     """
 
     __slots__ = (
-        "base", "damage", "dead_bytes", "file", "footer", "grows_at", "has_states", "index", "laid_to", "limit",
-        "log_end", "made", "name", "readers", "runs", "seq",
+        "base",
+        "damage",
+        "dead_bytes",
+        "file",
+        "footer",
+        "grows_at",
+        "has_states",
+        "index",
+        "laid_to",
+        "limit",
+        "log_end",
+        "made",
+        "name",
+        "readers",
+        "runs",
+        "seq",
     )
 
     def __init__(self, seq: int, name: str, *, has_states: bool = True) -> None:
@@ -264,7 +278,12 @@ class Segment:
         self.log_end = self.laid_to = self.dead_bytes = self.made = self.damage = self.readers = self.runs = 0
 
     def find(
-        self, ledger: LedgerId, entry: EntryId, last: EntryId, epoch: int, found: DirEntry | None = None,
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        last: EntryId,
+        epoch: int,
+        found: DirEntry | None = None,
         most: int = MAX_RUNS,
     ) -> tuple[list[Place], EntryId] | None:
         """The run that holds an entry of the ledger's living data, those behind it without a gap up to `last`, at most

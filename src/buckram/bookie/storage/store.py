@@ -59,8 +59,14 @@ class Store(LedgerStates):
         )
         ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
         self._log = state.log = GroupCommit(
-            state.disk, ring, state.salt, config.commit_max_bytes, config.segment_bytes, self._next_segment,
-            self._failed, CommitStats(stats),
+            state.disk,
+            ring,
+            state.salt,
+            config.commit_max_bytes,
+            config.segment_bytes,
+            self._next_segment,
+            self._failed,
+            CommitStats(stats),
         )
         self._log.on_full = self._maintenance.measure
         self._log.on_low = self._maintenance.low
@@ -174,7 +180,9 @@ class Store(LedgerStates):
     def stats(self) -> dict[str, int]:
         """Counts and bytes of now, for people and metrics."""
         return {
-            **self._state.counts(), "ledgers_in_memory": len(self._pinned), "checkpoints": self._maintenance.checkpoints
+            **self._state.counts(),
+            "ledgers_in_memory": len(self._pinned),
+            "checkpoints": self._maintenance.checkpoints,
         }
 
     def memory(self) -> list[MemoryUse]:
@@ -184,9 +192,17 @@ class Store(LedgerStates):
     # -- inserting
 
     def add_run(
-        self, ledger_id: LedgerId, first: EntryId, count: int, lac: EntryId, chunk: Buffer, start: int, end: int,
-        *, even: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        count: int,
+        lac: EntryId,
+        chunk: Buffer,
+        start: int,
+        end: int,
+        *,
+        even: bool = False,
+    ) -> None:
         """Insert the frames chunk[start:end]: `count` ADD packets with consecutive ids from `first` on.
 
         The ledger's record exists. `chunk` must not change afterwards. `lac` is the highest LAC among the frames.
@@ -286,4 +302,3 @@ class Store(LedgerStates):
             if segment is not None and segment.file is not None:
                 segment.file.close()
         state.files.close()
-

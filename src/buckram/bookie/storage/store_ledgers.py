@@ -69,9 +69,15 @@ class LedgerStates(ReadableStore):
         return self._slot(record)
 
     def put_ledger(
-        self, ledger_id: LedgerId, master_key: bytes, admitted: bool = True, *, born: bool = False,
-        birth: bytes = NO_BIRTH, proven: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ledger_id: LedgerId,
+        master_key: bytes,
+        admitted: bool = True,
+        *,
+        born: bool = False,
+        birth: bytes = NO_BIRTH,
+        proven: bool = False,
+    ) -> None:
         """First sight of a ledger, or its return after a burial (it stays fenced). Nothing for one that is here.
 
         `admitted`: metadata allowed normal adds. `born`: the ledger is certainly younger than any loss of this store.

@@ -38,9 +38,15 @@ class ReadableStore:
         self._lookup.read(wanted, done)
 
     def read_range(
-        self, ledger_id: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[list[bytes] | StoreError], None], *, from_files: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        max_count: int,
+        max_bytes: int,
+        done: Callable[[list[bytes] | StoreError], None],
+        *,
+        from_files: bool = False,
+    ) -> None:
         """Consecutive stored entries from `first` on: as many as fit when each costs its size + 4, the first always.
 
         [] = `first` is certainly absent. Fewer than would fit come only where the next one is not here or unreadable.
@@ -52,9 +58,15 @@ class ReadableStore:
         self._lookup.read_range(ledger_id, first, max_count, max_bytes, done, from_files=from_files)
 
     def read_frames(
-        self, ledger_id: LedgerId, first: EntryId, max_count: int, max_bytes: int,
-        done: Callable[[FrameParts | None], None], *, from_files: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        max_count: int,
+        max_bytes: int,
+        done: Callable[[FrameParts | None], None],
+        *,
+        from_files: bool = False,
+    ) -> None:
         """As read_range, with the frames as they are in the log. None where that does not go: ask read_range then."""
         if self._log.failed is not None:
             done(None)

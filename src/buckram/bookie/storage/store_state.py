@@ -88,11 +88,16 @@ class StoreState:
     def counts(self) -> dict[str, int]:
         """Counts and bytes of now, for people and metrics."""
         return {
-            "commits": self.log.groups, "log_bytes": self.log.bytes, "pending_bytes": self.log.pending_bytes,
-            "segments": len(self.segments), "sealed_segments": sum(one.footer is not None for one in self.segments),
-            "free_files": len(self.free), "data_bytes": sum(one.log_end for one in self.segments),
+            "commits": self.log.groups,
+            "log_bytes": self.log.bytes,
+            "pending_bytes": self.log.pending_bytes,
+            "segments": len(self.segments),
+            "sealed_segments": sum(one.footer is not None for one in self.segments),
+            "free_files": len(self.free),
+            "data_bytes": sum(one.log_end for one in self.segments),
             "dead_bytes": sum(one.dead_bytes for one in self.segments),
-            "uncovered_segments": sum(1 for _ in self.uncovered()), "free_bytes": self.space.free_bytes,
+            "uncovered_segments": sum(1 for _ in self.uncovered()),
+            "free_bytes": self.space.free_bytes,
         }
 
     def memory(self) -> list[MemoryUse]:
@@ -132,11 +137,17 @@ class StoreState:
         listed = self.segments if self.spare is None else [*self.segments, self.spare]
         entries = tuple(map(entry_of, listed))
         return replace(
-            self.superblock, **{
-                "segments": entries, "free": tuple(self.free), "next_number": self.next_number,
-                "next_file": self.next_file, "losses": self.losses.count, "limbo": self.losses.limbo, "format": FORMAT,
+            self.superblock,
+            **{
+                "segments": entries,
+                "free": tuple(self.free),
+                "next_number": self.next_number,
+                "next_file": self.next_file,
+                "losses": self.losses.count,
+                "limbo": self.losses.limbo,
+                "format": FORMAT,
                 **changes,
-            }
+            },
         )
 
 

@@ -51,9 +51,13 @@ class ReplicaAuditor:
     """Checks pieces of any bookies that are known: where, and whom to expect there; `async with` or close()."""
 
     def __init__(
-        self, runtime: Runtime, peers: Mapping[BookieId, Peer | BookieAddress | None], net: NetConfig | None = None,
-        *, patience_s: float = _PATIENCE_S,
-    ) -> None:  # fmt: skip
+        self,
+        runtime: Runtime,
+        peers: Mapping[BookieId, Peer | BookieAddress | None],
+        net: NetConfig | None = None,
+        *,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
         known = {bookie: peer if isinstance(peer, Peer) else Peer(peer) for bookie, peer in peers.items() if peer}
         self._addresses = {bookie: peer.address for bookie, peer in known.items()}
         expected = {bookie: peer.expected for bookie, peer in known.items()}
@@ -175,9 +179,15 @@ class _PieceCheck:
         while first <= last and auditor.takes_batches(piece.bookie):
             count, key = last - first + 1, self._digest.key
             request = BatchRead(
-                piece.ledger, first, count, auditor.batch_bytes, master_key=key, framed=True, from_files=True,
+                piece.ledger,
+                first,
+                count,
+                auditor.batch_bytes,
+                master_key=key,
+                framed=True,
+                from_files=True,
                 birth=piece.birth,
-            )  # fmt: skip
+            )
             reply = await auditor.ask(piece.bookie, request)
             if isinstance(reply, BookieUnavailable | ProtocolError):
                 auditor.hung_up(piece.bookie)

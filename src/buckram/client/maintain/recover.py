@@ -225,9 +225,11 @@ class _Attempt:
             reads.shown(entry)
         back = WriteBack(self._ledger_id, self._metadata, start)
         sink = _Sink(
-            back, self._progress, self._services,
+            back,
+            self._progress,
+            self._services,
             (self._ledger_id, self._digest.birth) if self._digest.birth else None,
-        )  # fmt: skip
+        )
         largest = _AHEAD_BYTES // _AHEAD_MIN
         while not (reads.finished and not back.pending and self._heard_all()):
             self._progress.clear()

@@ -111,17 +111,21 @@ async def repair_ledger(
 
 
 async def fill_in(
-    services: Services, ledger_id: LedgerId, current: Versioned, digest: Digest, key: bytes,
-    members: Collection[BookieId], *, confirmed: EntryId | None = None,
-) -> bool:  # fmt: skip
+    services: Services,
+    ledger_id: LedgerId,
+    current: Versioned,
+    digest: Digest,
+    key: bytes,
+    members: Collection[BookieId],
+    *,
+    confirmed: EntryId | None = None,
+) -> bool:
     """Copy to these members what they lack; metadata stays as it is. Whether nothing is left.
 
     Of the open last fragment only what is `confirmed`, which nothing can change any more; None: it is not looked at.
     """
     async with TaskScope(f"fill in {ledger_id}") as scope:
-        work = _Repair(
-            services, ledger_id, MetadataCell(services.store, ledger_id, current), digest, key, scope, None
-        )
+        work = _Repair(services, ledger_id, MetadataCell(services.store, ledger_id, current), digest, key, scope, None)
         return await work.fill_in(members, confirmed)
 
 
@@ -160,9 +164,14 @@ class _Repair:
             first = metadata.last_fragment.first_entry
             self._problems.append(f"entries from {first} on can still grow: close or recover the ledger, then repair")
         return RepairReport(
-            self._ledger_id, len(ranges), self._checked, self._copied, self._copied_bytes, tuple(self._replaced),
+            self._ledger_id,
+            len(ranges),
+            self._checked,
+            self._copied,
+            self._copied_bytes,
+            tuple(self._replaced),
             tuple(self._problems),
-        )  # fmt: skip
+        )
 
     async def fill_in(self, members: Collection[BookieId], confirmed: EntryId | None) -> bool:
         metadata = self._cell.metadata
@@ -202,9 +211,7 @@ class _Repair:
             elif await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
                 await self._look_again(fragment, last, position, old, new)
 
-    async def _member(
-        self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId
-    ) -> bool:
+    async def _member(self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId) -> bool:
         """Make `target` hold everything that `position` stores; True if it durably does (M7)."""
         held = self._quorum.held_ranges(position, fragment.first_entry, last)
         own = (entry for low, high in held for entry in range(low, high + 1))
@@ -279,7 +286,8 @@ class _Repair:
         incarnation = self._services.bookies.incarnation(target)
         answers = await self._all([self._reads.stored(target, entry) for entry in ids])
         denied = [
-            entry for entry, answer in zip(ids, answers, strict=True)
+            entry
+            for entry, answer in zip(ids, answers, strict=True)
             if isinstance(answer, Negative) and answer.code is Code.NO_ENTRY
         ]
         why = f"bookie {target} acknowledged it and denies it"
@@ -336,17 +344,13 @@ class _Repair:
         stored = self._digest.seal(
             self._ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
         )
-        request = Add(
-            self._ledger_id, entry.entry_id, self._key, stored, recovery=True, birth=self._digest.birth
-        )
+        request = Add(self._ledger_id, entry.entry_id, self._key, stored, recovery=True, birth=self._digest.birth)
         reply = await ask(self._services.pool, target, request)
         if isinstance(reply, BuckramError):
             return reply
         return None if reply.code is Code.OK else bookie_error(target, reply.code)
 
-    async def _look_again(
-        self, fragment: Fragment, last: EntryId, position: int, old: BookieId, new: BookieId
-    ) -> None:
+    async def _look_again(self, fragment: Fragment, last: EntryId, position: int, old: BookieId, new: BookieId) -> None:
         """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
         if await self._lists_all(new, list(self._quorum.held_ranges(position, fragment.first_entry, last))):
             return
@@ -374,6 +378,7 @@ class _Repair:
 
     async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> bool:
         """True when metadata names `new` now because of this."""
+
         def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
             index = fragment_index(metadata, fragment.first_entry)
             present = metadata.fragments[index]

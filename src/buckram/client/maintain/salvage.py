@@ -118,9 +118,7 @@ class Salvage:
             return -1
         return reply.identity.highest_ledger
 
-    async def bring_back(
-        self, found: Found, password: bytes, digest: DigestType | None, birth: bytes = b""
-    ) -> None:  # fmt: skip
+    async def bring_back(self, found: Found, password: bytes, digest: DigestType | None, birth: bytes = b"") -> None:
         """Make a record, to be recovered by whoever has the password. LedgerExists, ReadFailed (no entry opens with
         that password and digest; nothing was made), NoSuchLedger; InvalidArgument where bookies hold several ledgers
         of the id and `birth` does not say which one is meant."""
@@ -131,9 +129,15 @@ class Salvage:
         kind = digest or await self._digest_of(found, holders, password)
         time = creation_time_of(birth)
         record = created(
-            len(holders), len(holders), 1, holders, digest_type=kind, password=password, creation_time_ms=time,
+            len(holders),
+            len(holders),
+            1,
+            holders,
+            digest_type=kind,
+            password=password,
+            creation_time_ms=time,
             birth=birth if is_certain(birth) else b"",
-        )  # fmt: skip
+        )
         try:
             # An id that was given before, which nobody else may choose.
             await self._store.ledgers.create(found.ledger_id, serialise(record), chosen=False)
@@ -165,7 +169,7 @@ def _only_birth(found: Found) -> bytes:
     held = "; ".join(
         f"{birth.hex()} at {', '.join(sorted(one for one, its in found.births.items() if its == birth))}"
         for birth in births
-    )  # fmt: skip
+    )
     raise InvalidArgument(
         f"bookies hold {len(births)} ledgers that had id {found.ledger_id}, by birth: {held}; say with --birth which "
         "one is to come back"

@@ -69,9 +69,7 @@ class _Poll:
 class LacPolls:
     """`keep` gets verified entries that come along with answers. Not for two consumers."""
 
-    def __init__(
-        self, services: Services, reads: LedgerReads, scope: TaskScope, keep: Callable[[Entry], None]
-    ) -> None:
+    def __init__(self, services: Services, reads: LedgerReads, scope: TaskScope, keep: Callable[[Entry], None]) -> None:
         self._services, self._reads, self._scope, self._keep = services, reads, scope, keep
         self._loop = asyncio.get_running_loop()
         self._wait_ms = max(1, int(services.config.long_poll_s * 1000))
@@ -240,9 +238,12 @@ class LacPolls:
     def _ask(self, bookie: BookieId, above: EntryId) -> _Poll:
         poll = _Poll(bookie, above, self._loop.time())
         request = Read(
-            self._reads.ledger_id, LAST_ENTRY, previous_lac=above, timeout_ms=self._wait_ms,
+            self._reads.ledger_id,
+            LAST_ENTRY,
+            previous_lac=above,
+            timeout_ms=self._wait_ms,
             birth=self._reads.digest.birth,
-        )  # fmt: skip
+        )
         try:
             poll.asked = self._services.pool.ask(bookie, request, partial(self._heard, poll))
         except BookieError as error:

@@ -181,9 +181,7 @@ class Reader(NotBlocking):
             raise InvalidArgument(f"start {start}: entry ids begin at 0")
         stream = partial(self._stream, opener=self._digest.open_prefix)
         known = self.last_confirmed
-        return Tail(
-            self._services, self._reads, self._follower, self._scope, stream, self._raise_lac, start, known
-        )
+        return Tail(self._services, self._reads, self._follower, self._scope, stream, self._raise_lac, start, known)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -387,5 +385,3 @@ def _check_order(first: EntryId, last: EntryId) -> None:
 def _being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-

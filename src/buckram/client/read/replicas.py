@@ -63,9 +63,15 @@ class Soon(Protocol[T]):
 
 
 async def play(
-    race: Race[T], question: Question[T], services: Services, scope: TaskScope, soon: Soon[T] | None = None, *,
-    begun: Asked | Answer[T] | None = None, told: Callable[[], None] | None = None,
-) -> Answer[T]:  # fmt: skip
+    race: Race[T],
+    question: Question[T],
+    services: Services,
+    scope: TaskScope,
+    soon: Soon[T] | None = None,
+    *,
+    begun: Asked | Answer[T] | None = None,
+    told: Callable[[], None] | None = None,
+) -> Answer[T]:
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
 
     `begun`: the first bookie was asked through `soon`. It has said this (which is reported), or takes so long that
@@ -303,9 +309,15 @@ class LedgerReads:
             return await self._singles(bookie, first, count, opener, came)
         size = self._services.config.read_batch_bytes
         request = BatchRead(
-            self.ledger_id, first, count, size, master_key=self.digest.key, framed=True, from_files=from_files,
+            self.ledger_id,
+            first,
+            count,
+            size,
+            master_key=self.digest.key,
+            framed=True,
+            from_files=from_files,
             birth=self.digest.birth,
-        )  # fmt: skip
+        )
         reply = await ask(self._pool, bookie, request)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.

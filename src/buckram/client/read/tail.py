@@ -157,8 +157,12 @@ class Tail:
         beyond `end`: a tail that reads only what is confirmed is behind again when it has read it. Empty: not so."""
         bookie, first, reads = self._polls.proved_by, self._cursor, self._reads
         if (
-            bookie is None or self._chunks is not None or end - first >= _FEW or metadata.closed
-            or not quorum_of(metadata).mirrored or metadata.last_fragment.first_entry > first
+            bookie is None
+            or self._chunks is not None
+            or end - first >= _FEW
+            or metadata.closed
+            or not quorum_of(metadata).mirrored
+            or metadata.last_fragment.first_entry > first
         ):
             return []
         opener = partial(reads.digest.open_prefix, reads.ledger_id, first)

@@ -33,9 +33,7 @@ EVERY_S = 30.0
 class Clocks:
     """One per client; owned by it. Nothing is asked before somebody wants to know."""
 
-    def __init__(
-        self, runtime: Runtime, bookies: BookieWatcher, expected: Callable[[BookieId], Expected]
-    ) -> None:
+    def __init__(self, runtime: Runtime, bookies: BookieWatcher, expected: Callable[[BookieId], Expected]) -> None:
         self._runtime, self._bookies, self._expected = runtime, bookies, expected
         self.pool: BookiePool | None = None
         """Who carries the questions; set before the first of them."""

@@ -21,9 +21,11 @@ async def joined(closing: asyncio.Task[BuckramError | None], what: str) -> None:
 
 
 async def leave(
-    close: Callable[[bool], Awaitable[None]], dispose: Callable[[], Awaitable[None]], error: BaseException | None,
+    close: Callable[[bool], Awaitable[None]],
+    dispose: Callable[[], Awaitable[None]],
+    error: BaseException | None,
     what: str,
-) -> None:  # fmt: skip
+) -> None:
     """`async with` ends with `error` from its body: close (waiting, unless cancelled), then let go of everything."""
     try:
         await close(not isinstance(error, asyncio.CancelledError))

@@ -41,9 +41,7 @@ class _Open:
 _open: dict[Hashable, _Open] = {}
 
 
-def opened(
-    key: Hashable, writer: Closable, seal: Callable[[], Awaitable[None]], *, what: str, later: str
-) -> None:
+def opened(key: Hashable, writer: Closable, seal: Callable[[], Awaitable[None]], *, what: str, later: str) -> None:
     """To be closed at the end unless `gone` comes first. `seal` does it without the writer, on another loop. `what` it
     writes, and who will end it `later` where that does not work, is what the warning says."""
     _open[key] = _Open(os.getpid(), what, later, asyncio.get_running_loop(), weakref.ref(writer), seal)
@@ -63,8 +61,9 @@ def close_all() -> None:
         warnings.warn(
             f"the writer of {left.what} was not closed: use `async with`, `with` or close(). That is done now if it "
             f"works, else by {left.later}; what was not acknowledged may be lost",
-            ResourceWarning, stacklevel=2,
-        )  # fmt: skip
+            ResourceWarning,
+            stacklevel=2,
+        )
         wait_s, writer = deadline - time.monotonic(), left.writer()
         if wait_s <= 0:
             continue

@@ -74,10 +74,15 @@ class LedgerAppender:
         self._max_payload = services.net.max_frame_bytes - FRAME_RESERVE_BYTES
         self._cell = MetadataCell(services.store, ledger_id, current)
         self._window = window = AppendWindow(
-            ledger_id, quorum, metadata.last_fragment.ensemble, deferred_sync=deferred_sync, explicit_ids=explicit_ids,
-            domains=services.bookies.racks, min_domains=services.bookies.enforced_racks,
+            ledger_id,
+            quorum,
+            metadata.last_fragment.ensemble,
+            deferred_sync=deferred_sync,
+            explicit_ids=explicit_ids,
+            domains=services.bookies.racks,
+            min_domains=services.bookies.enforced_racks,
             absent=absent,
-        )  # fmt: skip
+        )
         self._scope = TaskScope(f"writer {ledger_id}", self._broken)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self._outbox = Outbox(
@@ -90,10 +95,16 @@ class LedgerAppender:
         self._filling = filling(services, window, self._cell, digest, key, self._scope)
         self._mend = mending(services, ledger_id, digest, key)
         self._change = EnsembleChange(
-            window, self._cell, services.bookies, pool, self._scope,
-            send=self._outbox.resend, head_moved=self._head_moved, fail=self._fail,
+            window,
+            self._cell,
+            services.bookies,
+            pool,
+            self._scope,
+            send=self._outbox.resend,
+            head_moved=self._head_moved,
+            fail=self._fail,
             filling=self._filling,
-        )  # fmt: skip
+        )
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
         self._acked_under: dict[BookieId, int] = {}
         """Deferred sync: which connection's answers the next force must still find in place (close.force)."""

@@ -38,9 +38,7 @@ async def seal(cell: MetadataCell, ledger_id: LedgerId, last_entry: EntryId, len
     return await cell.update(change, patience_s=_PATIENCE_S)
 
 
-async def force(
-    window: AppendWindow, pool: BookiePool, acked_under: dict[BookieId, int], birth: bytes
-) -> EntryId:
+async def force(window: AppendWindow, pool: BookiePool, acked_under: dict[BookieId, int], birth: bytes) -> EntryId:
     """Make everything acknowledged so far durable on all E bookies (M2); returns the last entry that is.
 
     `acked_under`: the `pool.losses` of each bookie when it first acknowledged something that is not forced; cleared

@@ -73,10 +73,16 @@ class Accused:
 
     def encode(self) -> bytes:
         rows = [
-            {"deed": one.deed.value, "incarnation": one.incarnation, "ledger": one.ledger, "entry": one.entry,
-             "detail": one.detail, "at_us": one.at_us}
+            {
+                "deed": one.deed.value,
+                "incarnation": one.incarnation,
+                "ledger": one.ledger,
+                "entry": one.entry,
+                "detail": one.detail,
+                "at_us": one.at_us,
+            }
             for one in self.evidence
-        ]  # fmt: skip
+        ]
         return json.dumps({"bookie": self.bookie, "verdict": self.verdict, "evidence": rows}).encode()
 
 
@@ -86,11 +92,16 @@ def parse_accused(key: str, value: bytes) -> Accused:
         record = json.loads(value)
         rows = tuple(
             Evidence(
-                Deed(row["deed"]), str(record["bookie"]), str(row["incarnation"]), int(row["ledger"]),
-                int(row["entry"]), str(row["detail"]), int(row["at_us"]),
+                Deed(row["deed"]),
+                str(record["bookie"]),
+                str(row["incarnation"]),
+                int(row["ledger"]),
+                int(row["entry"]),
+                str(row["detail"]),
+                int(row["at_us"]),
             )
             for row in record["evidence"]
-        )  # fmt: skip
+        )
         return Accused(str(record["bookie"]), rows)
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{key}: no record of an accused bookie: {error}") from error

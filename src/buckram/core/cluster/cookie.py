@@ -41,9 +41,11 @@ def decode_dirs(encoded: str) -> list[str]:
 def serialise_cookie(cookie: Cookie) -> bytes:
     """Always in the current version."""
     lines = [
-        str(CURRENT_VERSION), f"bookieHost: {quote(cookie.bookie_host)}", f"journalDir: {quote(cookie.journal_dir)}",
+        str(CURRENT_VERSION),
+        f"bookieHost: {quote(cookie.bookie_host)}",
+        f"journalDir: {quote(cookie.journal_dir)}",
         f"ledgerDirs: {quote(cookie.ledger_dirs)}",
-    ]  # fmt: skip
+    ]
     if cookie.instance_id:
         lines.append(f"instanceId: {quote(cookie.instance_id)}")
     if cookie.index_dirs:

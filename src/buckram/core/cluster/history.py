@@ -114,9 +114,7 @@ def learn(memory: Memory, history: History, confirmed: Confirmed, highest: Ledge
     first = memory.history.epoch == 0 and memory.confirmed is None
     if history.epoch > memory.history.epoch > 0:
         memory = replace(memory, contradiction=None, settled=highest)
-    return replace(
-        memory, history=history, confirmed=confirmed, reviewed=history.restore if first else memory.reviewed
-    )
+    return replace(memory, history=history, confirmed=confirmed, reviewed=history.restore if first else memory.reviewed)
 
 
 # Bytes
@@ -135,9 +133,7 @@ def parse_history(key: str, record: bytes) -> History:
 
 
 def _history(what: str, fields: dict[str, Any]) -> History:
-    return History(
-        _number(what, fields, "epoch"), _text(what, fields, "restore"), fields.get("accepted", True) is True
-    )
+    return History(_number(what, fields, "epoch"), _text(what, fields, "restore"), fields.get("accepted", True) is True)
 
 
 def encode_word(nonce: str) -> bytes:
@@ -159,10 +155,14 @@ def parse_statement(key: str, record: bytes) -> Statement:
 
 def _statement(what: str, fields: dict[str, Any]) -> Statement:
     return Statement(
-        _text(what, fields, "incarnation"), _number(what, fields, "starts"), _number(what, fields, "seq"),
-        _number(what, fields, "offset"), _number(what, fields, "epoch"), _text(what, fields, "restore"),
+        _text(what, fields, "incarnation"),
+        _number(what, fields, "starts"),
+        _number(what, fields, "seq"),
+        _number(what, fields, "offset"),
+        _number(what, fields, "epoch"),
+        _text(what, fields, "restore"),
         _text(what, fields, "nonce"),
-    )  # fmt: skip
+    )
 
 
 def encode_memory(memory: Memory) -> bytes:
@@ -184,10 +184,14 @@ def parse_memory(name: str, record: bytes) -> Memory:
             raise MalformedRecord(f"{name}: the confirmed witness has no value")
         confirmed = Confirmed(_number(name, told, "version"), _statement(name, value))
     return Memory(
-        _history(name, history), _number(name, fields, "heard"), confirmed, _text(name, fields, "collected"),
-        _text(name, fields, "reviewed"), _contradiction(name, fields.get("contradiction")),
+        _history(name, history),
+        _number(name, fields, "heard"),
+        confirmed,
+        _text(name, fields, "collected"),
+        _text(name, fields, "reviewed"),
+        _contradiction(name, fields.get("contradiction")),
         _number(name, fields, "settled", -1),
-    )  # fmt: skip
+    )
 
 
 def _contradiction(name: str, fields: object) -> Contradiction | None:

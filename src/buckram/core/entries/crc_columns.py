@@ -32,14 +32,14 @@ def digests_match(
     """
     count = len(payload_crcs)
     span = (count - 1) * stride + 1
-    common = bytearray(data[at:at + HEAD_BYTES])
+    common = bytearray(data[at : at + HEAD_BYTES])
     numbers = memoryview(payload_crcs).tobytes()
     order = (3, 2, 1, 0) if sys.byteorder == "little" else (0, 1, 2, 3)
     total = _number([numbers[i::4] for i in order])
     digest = at + HEAD_BYTES
-    total ^= _number([data[i:i + span:stride] for i in range(digest, digest + 4)])
+    total ^= _number([data[i : i + span : stride] for i in range(digest, digest + 4)])
     for place in columns:
-        column = data[at + place:at + place + span:stride]
+        column = data[at + place : at + place + span : stride]
         if column != column[:1] * count:
             common[place] = 0
             total ^= _number(map(column.translate, _planes(HEAD_BYTES - 1 - place + size)))

@@ -155,11 +155,11 @@ class Digest:
             ledger, entry, lac, length = unpack(packet, start)
             if entry != wanted or ledger != ledger_id:
                 break
-            head, payload = packet[start:start + ENTRY_HEADER_BYTES], packet[start + overhead:end]
+            head, payload = packet[start : start + ENTRY_HEADER_BYTES], packet[start + overhead : end]
             if fast:
                 if _crc32c(_crc32c(0, head), payload) != _u32(packet, start + ENTRY_HEADER_BYTES)[0]:
                     break
-            elif compute(head, payload) != packet[start + ENTRY_HEADER_BYTES:start + overhead]:
+            elif compute(head, payload) != packet[start + ENTRY_HEADER_BYTES : start + overhead]:
                 break
             add(make(Entry, (ledger, entry, payload, lac, length)))
             wanted += 1
@@ -175,14 +175,14 @@ class Digest:
         self._good(ledger_id, first, packed, payloads)
         wanted = first + len(payloads)
         if payloads:
-            packed = packed[len(payloads):]
+            packed = packed[len(payloads) :]
         packet = packed.contiguous()
         for start, end in zip(packed.starts, packed.ends, strict=True):
             if end - start < 36:
                 break
             ledger, entry, expected = unpack(packet, start)
-            payload = packet[start + 36:end]
-            if entry != wanted or ledger != ledger_id or crc(crc(0, packet[start:start + 32]), payload) != expected:
+            payload = packet[start + 36 : end]
+            if entry != wanted or ledger != ledger_id or crc(crc(0, packet[start : start + 32]), payload) != expected:
                 break
             add(payload)
             wanted += 1
@@ -192,13 +192,13 @@ class Digest:
         """As open_prefix, but a number for each entry: its digest, or the CRC32C of the payload of one without."""
         numbers: list[int] = []
         packed = PackedBodies.of(bodies)
-        packed = packed[self._good(ledger_id, first, packed, digests=numbers):]
+        packed = packed[self._good(ledger_id, first, packed, digests=numbers) :]
         packet, size, overhead = packed.contiguous(), self.size, self.overhead
         for start, end in zip(packed.starts, packed.ends, strict=True):
             if end - start < overhead:
                 break
-            head, payload = packet[start:start + ENTRY_HEADER_BYTES], packet[start + overhead:end]
-            stored = packet[start + ENTRY_HEADER_BYTES:start + overhead]
+            head, payload = packet[start : start + ENTRY_HEADER_BYTES], packet[start + overhead : end]
+            stored = packet[start + ENTRY_HEADER_BYTES : start + overhead]
             ledger, entry, _, _ = ENTRY_HEADER.unpack(head)
             if ledger != ledger_id or entry != first + len(numbers) or self.compute(head, payload) != stored:
                 break
@@ -206,8 +206,13 @@ class Digest:
         return numbers
 
     def _good(
-        self, ledger_id: LedgerId, first: EntryId, packed: PackedBodies, payloads: list[bytes] | None = None,
-        digests: list[int] | None = None, heads: array[int] | None = None,
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        packed: PackedBodies,
+        payloads: list[bytes] | None = None,
+        digests: list[int] | None = None,
+        heads: array[int] | None = None,
     ) -> int:
         """How many entries from `first` on are verified; what they hold is appended to the (empty) sinks given.
 
@@ -241,7 +246,7 @@ class Digest:
             raise DigestMismatch(ledger_id, f"a LAC packet of {len(packet)} bytes, {16 + self.size} are needed")
         head = packet[:16]
         ledger, lac = _LAC_HEADER.unpack(head)
-        if self.compute(head, b"") != packet[16:16 + self.size]:
+        if self.compute(head, b"") != packet[16 : 16 + self.size]:
             raise DigestMismatch(ledger_id, f"the {self.kind.name} digest of a LAC packet does not match its bytes")
         if ledger != ledger_id:
             raise DigestMismatch(ledger_id, f"got a LAC packet of ledger {ledger} instead")

@@ -49,7 +49,7 @@ class PackedBodies(Sequence[bytes]):
             stride = 4 + int(_SIZE.unpack_from(packet, offset)[0])
             if stride >= gap and total % stride == 0:
                 count = total // stride
-                if all_equal(packet, offset, stride, count, bytes(packet[offset:offset + 4])):  # the usual case
+                if all_equal(packet, offset, stride, count, bytes(packet[offset : offset + 4])):  # the usual case
                     ends = range(offset + stride, stop + 1, stride)
                     return cls(packet, range(offset + gap, stop + 1, stride), ends)
         return cls._walk(packet, offset, stop, gap)
@@ -104,7 +104,7 @@ class PackedBodies(Sequence[bytes]):
     def __getitem__(self, index: int | slice) -> bytes | PackedBodies:
         if isinstance(index, slice):
             return PackedBodies(self.packet, self.starts[index], self.ends[index])
-        return bytes(self.packet[self.starts[index]:self.ends[index]])
+        return bytes(self.packet[self.starts[index] : self.ends[index]])
 
     def __iter__(self) -> Iterator[bytes]:
         packet = self.packet

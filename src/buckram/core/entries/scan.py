@@ -41,8 +41,12 @@ def scanned(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int) -> t
                 top = lac
         else:
             if (
-                end > size or header >> 16 != 0x0201 or length < _MIN_PACKET or length > max_packet
-                or entry < 0 or ledger < 0
+                end > size
+                or header >> 16 != 0x0201
+                or length < _MIN_PACKET
+                or length > max_packet
+                or entry < 0
+                or ledger < 0
             ):
                 break
             if start >= 0:

@@ -19,7 +19,12 @@ _crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 
 
 def sealed(
-    header: int, master_key: bytes, ledger_id: LedgerId, first: EntryId, lac: EntryId, length_before: int,
+    header: int,
+    master_key: bytes,
+    ledger_id: LedgerId,
+    first: EntryId,
+    lac: EntryId,
+    length_before: int,
     payloads: list[bytes],
 ) -> tuple[bytes, int]:
     """-> (whole frames one after another, ledger length after). `header`: the packet header, flags included.

@@ -28,7 +28,13 @@ _crc32c_of: Callable[[bytes], int] = google_crc32c.value
 
 
 def verified(
-    packet: bytes | bytearray, at: int, stride: int, count: int, size: int, ledger_id: LedgerId, first: EntryId,
+    packet: bytes | bytearray,
+    at: int,
+    stride: int,
+    count: int,
+    size: int,
+    ledger_id: LedgerId,
+    first: EntryId,
     payloads: list[bytes] | None,
 ) -> int:
     """How many stored entries are good, from the first on; their payloads are appended to the (empty) list given.

@@ -207,8 +207,11 @@ class AppendWindow:
         if not self.absent:
             return True
         return self.quorum.writable(self.absent) and all(
-            spans_domains([self.ensemble[p] for p in members if p not in self.absent], self._domains,
-                          self._domains_needed) for members in self._write_sets)
+            spans_domains(
+                [self.ensemble[p] for p in members if p not in self.absent], self._domains, self._domains_needed
+            )
+            for members in self._write_sets
+        )
 
     # -- force (2.11) and the end (2.9, 2.10) -------------------------------------------------------------
 

@@ -107,10 +107,21 @@ def plan_pieces(ledger: LedgerId, metadata: LedgerMetadata, piece_bytes: int) ->
             low, high = max(first, fragment.first_entry), min(first + step - 1, end)
             for position, bookie in enumerate(fragment.ensemble):
                 about = (high - low + 1) * size * metadata.write_quorum // metadata.ensemble_size
-                found.append(Piece(
-                    ledger, bookie, position, low, high, quorum, metadata.digest_type, metadata.password or b"", block,
-                    about, birth_of(metadata),
-                ))  # fmt: skip
+                found.append(
+                    Piece(
+                        ledger,
+                        bookie,
+                        position,
+                        low,
+                        high,
+                        quorum,
+                        metadata.digest_type,
+                        metadata.password or b"",
+                        block,
+                        about,
+                        birth_of(metadata),
+                    )
+                )
     return found
 
 
@@ -152,9 +163,7 @@ class BlockSums:
             first = end
 
     def result(self) -> list[BlockSum]:
-        return [
-            BlockSum(block, share, total) for (block, share), total in self._sums.items() if block not in self._bad
-        ]
+        return [BlockSum(block, share, total) for (block, share), total in self._sums.items() if block not in self._bad]
 
 
 __all__ = ["BLOCK_BYTES", "NAMED", "BlockSum", "BlockSums", "Piece", "PieceReport", "plan_pieces"]

@@ -34,8 +34,14 @@ _CTIME = b"ctime"
 _MAX_ID = 2**63 - 1
 _MAX_INT32 = 2**31 - 1
 _FIXED = (
-    "ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password", "creation_time_ms", "format_version",
-)  # fmt: skip
+    "ensemble_size",
+    "write_quorum",
+    "ack_quorum",
+    "digest_type",
+    "password",
+    "creation_time_ms",
+    "format_version",
+)
 
 
 def birth_of(md: LedgerMetadata) -> bytes:
@@ -183,12 +189,18 @@ def created(
         raise InvalidArgument(f"new ledgers are written in format version 2 or 3, not {format_version}")
     return check_metadata(
         LedgerMetadata(
-            ensemble_size, write_quorum, ack_quorum, (Fragment(0, tuple(ensemble)),),
-            digest_type=digest_type, password=password, custom_metadata=_frozen(custom),
-            creation_time_ms=creation_time_ms, creator_token=creator_token if format_version == 3 else 0,
+            ensemble_size,
+            write_quorum,
+            ack_quorum,
+            (Fragment(0, tuple(ensemble)),),
+            digest_type=digest_type,
+            password=password,
+            custom_metadata=_frozen(custom),
+            creation_time_ms=creation_time_ms,
+            creator_token=creator_token if format_version == 3 else 0,
             format_version=format_version,
         )
-    )  # fmt: skip
+    )
 
 
 def ensemble_changed(md: LedgerMetadata, first_entry: EntryId, ensemble: Sequence[BookieId]) -> LedgerMetadata:

@@ -77,14 +77,20 @@ def _record(
     digest_type, password = secret
     closed = state is LedgerState.CLOSED
     return LedgerMetadata(
-        *sizes, tuple(fragments), state,
+        *sizes,
+        tuple(fragments),
+        state,
         # An absent last entry in a closed record is protobuf's default, 0.
-        last_entry=(end[1] or 0) if closed else None, length=(end[0] or 0) if closed else None,
+        last_entry=(end[1] or 0) if closed else None,
+        length=(end[0] or 0) if closed else None,
         # The password's presence is what tells readers that the digest type is valid.
-        digest_type=digest_type if password is not None else None, password=password,
-        custom_metadata=MappingProxyType(dict(custom)), creation_time_ms=creation_time_ms,
-        creator_token=creator_token, format_version=format_version,
-    )  # fmt: skip
+        digest_type=digest_type if password is not None else None,
+        password=password,
+        custom_metadata=MappingProxyType(dict(custom)),
+        creation_time_ms=creation_time_ms,
+        creator_token=creator_token,
+        format_version=format_version,
+    )
 
 
 # Version 3: protobuf with a length in front.
@@ -129,9 +135,15 @@ def _parse_3(body: bytes) -> LedgerMetadata:
         custom[text(pair.last_bytes(1) or b"")] = pair.last_bytes(2) or b""
     return _record(
         (ensemble_size, write_quorum, write_quorum if ack_quorum is None else ack_quorum),
-        state, fragments, (length, fields.last_int(4)), (_digest(fields.last_int(7)), fields.last_bytes(8)),
-        custom, fields.last_int(10), fields.last_int(12) or 0, 3,
-    )  # fmt: skip
+        state,
+        fragments,
+        (length, fields.last_int(4)),
+        (_digest(fields.last_int(7)), fields.last_bytes(8)),
+        custom,
+        fields.last_int(10),
+        fields.last_int(12) or 0,
+        3,
+    )
 
 
 def _required(value: int | None, name: str) -> int:
@@ -162,9 +174,12 @@ def _serialise_2(md: LedgerMetadata) -> bytes:
         raise InvalidArgument("format version 2 holds no creator token; use version 3 or token 0")
     length, last_entry = _end(md)
     lines = [
-        f"quorumSize: {md.write_quorum}", f"ensembleSize: {md.ensemble_size}", f"length: {length}",
-        f"lastEntryId: {last_entry}", f"state: {md.state.name}",
-    ]  # fmt: skip
+        f"quorumSize: {md.write_quorum}",
+        f"ensembleSize: {md.ensemble_size}",
+        f"length: {length}",
+        f"lastEntryId: {last_entry}",
+        f"state: {md.state.name}",
+    ]
     for fragment in md.fragments:
         lines.append("segment {")
         lines += [f"  ensembleMember: {quote(member)}" for member in fragment.ensemble]
@@ -198,9 +213,15 @@ def _parse_2(body: bytes) -> LedgerMetadata:
     digest = _named(message.name("digestType"), "digestType", _DIGESTS)
     return _record(
         (ensemble_size, write_quorum, write_quorum if ack_quorum is None else ack_quorum),
-        state, fragments, (length, message.integer("lastEntryId")), (digest, message.bytes("password")),
-        custom, message.integer("ctime"), 0, 2,
-    )  # fmt: skip
+        state,
+        fragments,
+        (length, message.integer("lastEntryId")),
+        (digest, message.bytes("password")),
+        custom,
+        message.integer("ctime"),
+        0,
+        2,
+    )
 
 
 def _named(name: str | None, field: str, known: Mapping[str, _Enum]) -> _Enum | None:

@@ -37,7 +37,16 @@ class Race(Generic[T]):
     """
 
     __slots__ = (
-        "_enough", "_failed", "_fold", "_order", "_patient", "_sent", "_strategy", "negatives", "outcome", "winner",
+        "_enough",
+        "_failed",
+        "_fold",
+        "_order",
+        "_patient",
+        "_sent",
+        "_strategy",
+        "negatives",
+        "outcome",
+        "winner",
     )
 
     def __init__(

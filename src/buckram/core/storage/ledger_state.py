@@ -59,8 +59,17 @@ class LedgerState:
         if packet is not None:
             flags |= _HAS_LAC
         return _STATE.pack(
-            self.ledger_id, self.master_key, flags, len(packet or b""), 0, self.born, self.epoch, self.lac, self.last,
-            packet or b"", self.birth,
+            self.ledger_id,
+            self.master_key,
+            flags,
+            len(packet or b""),
+            0,
+            self.born,
+            self.epoch,
+            self.lac,
+            self.last,
+            packet or b"",
+            self.birth,
         )
 
     def frame(self) -> bytes:
@@ -71,8 +80,16 @@ def unpack_state(data: bytes, at: int = 0, size: int = STATE_SIZE) -> LedgerStat
     """`size` says which format stands there."""
     ledger_id, key, flags, length, _, born, epoch, lac, last, packet = _OLD.unpack_from(data, at)
     return LedgerState(
-        ledger_id, key, bool(flags & _FENCED), bool(flags & _TOMBSTONE), bool(flags & _ADMITTED), born, epoch, lac,
-        last, packet[:length] if flags & _HAS_LAC else None,
+        ledger_id,
+        key,
+        bool(flags & _FENCED),
+        bool(flags & _TOMBSTONE),
+        bool(flags & _ADMITTED),
+        born,
+        epoch,
+        lac,
+        last,
+        packet[:length] if flags & _HAS_LAC else None,
         NO_BIRTH if size == OLD_STATE_SIZE else data[at + OLD_STATE_SIZE : at + STATE_SIZE],
         bool(flags & (_ADMITTED | _PROVEN)),
     )

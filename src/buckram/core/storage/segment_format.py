@@ -174,7 +174,8 @@ def _equal_stride(data: bytes, at: int, end: int, ledger: int, entry: int, count
     """The size of each of the frames if all have one, and the right ids; else 0."""
     stride = 4 + int(_LENGTH.unpack_from(data, at)[0])
     if (
-        stride < _IDS_END or at + count * stride > end
+        stride < _IDS_END
+        or at + count * stride > end
         or not all_equal(data, at, stride, count, data[at : at + 4])
         or not all_equal(data, at + _IDS_AT, stride, count, ledger.to_bytes(8, "big", signed=True))
         or not count_up(data, at + _IDS_AT + 8, stride, count, entry)
@@ -306,8 +307,19 @@ class Trailer:
 
     def pack(self) -> bytes:
         body = _TRAILER.pack(
-            TRAILER_MAGIC, self.version, self.segment, self.log_end, self.footer_at, self.directory, self.runs,
-            self.states, self.salt, self.lowest, self.highest, self.data_bytes, 0,
+            TRAILER_MAGIC,
+            self.version,
+            self.segment,
+            self.log_end,
+            self.footer_at,
+            self.directory,
+            self.runs,
+            self.states,
+            self.salt,
+            self.lowest,
+            self.highest,
+            self.data_bytes,
+            0,
         )[:-4]
         return (body + _SUM.pack(crc(body))).rjust(TRAILER_SIZE, b"\0")
 

@@ -74,10 +74,7 @@ class BinaryColumn(NamedTuple):
         found: list[bytes | None] = [joined[a:b] for a, b in pairwise(edges)]
         if self.validity is not None:
             bits = self.validity
-            found = [
-                item if bits[row >> 3] >> (row & 7) & 1 else None
-                for row, item in enumerate(found, start)
-            ]
+            found = [item if bits[row >> 3] >> (row & 7) & 1 else None for row, item in enumerate(found, start)]
         return found
 
 
@@ -103,9 +100,22 @@ class Batch:
     """Records first_offset .. next_offset - 1 of one entry; `len()` of them. No method changes it."""
 
     __slots__ = (
-        "_headers", "_keys", "_producers", "_sequences", "_start", "_stop", "_timestamps", "_txids", "_values",
-        "append_time", "base", "entry_id", "header", "ledger_id", "payload_bytes",
-    )  # fmt: skip
+        "_headers",
+        "_keys",
+        "_producers",
+        "_sequences",
+        "_start",
+        "_stop",
+        "_timestamps",
+        "_txids",
+        "_values",
+        "append_time",
+        "base",
+        "entry_id",
+        "header",
+        "ledger_id",
+        "payload_bytes",
+    )
 
     def __init__(
         self, header: EntryHeader, body: Buffer, base: int, ledger_id: int, entry_id: int, payload_bytes: int

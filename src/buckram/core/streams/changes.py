@@ -112,9 +112,12 @@ def _sealed(head: Head, summary: Summary) -> Head:
     if summary.records == 0:
         # Its number is given out again; readers know segments by ledger and offset.
         return replace(
-            head, tail=head.tail[:-1], next_number=row.number, garbage=(*head.garbage, row.ledger),
+            head,
+            tail=head.tail[:-1],
+            next_number=row.number,
+            garbage=(*head.garbage, row.ledger),
             producers=head.producers,
-        )  # fmt: skip
+        )
     summary = summary._replace(
         last_append=max(summary.last_append, head.last_append), last_txid=max(summary.last_txid, head.last_txid)
     )
@@ -183,9 +186,13 @@ def published(
         offset, number = offset + summary.records, number + 1
     transactions = recorded(name, head.transactions, step, first, offset, time)
     head = replace(
-        head, tail=tuple(rows), end=offset, next_number=number, transactions=transactions,
+        head,
+        tail=tuple(rows),
+        end=offset,
+        next_number=number,
+        transactions=transactions,
         last_append=time if segments else head.last_append,
-    )  # fmt: skip
+    )
     return _paged(head)
 
 
@@ -324,7 +331,25 @@ def check_step(name: str, before: Head, after: Head) -> None:
 
 
 __all__ = [
-    "MAX_BULK_SEGMENTS", "NO_TXID", "LiveMoved", "Step", "check_epoch", "check_head", "check_properties",
-    "check_publishable", "check_step", "check_usable", "claimed", "configured", "deleted", "is_dead",
-    "published", "released", "rolled", "sealed", "swept", "trimmed", "truncated",
-]  # fmt: skip
+    "MAX_BULK_SEGMENTS",
+    "NO_TXID",
+    "LiveMoved",
+    "Step",
+    "check_epoch",
+    "check_head",
+    "check_properties",
+    "check_publishable",
+    "check_step",
+    "check_usable",
+    "claimed",
+    "configured",
+    "deleted",
+    "is_dead",
+    "published",
+    "released",
+    "rolled",
+    "sealed",
+    "swept",
+    "trimmed",
+    "truncated",
+]

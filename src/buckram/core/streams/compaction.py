@@ -159,8 +159,15 @@ class EntryRewriter:
         self._highest = max(self._highest, header.max_timestamp)
         self._txid = max(self._txid, header.last_txid)
         fields = (
-            header.records, size, self.records, time, self._txid, self._lowest, self._highest, NO_SNAPSHOT,
-        )  # fmt: skip
+            header.records,
+            size,
+            self.records,
+            time,
+            self._txid,
+            self._lowest,
+            self._highest,
+            NO_SNAPSHOT,
+        )
         entry = b"".join((HEADER.pack(MAGIC, VERSION, DATA, compression, 0, columns, *fields), body))
         self.records += header.records
         self.entries += 1
@@ -206,10 +213,16 @@ def replacement(name: str, run: Run, ledger: LedgerId, summary: Summary) -> Segm
     """The row that takes the place of a run; StreamError if what the new ledger holds is not the same."""
     rows = [row.summary for row in run.rows if row.summary is not None]
     told = Summary(
-        sum(row.records for row in rows), summary.last_entry, summary.bytes, rows[0].first_append,
-        rows[-1].last_append, min(row.min_timestamp for row in rows), max(row.max_timestamp for row in rows),
-        rows[-1].last_txid, NO_SNAPSHOT,
-    )  # fmt: skip
+        sum(row.records for row in rows),
+        summary.last_entry,
+        summary.bytes,
+        rows[0].first_append,
+        rows[-1].last_append,
+        min(row.min_timestamp for row in rows),
+        max(row.max_timestamp for row in rows),
+        rows[-1].last_txid,
+        NO_SNAPSHOT,
+    )
     same = summary.records == told.records == run.end - run.base and summary.snapshot == NO_SNAPSHOT
     times = told.first_append <= summary.first_append <= summary.last_append <= told.last_append
     span = (told.min_timestamp, told.max_timestamp) == (summary.min_timestamp, summary.max_timestamp)

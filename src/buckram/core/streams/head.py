@@ -136,17 +136,32 @@ class Page:
 
 
 def encode_head(head: Head) -> bytes:
-    return _dump({
-        "format": FORMAT, "uid": head.uid, "created": head.created, "epoch": head.epoch,
-        "writer": None if head.writer is None else [head.writer.name, head.writer.nonce, head.writer.since],
-        "policy": dict(head.policy), "properties": dict(head.properties), "earliest": head.earliest,
-        "first": head.first, "paged": head.paged, "end": head.end, "last_append": head.last_append,
-        "last_txid": head.last_txid, "next_number": head.next_number, "producers": head.producers,
-        "ended": head.ended, "deleting": head.deleting, "garbage": list(head.garbage), "rewritten": head.rewritten,
-        "table": None if head.table is None else _row(head.table),
-        "transactions": {name: _txn(done) for name, done in head.transactions.items()},
-        "tail": [_row(segment) for segment in head.tail],
-    })  # fmt: skip
+    return _dump(
+        {
+            "format": FORMAT,
+            "uid": head.uid,
+            "created": head.created,
+            "epoch": head.epoch,
+            "writer": None if head.writer is None else [head.writer.name, head.writer.nonce, head.writer.since],
+            "policy": dict(head.policy),
+            "properties": dict(head.properties),
+            "earliest": head.earliest,
+            "first": head.first,
+            "paged": head.paged,
+            "end": head.end,
+            "last_append": head.last_append,
+            "last_txid": head.last_txid,
+            "next_number": head.next_number,
+            "producers": head.producers,
+            "ended": head.ended,
+            "deleting": head.deleting,
+            "garbage": list(head.garbage),
+            "rewritten": head.rewritten,
+            "table": None if head.table is None else _row(head.table),
+            "transactions": {name: _txn(done) for name, done in head.transactions.items()},
+            "tail": [_row(segment) for segment in head.tail],
+        }
+    )
 
 
 def decode_head(key: str, data: bytes) -> Head:
@@ -155,18 +170,28 @@ def decode_head(key: str, data: bytes) -> Head:
     try:
         writer = raw["writer"]
         return Head(
-            uid=_text(raw["uid"]), created=_int(raw["created"]), epoch=_int(raw["epoch"]),
+            uid=_text(raw["uid"]),
+            created=_int(raw["created"]),
+            epoch=_int(raw["epoch"]),
             writer=None if writer is None else WriterInfo(_text(writer[0]), _text(writer[1]), _int(writer[2])),
-            policy=dict(raw["policy"]), properties=dict(raw["properties"]), earliest=_int(raw["earliest"]),
-            first=_int(raw["first"]), paged=_int(raw["paged"]), end=_int(raw["end"]),
-            last_append=_int(raw["last_append"]), last_txid=_int(raw["last_txid"]),
+            policy=dict(raw["policy"]),
+            properties=dict(raw["properties"]),
+            earliest=_int(raw["earliest"]),
+            first=_int(raw["first"]),
+            paged=_int(raw["paged"]),
+            end=_int(raw["end"]),
+            last_append=_int(raw["last_append"]),
+            last_txid=_int(raw["last_txid"]),
             next_number=_int(raw["next_number"]),
-            producers=None if raw["producers"] is None else _int(raw["producers"]), ended=raw["ended"] is True,
-            deleting=raw["deleting"] is True, garbage=tuple(map(_int, raw["garbage"])),
+            producers=None if raw["producers"] is None else _int(raw["producers"]),
+            ended=raw["ended"] is True,
+            deleting=raw["deleting"] is True,
+            garbage=tuple(map(_int, raw["garbage"])),
             transactions={name: _transaction(done) for name, done in raw["transactions"].items()},
-            tail=tuple(map(_segment, raw["tail"])), rewritten=_int(raw.get("rewritten", 0)),
+            tail=tuple(map(_segment, raw["tail"])),
+            rewritten=_int(raw.get("rewritten", 0)),
             table=None if raw.get("table") is None else _segment(raw["table"]),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise MalformedRecord(f"{key}: not the head of a stream ({error!r}); restore it from a backup") from None
 

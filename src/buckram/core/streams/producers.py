@@ -122,9 +122,7 @@ class ProducerTable:
         starts = cursor.integers("q", count).tolist() if cursor.position < len(body) else []
         cursor.end()
         try:
-            table._known = {
-                str(name or b"", "utf-8"): Last(*last) for name, *last in zip(names, *columns, strict=True)
-            }
+            table._known = {str(name or b"", "utf-8"): Last(*last) for name, *last in zip(names, *columns, strict=True)}
         except UnicodeDecodeError as error:
             raise MalformedBatch(f"the id of a producer is not UTF-8: {error}") from None
         table._starts = {name: start for name, start in zip(table._known, starts, strict=False) if start}

@@ -103,10 +103,14 @@ class Columns:
     def slice(self, start: int, stop: int, size: int | None = None) -> Columns:
         """Records start..stop; `size`: theirs, if it is known."""
         part = Columns(
-            self.values[start:stop], self.keys and self.keys[start:stop], self.headers and self.headers[start:stop],
-            self.timestamps and self.timestamps[start:stop], self.txids and self.txids[start:stop],
-            self.producers and self.producers[start:stop], self.sequences and self.sequences[start:stop],
-        )  # fmt: skip
+            self.values[start:stop],
+            self.keys and self.keys[start:stop],
+            self.headers and self.headers[start:stop],
+            self.timestamps and self.timestamps[start:stop],
+            self.txids and self.txids[start:stop],
+            self.producers and self.producers[start:stop],
+            self.sequences and self.sequences[start:stop],
+        )
         part.size = sum(part.sizes()) if size is None else size
         return part
 
@@ -192,15 +196,32 @@ def encode(
         mask |= PRODUCERS
         body.producers(columns.producers, columns.sequences)
     return encode_body(
-        body, mask, len(columns.values), first=first, append_time=append_time, last_txid=last_txid, lowest=lowest,
-        highest=highest, snapshot=snapshot, compression=compression,
-    )  # fmt: skip
+        body,
+        mask,
+        len(columns.values),
+        first=first,
+        append_time=append_time,
+        last_txid=last_txid,
+        lowest=lowest,
+        highest=highest,
+        snapshot=snapshot,
+        compression=compression,
+    )
 
 
 def encode_body(
-    body: BodyBuilder, mask: int, records: int, *, first: int, append_time: int, last_txid: int = NO_TXID,
-    lowest: int, highest: int, snapshot: EntryId = NO_SNAPSHOT, compression: int = NONE,
-) -> tuple[bytes, EntryHeader]:  # fmt: skip
+    body: BodyBuilder,
+    mask: int,
+    records: int,
+    *,
+    first: int,
+    append_time: int,
+    last_txid: int = NO_TXID,
+    lowest: int,
+    highest: int,
+    snapshot: EntryId = NO_SNAPSHOT,
+    compression: int = NONE,
+) -> tuple[bytes, EntryHeader]:
     """The entry of a body whose columns are there already; `lowest` and `highest` with its records."""
     header = EntryHeader(
         DATA, compression, mask, records, body.size, first, append_time, last_txid, lowest, highest, snapshot

@@ -119,6 +119,13 @@ def _drop_one(name: str, kept: dict[str, Transaction], now: int) -> None:
 
 
 __all__ = [
-    "APPLICATION_KEPT_US", "MAX_APPLICATIONS", "ONCE", "StepId", "check_known", "decided", "newest", "recorded",
+    "APPLICATION_KEPT_US",
+    "MAX_APPLICATIONS",
+    "ONCE",
+    "StepId",
+    "check_known",
+    "decided",
+    "newest",
+    "recorded",
     "settled",
-]  # fmt: skip
+]

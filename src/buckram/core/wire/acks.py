@@ -110,12 +110,12 @@ class AckMatcher:
         """How many frames at offset equal the next expected ones."""
         begin = self._offset
         most = min(len(buffer) - offset, len(acks) - begin) // ACK_BYTES
-        if buffer.startswith(acks[begin:begin + most * ACK_BYTES], offset):
+        if buffer.startswith(acks[begin : begin + most * ACK_BYTES], offset):
             return most
         least = 0
         while most - least > 1:  # Equal up to `least`, different somewhere before `most`.
             middle = (least + most) // 2
-            part = acks[begin + least * ACK_BYTES:begin + middle * ACK_BYTES]
+            part = acks[begin + least * ACK_BYTES : begin + middle * ACK_BYTES]
             if buffer.startswith(part, offset + least * ACK_BYTES):
                 least = middle
             else:
@@ -198,7 +198,7 @@ class AckMatcher:
             sink, position, first, last = runs[i]
             if i == self._index and self._next_entry >= 0:
                 first = self._next_entry
-            ledger = int.from_bytes(acks[offset + 12:offset + 20], "big", signed=True)
+            ledger = int.from_bytes(acks[offset + 12 : offset + 20], "big", signed=True)
             self._ranges.setdefault(ledger, []).append(_Waiting(sink, position, first, last, expires))
             offset += (last - first + 1) * ACK_BYTES
         self._drop_first()

@@ -84,7 +84,7 @@ class AddRun:
         """The same run without the rest of its chunk: a run that waits then holds no more than it is charged for."""
         if self.end - self.start == len(self.chunk):
             return self
-        return replace(self, chunk=self.chunk[self.start:self.end], start=0, end=self.end - self.start)
+        return replace(self, chunk=self.chunk[self.start : self.end], start=0, end=self.end - self.start)
 
     @property
     def recovery(self) -> bool:
@@ -106,14 +106,12 @@ def scan_adds(
     offset, rows = scanned(chunk, offset, max_frame_bytes - 4, max_run_bytes)
     runs: list[AddRun] = []
     for start, end, ledger, first, count, flags, lac, stride in rows:
-        key = bytes(chunk[start + 8:start + FRAME_OVERHEAD])
+        key = bytes(chunk[start + 8 : start + FRAME_OVERHEAD])
         runs.append(AddRun(chunk, start, end, ledger, first, count, key, flags, lac, stride))
     return offset, runs
 
 
-def ack_frames(
-    ledger_id: LedgerId, first: EntryId, count: int, code: Code = Code.OK, version: int = 2
-) -> bytes:
+def ack_frames(ledger_id: LedgerId, first: EntryId, count: int, code: Code = Code.OK, version: int = 2) -> bytes:
     """The 28-byte v2 ADD answers for consecutive ids, one after another."""
     header = ADD_HEADER if version == 2 else (version << 24 | 0x10000 if version else 1)
     number = 0 if code is Code.OK else code.v2
@@ -125,7 +123,7 @@ def ack_frames(
         low = first & 0xFF
         n = min(count, 256 - low)
         block = bytearray(ACK.pack(24, header, number, ledger_id, first) * n)
-        block[ACK_BYTES - 1::ACK_BYTES] = _LOW_BYTES[low:low + n]
+        block[ACK_BYTES - 1 :: ACK_BYTES] = _LOW_BYTES[low : low + n]
         blocks.append(block)
         first += n
         count -= n
@@ -133,8 +131,14 @@ def ack_frames(
 
 
 def frame_adds(
-    digest: Digest, master_key: bytes, ledger_id: LedgerId, first: EntryId, lac: EntryId, length_before: int,
-    payloads: list[bytes], flags: int = 0,
+    digest: Digest,
+    master_key: bytes,
+    ledger_id: LedgerId,
+    first: EntryId,
+    lac: EntryId,
+    length_before: int,
+    payloads: list[bytes],
+    flags: int = 0,
 ) -> tuple[bytes, bytes, int]:
     """Seal and frame consecutive entries. -> (ADD frames, expected OK answers, each one after another; ledger length
     after).
@@ -170,12 +174,12 @@ def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes
     """(flags, master key, stored entry) of each v2 ADD frame in chunk[start:end]."""
     for begin, stop in _bounds(chunk, start, end):
         _, header, key = _PREFIX.unpack_from(chunk, begin)
-        yield header & 0xFFFF, key, chunk[begin + FRAME_OVERHEAD:stop]
+        yield header & 0xFFFF, key, chunk[begin + FRAME_OVERHEAD : stop]
 
 
 def _bounds(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Where each of the whole frames in chunk[start:end] begins and ends."""
     while start < end:
-        stop = start + 4 + int.from_bytes(chunk[start:start + 4], "big")
+        stop = start + 4 + int.from_bytes(chunk[start : start + 4], "big")
         yield start, stop
         start = stop

@@ -22,9 +22,18 @@ from buckram.types import EntryId
 
 _VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
 _ADD = re.compile(
-    rb"(....)\n(.)\x08\x03\x10\x02\x18" + _VARINT + rb"\xaa\x06" + _VARINT + rb"\x08" + _VARINT + rb"\x10" + _VARINT
-    + rb"\x1a\x14(.{20})\x22" + _VARINT, re.DOTALL,
-)  # fmt: skip
+    rb"(....)\n(.)\x08\x03\x10\x02\x18"
+    + _VARINT
+    + rb"\xaa\x06"
+    + _VARINT
+    + rb"\x08"
+    + _VARINT
+    + rb"\x10"
+    + _VARINT
+    + rb"\x1a\x14(.{20})\x22"
+    + _VARINT,
+    re.DOTALL,
+)
 _PREFIX = struct.Struct(">II20s")
 _IDS = struct.Struct(">qqq")
 _LONGEST = 10
@@ -56,8 +65,11 @@ def scan_v3_adds(
         end = offset + 4 + length
         stored = end - start
         if (
-            end > size or length > max_packet or stored < MIN_STORED_BYTES
-            or header_length[0] != 5 + len(txn) or _number(body_length) != stored
+            end > size
+            or length > max_packet
+            or stored < MIN_STORED_BYTES
+            or header_length[0] != 5 + len(txn)
+            or _number(body_length) != stored
             or _number(message_length) != end - found.end(4)
         ):
             break
@@ -65,7 +77,10 @@ def scan_v3_adds(
         if ledger < 0 or entry < 0 or _number(entry_bytes) != entry:
             break
         if (
-            run is None or entry != run.next or ledger_bytes != last_ledger or key != last_key
+            run is None
+            or entry != run.next
+            or ledger_bytes != last_ledger
+            or key != last_key
             or run.size >= max_run_bytes
         ):
             if _number(ledger_bytes) != ledger:
@@ -94,7 +109,7 @@ def _take_alike(chunk: bytes, run: _Run, places: tuple[int, int, int, int, int, 
     middle = chunk[txn_end:digit]
     if not chunk.startswith(middle, end + txn_end - begin):
         return end  # of another ledger or size, most likely
-    head, tail, stride, entry = chunk[begin:txn], chunk[digit + 1:body], end - begin, run.next - 1
+    head, tail, stride, entry = chunk[begin:txn], chunk[digit + 1 : body], end - begin, run.next - 1
     width = txn_end - txn
     row = _row(txn - begin, width, len(middle), len(tail), end - body)
     most = min((len(chunk) - end) // stride, 127 - (entry & 127), -(-(max_run_bytes - run.size) // (end - body + 28)))
@@ -103,14 +118,18 @@ def _take_alike(chunk: bytes, run: _Run, places: tuple[int, int, int, int, int, 
     ledger, number, top, ids = run.ledger, chunk[digit], run.lac, _IDS.unpack_from
     bodies: list[bytes] = []
     txns: list[bytes] = []
-    with memoryview(chunk) as view, view[end:end + most * stride] as rows:
+    with memoryview(chunk) as view, view[end : end + most * stride] as rows:
         for its_head, its_txn, its_middle, its_digit, its_tail, stored in row.iter_unpack(rows):
             its_ledger, its_entry, lac = ids(stored)
             number += 1
             entry += 1
             if (
-                its_digit != number or its_middle != middle or its_tail != tail or its_head != head
-                or its_entry != entry or its_ledger != ledger
+                its_digit != number
+                or its_middle != middle
+                or its_tail != tail
+                or its_head != head
+                or its_entry != entry
+                or its_ledger != ledger
             ):
                 break
             if lac > top:
@@ -134,7 +153,7 @@ def _row(head: int, txn: int, middle: int, tail: int, body: int) -> struct.Struc
 
 def _varints(digits: bytes, width: int) -> int:
     """How many of these pieces of `width` bytes are one varint each, up to the first that is not."""
-    if digits[width - 1::width].isascii() and not any(
+    if digits[width - 1 :: width].isascii() and not any(
         digits[place::width].translate(None, _CONTINUED) for place in range(width - 1)
     ):
         return len(digits) // width
@@ -227,8 +246,8 @@ def _replies(txns: tuple[bytes, ...], first: EntryId, ledger: bytes, middle: byt
     size, digits = len(one), b"".join(txns)
     block = bytearray(one * count)
     for place in range(width):
-        block[_TXN_AT + place::size] = digits[place::width]
-    block[size - len(number)::size] = _DIGITS[number[0]:number[0] + count]
+        block[_TXN_AT + place :: size] = digits[place::width]
+    block[size - len(number) :: size] = _DIGITS[number[0] : number[0] + count]
     return block
 
 
@@ -236,5 +255,11 @@ def _reply(txn: bytes, number: bytes, ledger: bytes, middle: bytes) -> bytes:
     header, body = len(txn) + 5, len(ledger) + len(number)
     size = 2 + header + len(middle) + 1 + body
     return b"%b\n%c\x08\x03\x10\x02\x18%b%b%c%b%b" % (
-        size.to_bytes(4, "big"), header, txn, middle, body, ledger, number,
+        size.to_bytes(4, "big"),
+        header,
+        txn,
+        middle,
+        body,
+        ledger,
+        number,
     )

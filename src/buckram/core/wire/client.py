@@ -340,9 +340,11 @@ def _checked(version: int, request: Request, operation: int, reply: Reply) -> Re
         entry = getattr(request, "entry_id", -1)
         return error_reply(ReplyContext(version, version, operation, ledger, entry), reply.code)
     if (
-        isinstance(reply, ReadReply) and reply.code is Code.OK and reply.body is None
-        and isinstance(request, Read) and request.previous_lac is None
+        isinstance(reply, ReadReply)
+        and reply.code is Code.OK
+        and reply.body is None
+        and isinstance(request, Read)
+        and request.previous_lac is None
     ):
         return reply._replace(code=Code.IO_ERROR)
     return reply
-

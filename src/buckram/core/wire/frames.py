@@ -54,10 +54,10 @@ class ChunkBuffer:
             whole = self._whole = bytearray(self._need)
             at = 0
             for part in self._parts:
-                whole[at:at + len(part)] = part
+                whole[at : at + len(part)] = part
                 at += len(part)
             self._parts.clear()
-        return memoryview(whole)[self._have:]
+        return memoryview(whole)[self._have :]
 
     def filled(self, count: int) -> bytearray | None:
         """So many bytes were received into `room`. The whole frame once it is complete."""
@@ -79,7 +79,7 @@ class ChunkBuffer:
             return chunk
         if self._whole is not None:
             taken = min(len(chunk), self._need - self._have)
-            self._whole[self._have:self._have + taken] = memoryview(chunk)[:taken]
+            self._whole[self._have : self._have + taken] = memoryview(chunk)[:taken]
             whole = self.filled(taken)
             return b"" if whole is None else bytes(whole) + chunk[taken:]
         last = self._parts[-1]
@@ -138,7 +138,7 @@ class FrameSplitter:
         buffer = chunks.push(chunk)
         offset = 0
         while end := chunks.next_frame(buffer, offset):
-            packets.append(buffer[offset + PREFIX_BYTES:end])
+            packets.append(buffer[offset + PREFIX_BYTES : end])
             offset = end
         chunks.keep(buffer, offset)
         return packets

@@ -91,9 +91,7 @@ class BatchRead:
     birth: bytes = b""
 
 
-def ask_for_places(
-    ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, birth: bytes = b""
-) -> BatchRead:
+def ask_for_places(ledger: LedgerId, first: EntryId, last: EntryId, key: bytes, birth: bytes = b"") -> BatchRead:
     """Where entries first..last are. Who cannot say so answers with one of them at most."""
     count = min(last - first + 1, 2**31 - 1)
     return BatchRead(ledger, first, count, 1, master_key=key, framed=True, located=True, birth=birth)
@@ -254,10 +252,18 @@ class ErrorReply:
     code: Code
 
 
-Request: TypeAlias = (
-    Add | Read | BatchRead | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
-)
+Request: TypeAlias = Add | Read | BatchRead | Auth | StartTls | WriteLac | ReadLac | Force | GetBookieInfo | ListEntries
 Reply: TypeAlias = (
-    AddReply | ReadReply | BatchReadReply | LocatedReply | AuthReply | StartTlsReply | WriteLacReply | ReadLacReply
-    | ForceReply | BookieInfoReply | ListEntriesReply | ErrorReply
+    AddReply
+    | ReadReply
+    | BatchReadReply
+    | LocatedReply
+    | AuthReply
+    | StartTlsReply
+    | WriteLacReply
+    | ReadLacReply
+    | ForceReply
+    | BookieInfoReply
+    | ListEntriesReply
+    | ErrorReply
 )

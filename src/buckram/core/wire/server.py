@@ -166,7 +166,7 @@ class ServerProtocol:
                 end = chunks.next_frame(buffer, offset)
                 if not end:
                     break
-                self._packet(buffer[offset + PREFIX_BYTES:end], items)
+                self._packet(buffer[offset + PREFIX_BYTES : end], items)
                 offset = end
                 if items and type(items[-1]) is Close:
                     return items
@@ -273,9 +273,12 @@ class ServerProtocol:
 
 def _continues(before: Add, add: Add) -> bool:
     return (
-        add.entry_id == before.entry_id + 1 and add.ledger_id == before.ledger_id
-        and add.master_key == before.master_key and add.recovery == before.recovery
-        and add.high_priority == before.high_priority and add.deferred_sync == before.deferred_sync
+        add.entry_id == before.entry_id + 1
+        and add.ledger_id == before.ledger_id
+        and add.master_key == before.master_key
+        and add.recovery == before.recovery
+        and add.high_priority == before.high_priority
+        and add.deferred_sync == before.deferred_sync
     )
 
 
@@ -289,7 +292,17 @@ def _reframe(adds: list[Add], context: AddContext) -> AddRun:
     stride = size if all(len(one) == size for one in frames) else 0
     lac = max(entry_ids(add.body)[2] for add in adds)
     return AddRun(
-        chunk, 0, len(chunk), first.ledger_id, first.entry_id, len(adds), first.master_key, flags, lac, stride, context,
+        chunk,
+        0,
+        len(chunk),
+        first.ledger_id,
+        first.entry_id,
+        len(adds),
+        first.master_key,
+        flags,
+        lac,
+        stride,
+        context,
         first.deferred_sync,
     )
 

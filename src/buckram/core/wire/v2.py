@@ -98,10 +98,18 @@ def encode_request(request: Request, request_id: int = 0) -> bytes:
     if isinstance(request, BatchRead):
         key, flags = _read_key(request), _read_flags(request) | (FRAMED if request.framed else 0)
         flags |= (LOCATED if request.located else 0) | (FROM_FILES if request.from_files else 0)
-        return _BATCH.pack(
-            40 + len(key), header_of(2, BATCH_READ_ENTRY, flags),
-            request.ledger_id, request.entry_id, request_id, request.max_count, request.max_bytes,
-        ) + key
+        return (
+            _BATCH.pack(
+                40 + len(key),
+                header_of(2, BATCH_READ_ENTRY, flags),
+                request.ledger_id,
+                request.entry_id,
+                request_id,
+                request.max_count,
+                request.max_bytes,
+            )
+            + key
+        )
     if isinstance(request, Auth):
         message = pb.AuthMessage(authPluginName=request.plugin, payload=request.payload).SerializeToString()
         return struct.pack(">II", 4 + len(message), header_of(2, AUTH)) + message
@@ -170,7 +178,7 @@ def _fencing_key(packet: bytes, version: int, flags: int, offset: int) -> bytes 
     """The key is there only with DO_FENCING and from version 2 on."""
     if not flags & DO_FENCING or version < 2:
         return None
-    key = packet[offset:offset + MASTER_KEY_SIZE]
+    key = packet[offset : offset + MASTER_KEY_SIZE]
     if len(key) < MASTER_KEY_SIZE:
         raise BadPacket(f"a fencing read with {len(key)} of {MASTER_KEY_SIZE} key bytes")
     return key
@@ -285,13 +293,13 @@ def decode_reply(data: bytes | bytearray, start: int = 0, end: int | None = None
     if opcode == ADDENTRY:
         return AddReply(code, ledger, entry), OP_ADD, 0
     if opcode == READENTRY:
-        return ReadReply(code, ledger, entry, bytes(data[start + 24:stop]) if code is Code.OK else None), OP_READ, 0
+        return ReadReply(code, ledger, entry, bytes(data[start + 24 : stop]) if code is Code.OK else None), OP_READ, 0
     if size < 32:
         raise BadPacket(f"a v2 batch answer of {size} bytes, 32 are needed")
     request_id = _I64.unpack_from(data, start + 24)[0]
     bodies: Sequence[bytes] | None = []
     if code is Code.OK and flags & LOCATED:
-        located = Located.parse(bytes(data[start + 32:stop]))
+        located = Located.parse(bytes(data[start + 32 : stop]))
         if located is None:
             raise BadPacket("a v2 batch answer says that it names places, and names none")
         return LocatedReply(code, ledger, entry, located), OP_BATCH_READ, request_id

@@ -63,14 +63,27 @@ DEFERRED_SYNC = 1
 _FENCE_LEDGER, _ENTRY_PIGGYBACK, _RECOVERY_ADD = 1, 2, 1
 _IDS = struct.Struct(">qq")
 _REQUEST_FIELD = {
-    OP_READ: "readRequest", OP_ADD: "addRequest", OP_AUTH: "authRequest", OP_WRITE_LAC: "writeLacRequest",
-    OP_READ_LAC: "readLacRequest", OP_BOOKIE_INFO: "getBookieInfoRequest", OP_START_TLS: "startTLSRequest",
-    OP_FORCE: "forceLedgerRequest", OP_LIST_ENTRIES: "getListOfEntriesOfLedgerRequest",
+    OP_READ: "readRequest",
+    OP_ADD: "addRequest",
+    OP_AUTH: "authRequest",
+    OP_WRITE_LAC: "writeLacRequest",
+    OP_READ_LAC: "readLacRequest",
+    OP_BOOKIE_INFO: "getBookieInfoRequest",
+    OP_START_TLS: "startTLSRequest",
+    OP_FORCE: "forceLedgerRequest",
+    OP_LIST_ENTRIES: "getListOfEntriesOfLedgerRequest",
 }
 _REPLY_FIELD = {operation: name.replace("Request", "Response") for operation, name in _REQUEST_FIELD.items()}
 _OPERATION_OF: dict[type, int] = {
-    Read: OP_READ, Add: OP_ADD, Auth: OP_AUTH, WriteLac: OP_WRITE_LAC, ReadLac: OP_READ_LAC,
-    GetBookieInfo: OP_BOOKIE_INFO, StartTls: OP_START_TLS, Force: OP_FORCE, ListEntries: OP_LIST_ENTRIES,
+    Read: OP_READ,
+    Add: OP_ADD,
+    Auth: OP_AUTH,
+    WriteLac: OP_WRITE_LAC,
+    ReadLac: OP_READ_LAC,
+    GetBookieInfo: OP_BOOKIE_INFO,
+    StartTls: OP_START_TLS,
+    Force: OP_FORCE,
+    ListEntries: OP_LIST_ENTRIES,
 }
 
 
@@ -293,7 +306,9 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         return ErrorReply(code)
     if operation == OP_READ:
         return ReadReply(
-            code, body.ledgerId, body.entryId,
+            code,
+            body.ledgerId,
+            body.entryId,
             body.body if body.HasField("body") else None,
             body.maxLAC if body.HasField("maxLAC") else None,
             body.lacUpdateTimestamp if body.HasField("lacUpdateTimestamp") else None,
@@ -304,7 +319,8 @@ def _reply_of(operation: int, code: Code, body: Any) -> Reply:
         return WriteLacReply(code, body.ledgerId)
     if operation == OP_READ_LAC:
         return ReadLacReply(
-            code, body.ledgerId,
+            code,
+            body.ledgerId,
             body.lacBody if body.HasField("lacBody") else None,
             body.lastEntryBody if body.HasField("lastEntryBody") else None,
         )
@@ -339,7 +355,12 @@ def _identity(body: Any) -> Identity | None:
     if not body.HasField("cluster") or not body.HasField("bookie"):
         return None
     return Identity(
-        _name(body.cluster), _name(body.bookie), _name(body.incarnation), body.epoch, body.wallUs, body.features,
+        _name(body.cluster),
+        _name(body.bookie),
+        _name(body.incarnation),
+        body.epoch,
+        body.wallUs,
+        body.features,
         body.highestLedger if body.HasField("highestLedger") else -1,
     )
 

@@ -59,9 +59,10 @@ class ClusterState:
         """Children that no BookKeeper software knows in such a cluster."""
         ledgers = self.ledger_names(manager)
         return [
-            name for name in self.children or ()
+            name
+            for name in self.children or ()
             if name not in ledgers and not is_special(name) and name != HEALTH_CHECK_SWITCH
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True, slots=True)

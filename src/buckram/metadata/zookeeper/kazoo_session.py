@@ -50,9 +50,16 @@ class _Request:
     __slots__ = ("deadline", "future", "key", "kind", "result", "session", "settled", "start", "version", "watch")
 
     def __init__(
-        self, kind: str, key: str, version: int, start: Start, watch: Notify | None, session: int,
-        future: asyncio.Future[Any], deadline: float,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        key: str,
+        version: int,
+        start: Start,
+        watch: Notify | None,
+        session: int,
+        future: asyncio.Future[Any],
+        deadline: float,
+    ) -> None:
         self.kind, self.key, self.version, self.start, self.watch = kind, key, version, start, watch
         self.session = session
         self.future, self.deadline = future, deadline

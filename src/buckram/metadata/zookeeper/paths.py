@@ -108,20 +108,30 @@ class Manager:
 
 _META = "org.apache.bookkeeper.meta."
 FLAT = Manager(
-    "flat", _META + "FlatLedgerManagerFactory", (Form((10,), 0, MAX_LEDGER_ID),),
-    short_ids=True, removes_parents=False, id_folder="",
-)  # fmt: skip
+    "flat",
+    _META + "FlatLedgerManagerFactory",
+    (Form((10,), 0, MAX_LEDGER_ID),),
+    short_ids=True,
+    removes_parents=False,
+    id_folder="",
+)
 HIERARCHICAL = Manager(
     "hierarchical", _META + "HierarchicalLedgerManagerFactory", (_SHORT, _LONG), short_ids=False, removes_parents=True
 )
 LONG_HIERARCHICAL = Manager(
-    "longhierarchical", _META + "LongHierarchicalLedgerManagerFactory", (Form(_LONG.widths, 0, MAX_LEDGER_ID),),
-    short_ids=False, removes_parents=True,
-)  # fmt: skip
+    "longhierarchical",
+    _META + "LongHierarchicalLedgerManagerFactory",
+    (Form(_LONG.widths, 0, MAX_LEDGER_ID),),
+    short_ids=False,
+    removes_parents=True,
+)
 LEGACY_HIERARCHICAL = Manager(
-    "legacyhierarchical", _META + "LegacyHierarchicalLedgerManagerFactory", (Form(_SHORT.widths, 0, 10**10 - 1),),
-    short_ids=True, removes_parents=False,
-)  # fmt: skip
+    "legacyhierarchical",
+    _META + "LegacyHierarchicalLedgerManagerFactory",
+    (Form(_SHORT.widths, 0, 10**10 - 1),),
+    short_ids=True,
+    removes_parents=False,
+)
 MANAGERS = {manager.name: manager for manager in (HIERARCHICAL, LONG_HIERARCHICAL, FLAT, LEGACY_HIERARCHICAL)}
 
 

@@ -45,9 +45,13 @@ class ZooKeeperStore(TreeStore):
         self.tree = ApacheTree(session, root, uri, manager, keys)
         self._wanted = manager
         super().__init__(
-            keys, uri, rng, layout=self.tree.layout, ledgers=self.tree,
+            keys,
+            uri,
+            rng,
+            layout=self.tree.layout,
+            ledgers=self.tree,
             takeover_wait_s=session.session_timeout_s if takeover_wait_s is None else takeover_wait_s,
-        )  # fmt: skip
+        )
 
     @property
     def root(self) -> str:

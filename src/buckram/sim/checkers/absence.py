@@ -41,7 +41,11 @@ class Absence(Checker):
     """`steady(host, since)`: nothing was wrong with the host since then, and nothing is now."""
 
     def __init__(
-        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool],
+        self,
+        facts: Facts,
+        report: Report,
+        now: Callable[[], float],
+        steady: Callable[[str, float], bool],
         pace: Pace,
     ) -> None:
         super().__init__(facts, report)
@@ -100,15 +104,43 @@ class Absence(Checker):
         after = new.last_entry + 1
         members = members_of(old.last_fragment, old, after)
         copy = next((b for e, b in heard.copies.items() if e == after), None)
-        self.report.check("F18", copy is None, "{} closed ledger {} at {} although {} had given it entry {}",
-                          who, ledger.ledger, new.last_entry, copy, after)
-        silent = [b for b in members if (after, b) not in heard.answered and self._could_answer(b, heard.began, who)
-                  and self._fences_in_time and (self._asks_in_time or b in heard.knew)]
-        self.report.check("F18", not silent, "{} closed ledger {} at {} before it had heard of {}, with which all is "
-                          "well", who, ledger.ledger, new.last_entry, silent)
-        self.report.check("F19", heard.lac <= new.last_entry, "{} closed ledger {} at {}, but {} had shown it that "
-                          "everything up to {} is confirmed", who, ledger.ledger, new.last_entry, heard.source,
-                          heard.lac)
+        self.report.check(
+            "F18",
+            copy is None,
+            "{} closed ledger {} at {} although {} had given it entry {}",
+            who,
+            ledger.ledger,
+            new.last_entry,
+            copy,
+            after,
+        )
+        silent = [
+            b
+            for b in members
+            if (after, b) not in heard.answered
+            and self._could_answer(b, heard.began, who)
+            and self._fences_in_time
+            and (self._asks_in_time or b in heard.knew)
+        ]
+        self.report.check(
+            "F18",
+            not silent,
+            "{} closed ledger {} at {} before it had heard of {}, with which all is well",
+            who,
+            ledger.ledger,
+            new.last_entry,
+            silent,
+        )
+        self.report.check(
+            "F19",
+            heard.lac <= new.last_entry,
+            "{} closed ledger {} at {}, but {} had shown it that everything up to {} is confirmed",
+            who,
+            ledger.ledger,
+            new.last_entry,
+            heard.source,
+            heard.lac,
+        )
 
     def _could_answer(self, bookie: BookieId, began: float, who: str) -> bool:
         # That one is back is heard of from metadata.

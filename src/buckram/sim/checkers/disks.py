@@ -65,8 +65,15 @@ class OnDisks(Checker):
         for entry in entries:
             members = write_set(record, entry)
             there = [b for b in members if (found := held[b]) is None or found[entry]]
-            self.report.check(invariant, len(there) >= least, "entry {} of ledger {} is on the disks of {}, its write "
-                              "set is {}", entry, ledger.ledger, there, members)
+            self.report.check(
+                invariant,
+                len(there) >= least,
+                "entry {} of ledger {} is on the disks of {}, its write set is {}",
+                entry,
+                ledger.ledger,
+                there,
+                members,
+            )
 
     def _good(self, ledger: LedgerFacts, bookie: BookieId, copies: dict[EntryId, bytes | None]) -> dict[EntryId, bool]:
         """Which of them are there and pass the digest. S7 goes by what it acknowledged of this ledger: it may hold what
@@ -78,9 +85,16 @@ class OnDisks(Checker):
             known = ledger.pushed.get(entry)
             if stored is not None and known is not None and ledger.claims.get(entry, {}).get(bookie):
                 said = "no valid copy" if found is None else f"a copy of length {found[2].length}"
-                self.report.check("S7", found is not None and found[2] == known, "the disk of {} has {} of entry {} of "
-                                  "ledger {}, the writer's has length {}", bookie, said, entry, ledger.ledger,
-                                  known.length)
+                self.report.check(
+                    "S7",
+                    found is not None and found[2] == known,
+                    "the disk of {} has {} of entry {} of ledger {}, the writer's has length {}",
+                    bookie,
+                    said,
+                    entry,
+                    ledger.ledger,
+                    known.length,
+                )
         return good
 
     def returned(self, bookie: BookieId) -> None:
@@ -92,13 +106,22 @@ class OnDisks(Checker):
             record = ledger.metadata
             if record is None or ledger.deleted or ledger.repaired or ledger.went_back:
                 continue
-            owed = [entry for entry, claims in ledger.claims.items()
-                    if claims.get(bookie) and bookie in write_set(record, entry)]
+            owed = [
+                entry
+                for entry, claims in ledger.claims.items()
+                if claims.get(bookie) and bookie in write_set(record, entry)
+            ]
             copies = self._senses.copies_on_disk(bookie, ledger.ledger, owed) if owed else {}
             denied = [entry for entry, stored in (copies or {}).items() if stored is None]
             if owed:
-                self.report.check("F6", not denied, "{} came back and denies the entries {} of ledger {}, which it "
-                                  "acknowledged", bookie, denied, ledger.ledger)
+                self.report.check(
+                    "F6",
+                    not denied,
+                    "{} came back and denies the entries {} of ledger {}, which it acknowledged",
+                    bookie,
+                    denied,
+                    ledger.ledger,
+                )
 
     # a member that came back empty
 
@@ -108,10 +131,20 @@ class OnDisks(Checker):
         if metadata is None or not any(self.facts.bookie(b).reborn_at for b in write_set(metadata, entry)):
             return
         claims = ledger.claims.get(entry, {})
-        holders = [b for b in write_set(metadata, entry)
-                   if b in claims and not self._counts_no_more(ledger, metadata, b, entry, handle.client)]
-        self.report.check("S4", len(holders) >= metadata.ack_quorum, "entry {} of ledger {} acknowledged with {}; the "
-                          "others of {} came back empty since", entry, ledger.ledger, holders, list(claims))
+        holders = [
+            b
+            for b in write_set(metadata, entry)
+            if b in claims and not self._counts_no_more(ledger, metadata, b, entry, handle.client)
+        ]
+        self.report.check(
+            "S4",
+            len(holders) >= metadata.ack_quorum,
+            "entry {} of ledger {} acknowledged with {}; the others of {} came back empty since",
+            entry,
+            ledger.ledger,
+            holders,
+            list(claims),
+        )
 
     def _counts_no_more(
         self, ledger: LedgerFacts, metadata: LedgerMetadata, bookie: BookieId, entry: EntryId, client: str

@@ -63,16 +63,24 @@ class Judge:
         self.progress = Progress(facts, report, senses.now, senses.steady, senses.pace)
         self.order = Order(facts, report)
         self.checkers: list[Checker] = [
-            Durability(facts, report), OnDisks(facts, report, senses), Content(facts, report), self.order,
-            Metadata(facts, report), RecovererSide(facts, report),
+            Durability(facts, report),
+            OnDisks(facts, report, senses),
+            Content(facts, report),
+            self.order,
+            Metadata(facts, report),
+            RecovererSide(facts, report),
             BookieSide(facts, report, senses.fenced_on_disk, senses.now, senses.disk_state, senses.unproven),
-            WriterSide(facts, report, senses.now, senses.resumed_at), Reads(facts, report, senses.now, senses.pace),
-            Completions(facts, report), Modes(facts, report, senses.entries_on_disk),
+            WriterSide(facts, report, senses.now, senses.resumed_at),
+            Reads(facts, report, senses.now, senses.pace),
+            Completions(facts, report),
+            Modes(facts, report, senses.entries_on_disk),
             UnderALiar(facts, report, senses.now, senses.steady),
-            Absence(facts, report, senses.now, senses.steady, senses.pace), self.progress,
-        ]  # fmt: skip
-        self.wire = Wire(senses.now, WireEvents(
-            self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered))
+            Absence(facts, report, senses.now, senses.steady, senses.pace),
+            self.progress,
+        ]
+        self.wire = Wire(
+            senses.now, WireEvents(self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered)
+        )
         self._now, self._entries_on_disk = senses.now, senses.entries_on_disk
         self._lost: dict[str, str] = {}
         self._passwords: dict[LedgerId, bytes] = {}
@@ -210,13 +218,22 @@ class Judge:
             self.report.situation("lost reply of a metadata write")
 
     def unread_version(self, who: str, key: str, version: int) -> None:
-        self.report.check("S11", False, "{} changes {} on the strength of version {}, which it never read",
-                          who, key, version)
+        self.report.check(
+            "S11", False, "{} changes {} on the strength of version {}, which it never read", who, key, version
+        )
 
     # bookies' stores
 
-    def inserted(self, bookie: BookieId, ledger_id: LedgerId, chunk: Buffer, start: int, end: int, fenced: bool,
-                 key: bytes | None) -> None:
+    def inserted(
+        self,
+        bookie: BookieId,
+        ledger_id: LedgerId,
+        chunk: Buffer,
+        start: int,
+        end: int,
+        fenced: bool,
+        key: bytes | None,
+    ) -> None:
         """A run went into a store; frames as in chunk[start:end]; `key` is the one the store has for the ledger."""
         ledger = self.facts.ledgers.get(ledger_id)
         if ledger is None or ledger.key is None:
@@ -224,15 +241,20 @@ class Judge:
         view = memoryview(chunk)
         at = start
         while at < end:
-            size = 4 + int.from_bytes(view[at:at + 4], "big")
-            flags = int.from_bytes(view[at + 6:at + 8], "big")
-            stored = bytes(view[at + 28:at + size])
+            size = 4 + int.from_bytes(view[at : at + 4], "big")
+            flags = int.from_bytes(view[at + 6 : at + 8], "big")
+            stored = bytes(view[at + 28 : at + size])
             entry = int.from_bytes(stored[8:16], "big", signed=True)
             found = ledger.open(entry, stored)
             insert = Insert(
-                bookie, entry, int.from_bytes(stored[16:24], "big", signed=True), found[2] if found else None,
-                not flags & 2, fenced, bytes(view[at + 8:at + 28]) == ledger.key and key in (None, ledger.key),
-            )  # fmt: skip
+                bookie,
+                entry,
+                int.from_bytes(stored[16:24], "big", signed=True),
+                found[2] if found else None,
+                not flags & 2,
+                fenced,
+                bytes(view[at + 8 : at + 28]) == ledger.key and key in (None, ledger.key),
+            )
             for checker in self.checkers:
                 checker.inserted(ledger, insert)
             at += size

@@ -26,7 +26,11 @@ class Progress(Checker):
     """`steady(host, since)`: the host ran without pause, crash or cut link since then."""
 
     def __init__(
-        self, facts: Facts, report: Report, now: Callable[[], float], steady: Callable[[str, float], bool],
+        self,
+        facts: Facts,
+        report: Report,
+        now: Callable[[], float],
+        steady: Callable[[str, float], bool],
         pace: Pace,
     ) -> None:
         super().__init__(facts, report)
@@ -52,9 +56,14 @@ class Progress(Checker):
         if self._steady(request.bookie, began):
             assert request.wait_s is not None
             waited = self._now() - began
-            self.report.check("L8", waited <= request.wait_s + self._poll_s,
-                              "{} answered a long poll of {:.1f} s after {:.1f} s", request.bookie,
-                              request.wait_s, waited)
+            self.report.check(
+                "L8",
+                waited <= request.wait_s + self._poll_s,
+                "{} answered a long poll of {:.1f} s after {:.1f} s",
+                request.bookie,
+                request.wait_s,
+                waited,
+            )
 
     def answer_delivered(self, answer: Answer) -> None:
         request = answer.request
@@ -74,9 +83,14 @@ class Progress(Checker):
             if len(times) >= metadata.ack_quorum:
                 since = max(since, times[metadata.ack_quorum - 1])
         if self._steady(handle.client, since) and self._steady(HOST, since):
-            self.report.check("L4", self._now() - since <= self._change_s,
-                              "entry {} of ledger {} had all that it needed {:.1f} s before it was acknowledged",
-                              entry, ledger.ledger, self._now() - since)
+            self.report.check(
+                "L4",
+                self._now() - since <= self._change_s,
+                "entry {} of ledger {} had all that it needed {:.1f} s before it was acknowledged",
+                entry,
+                ledger.ledger,
+                self._now() - since,
+            )
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
@@ -100,10 +114,18 @@ class Progress(Checker):
         if type(error).__name__ != "NotEnoughBookies" or ledger.metadata is None:
             return
         began = self._now() - 30.0
-        steady = [name for name, one in self.facts.bookies.items()
-                  if one.running and not one.liar and self._steady(name, began)]
-        self.report.check("L9", len(steady) < ledger.metadata.ensemble_size or not self._steady(handle.client, began),
-                          "{} gave up for want of bookies, but {} were well", handle.client, steady)
+        steady = [
+            name
+            for name, one in self.facts.bookies.items()
+            if one.running and not one.liar and self._steady(name, began)
+        ]
+        self.report.check(
+            "L9",
+            len(steady) < ledger.metadata.ensemble_size or not self._steady(handle.client, began),
+            "{} gave up for want of bookies, but {} were well",
+            handle.client,
+            steady,
+        )
 
     def quiet(self) -> None:
         """Faults were healed a good while ago and nothing was submitted since: nothing may be left half done."""
@@ -118,12 +140,23 @@ class Progress(Checker):
             waiting = [n for n, result in enumerate(handle.results) if result == "pending"]
             if not self._steady(handle.client, 0.0) or handle.explicit or ledger.metadata is None:
                 continue
-            self.report.check("L3", not waiting, "appends {} of {} on ledger {} are pending since the faults ended",
-                              waiting, handle.client, handle.ledger)
+            self.report.check(
+                "L3",
+                not waiting,
+                "appends {} of {} on ledger {} are pending since the faults ended",
+                waiting,
+                handle.client,
+                handle.ledger,
+            )
             if waiting and waiting[0] == handle.acked:
                 entry = waiting[0]
                 ok = self._ok.get((handle.client, handle.ledger, entry), {})
                 members = [b for b in write_set(ledger.metadata, entry) if b in ok]
-                self.report.check("L4", len(members) < ledger.metadata.ack_quorum,
-                                  "entry {} of ledger {} has its quorum {} and is not acknowledged",
-                                  entry, handle.ledger, members)
+                self.report.check(
+                    "L4",
+                    len(members) < ledger.metadata.ack_quorum,
+                    "entry {} of ledger {} has its quorum {} and is not acknowledged",
+                    entry,
+                    handle.ledger,
+                    members,
+                )

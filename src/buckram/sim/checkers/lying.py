@@ -36,9 +36,15 @@ class UnderALiar(Checker):
         metadata = ledger.metadata
         if metadata is not None and self._judges(metadata) and not handle.deferred:
             honest = self._honest(ledger, entry, write_set(metadata, entry))
-            self.report.check("S4", len(honest) >= metadata.ack_quorum - 1,
-                              "entry {} of ledger {} acknowledged with {} honest copies, ack quorum {}",
-                              entry, ledger.ledger, honest, metadata.ack_quorum)
+            self.report.check(
+                "S4",
+                len(honest) >= metadata.ack_quorum - 1,
+                "entry {} of ledger {} acknowledged with {} honest copies, ack quorum {}",
+                entry,
+                ledger.ledger,
+                honest,
+                metadata.ack_quorum,
+            )
             if ledger.closed is not None and entry > ledger.closed[0]:
                 self._lost(ledger, entry, write_set(metadata, entry))
 
@@ -53,8 +59,14 @@ class UnderALiar(Checker):
             for entry in ledger.promised:
                 if new.last_entry is None or entry <= new.last_entry:
                     honest = self._honest(ledger, entry, write_set(new, entry))
-                    self.report.check("S3", bool(honest), "acknowledged entry {} of ledger {}: no honest bookie of {} "
-                                      "holds it", entry, ledger.ledger, write_set(new, entry))
+                    self.report.check(
+                        "S3",
+                        bool(honest),
+                        "acknowledged entry {} of ledger {}: no honest bookie of {} holds it",
+                        entry,
+                        ledger.ledger,
+                        write_set(new, entry),
+                    )
 
     def _closed(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
         last = new.last_entry
@@ -66,17 +78,29 @@ class UnderALiar(Checker):
             self.report.check("S1", True)
         for entry in range(last + 1):
             honest = self._honest(ledger, entry, write_set(new, entry))
-            self.report.check("S5", len(honest) >= new.ack_quorum - 1,
-                              "ledger {} is closed at {}, but entry {} has honest copies on {} only",
-                              ledger.ledger, last, entry, honest)
+            self.report.check(
+                "S5",
+                len(honest) >= new.ack_quorum - 1,
+                "ledger {} is closed at {}, but entry {} has honest copies on {} only",
+                ledger.ledger,
+                last,
+                entry,
+                honest,
+            )
 
     def _lost(self, ledger: LedgerFacts, entry: EntryId, members: tuple[BookieId, ...]) -> None:
         """An acknowledged entry lies beyond the end: only a recovery that could ask no honest holder may do that."""
         who = self._closer[ledger.ledger]
         reachable = [b for b in self._honest(ledger, entry, members) if self._reached(b, who, ledger)]
-        self.report.check("S1", not reachable and who != ledger.writer,
-                          "ledger {} was closed by {} below entry {}, which was acknowledged; honest {} could be asked",
-                          ledger.ledger, who, entry, reachable)
+        self.report.check(
+            "S1",
+            not reachable and who != ledger.writer,
+            "ledger {} was closed by {} below entry {}, which was acknowledged; honest {} could be asked",
+            ledger.ledger,
+            who,
+            entry,
+            reachable,
+        )
 
     def _judges(self, metadata: LedgerMetadata) -> bool:
         return self.facts.liars and metadata.ack_quorum >= 2

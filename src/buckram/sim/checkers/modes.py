@@ -38,13 +38,25 @@ class Modes(Checker):
             told = [handle.wanted[n] for n, result in enumerate(handle.results) if result != "failed"]
             missing = [e for e in range(entry) if e not in told]
             again = [n for n in range(len(handle.ids)) if n != index and handle.ids[n] == entry]
-            self.report.check("M1", not missing and not again and handle.wanted[index] == entry,
-                              "entry {} of ledger {} acknowledged (asked for {}), missing before it: {}, twice: {}",
-                              entry, ledger.ledger, handle.wanted[index], missing, again)
+            self.report.check(
+                "M1",
+                not missing and not again and handle.wanted[index] == entry,
+                "entry {} of ledger {} acknowledged (asked for {}), missing before it: {}, twice: {}",
+                entry,
+                ledger.ledger,
+                handle.wanted[index],
+                missing,
+                again,
+            )
         if ledger.delete_returned:
             # What recovery found may still be told late: its acknowledgements were on the way.
-            self.report.check("M10", ledger.closed is not None and entry <= ledger.closed[0],
-                              "entry {} of ledger {} acknowledged after delete had returned", entry, ledger.ledger)
+            self.report.check(
+                "M10",
+                ledger.closed is not None and entry <= ledger.closed[0],
+                "entry {} of ledger {} acknowledged after delete had returned",
+                entry,
+                ledger.ledger,
+            )
         metadata = ledger.metadata
         if metadata is None:
             return
@@ -59,8 +71,13 @@ class Modes(Checker):
         wanted = handle.wanted[index]
         if handle.explicit and type(error).__name__ == "DuplicateEntry":
             # Calls of different kinds reach the queue in another order than they were made.
-            self.report.check("M1", handle.wanted.count(wanted) > 1,
-                              "entry id {} of ledger {} was refused as a duplicate, but is new", wanted, ledger.ledger)
+            self.report.check(
+                "M1",
+                handle.wanted.count(wanted) > 1,
+                "entry id {} of ledger {} was refused as a duplicate, but is new",
+                wanted,
+                ledger.ledger,
+            )
 
     # M4
 
@@ -69,8 +86,9 @@ class Modes(Checker):
         if done >= self.SAMPLES:
             return
         members = write_set(metadata, entry)
-        if any(self.facts.bookie(b).wiped or self.facts.bookie(b).damaged or self.facts.bookie(b).liar
-               for b in members):
+        if any(
+            self.facts.bookie(b).wiped or self.facts.bookie(b).damaged or self.facts.bookie(b).liar for b in members
+        ):
             return
         self._sampled[ledger.ledger] = done + 1
         holders = []
@@ -80,9 +98,15 @@ class Modes(Checker):
                 return
             if found[entry]:
                 holders.append(bookie)
-        self.report.check("M4", len(holders) >= metadata.ack_quorum,
-                          "entry {} of ledger {} is acknowledged; a loss of power now would leave it on {} of {}",
-                          entry, ledger.ledger, holders, members)
+        self.report.check(
+            "M4",
+            len(holders) >= metadata.ack_quorum,
+            "entry {} of ledger {} is acknowledged; a loss of power now would leave it on {} of {}",
+            entry,
+            ledger.ledger,
+            holders,
+            members,
+        )
 
     # M2, M3
 
@@ -97,8 +121,15 @@ class Modes(Checker):
                 continue
             found = self._on_disk(bookie, ledger.ledger, mine)
             if found is not None:
-                self.report.check("M2", all(found.values()), "force of ledger {} returned {}, but {} would lose {}",
-                                  ledger.ledger, head, bookie, [e for e in mine if not found[e]])
+                self.report.check(
+                    "M2",
+                    all(found.values()),
+                    "force of ledger {} returned {}, but {} would lose {}",
+                    ledger.ledger,
+                    head,
+                    bookie,
+                    [e for e in mine if not found[e]],
+                )
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
@@ -106,8 +137,13 @@ class Modes(Checker):
         if new is None:
             return
         if ledger.deferred and old is not None and old.state is LedgerState.OPEN:
-            self.report.check("M3", old.fragments == new.fragments, "{} changed the ensemble of ledger {}, whose "
-                              "entries are not synced", who, ledger.ledger)
+            self.report.check(
+                "M3",
+                old.fragments == new.fragments,
+                "{} changed the ensemble of ledger {}, whose entries are not synced",
+                who,
+                ledger.ledger,
+            )
         if ledger.racks and (old is None or old.fragments != new.fragments):
             for fragment in new.fragments:
                 if old is None or fragment not in old.fragments:
@@ -123,13 +159,27 @@ class Modes(Checker):
 
     def _racks_at_ack(self, ledger: LedgerFacts, metadata: LedgerMetadata, entry: EntryId) -> None:
         holders = ledger.holders(entry, write_set(metadata, entry))
-        self.report.check("M5", self._spans(ledger, holders), "entry {} of ledger {} acknowledged with copies on {}, "
-                          "fewer than {} racks", entry, ledger.ledger, holders, ledger.racks)
+        self.report.check(
+            "M5",
+            self._spans(ledger, holders),
+            "entry {} of ledger {} acknowledged with copies on {}, fewer than {} racks",
+            entry,
+            ledger.ledger,
+            holders,
+            ledger.racks,
+        )
 
     def _racks_of(self, ledger: LedgerFacts, metadata: LedgerMetadata, fragment: Fragment) -> None:
         for window in windows(fragment, metadata):
-            self.report.check("M6", self._spans(ledger, window), "ledger {}: {} of {} span fewer than {} racks",
-                              ledger.ledger, window, fragment, ledger.racks)
+            self.report.check(
+                "M6",
+                self._spans(ledger, window),
+                "ledger {}: {} of {} span fewer than {} racks",
+                ledger.ledger,
+                window,
+                fragment,
+                ledger.racks,
+            )
 
     # M7
 
@@ -140,8 +190,14 @@ class Modes(Checker):
             before = fragment_of(old, fragment.first_entry)
             added = [b for b in fragment.ensemble if b not in before.ensemble]
             if added and not new.closed and fragment == new.last_fragment:
-                self.report.check("M7", False, "{} put {} into the fragment of ledger {} that its writer fills",
-                                  who, added, ledger.ledger)
+                self.report.check(
+                    "M7",
+                    False,
+                    "{} put {} into the fragment of ledger {} that its writer fills",
+                    who,
+                    added,
+                    ledger.ledger,
+                )
             for bookie in added:
                 needed = [e for e in range(fragment.first_entry, end + 1) if bookie in members_of(fragment, new, e)]
                 missing = [e for e in needed if not ledger.claims.get(e, {}).get(bookie)]
@@ -149,5 +205,12 @@ class Modes(Checker):
                     # Collection was faster than the change of metadata; the repair looks at the copy again.
                     self.report.situation("a copy was collected before metadata named it")
                     continue
-                self.report.check("M7", not missing, "{} put {} into a fragment of ledger {} although it lacks {}",
-                                  who, bookie, ledger.ledger, missing)
+                self.report.check(
+                    "M7",
+                    not missing,
+                    "{} put {} into a fragment of ledger {} although it lacks {}",
+                    who,
+                    bookie,
+                    ledger.ledger,
+                    missing,
+                )

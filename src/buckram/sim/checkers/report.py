@@ -6,31 +6,61 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 INVARIANTS = tuple(
-    [f"S{n}" for n in range(1, 21)] + [f"F{n}" for n in (*range(1, 20), 21)]
+    [f"S{n}" for n in range(1, 21)]
+    + [f"F{n}" for n in (*range(1, 20), 21)]
     + ["I1", "I2", "I3", "I7", "I8", "I9", "I27"]
-    + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)] + [f"L{n}" for n in range(1, 15)]
+    + [f"M{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)]
+    + [f"L{n}" for n in range(1, 15)]
     + ["I14", "I16", "I18"]
 )
 """All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""
 
 SITUATIONS = (
-    "an id was used again", "another ledger of the id gave way",
-    "denials overruled by a copy", "recovery refused below a promise", "liar convicted",
-    "recovery found an entry above the LAC", "recovery wrote entries back", "two recoverers in write-back",
-    "cas conflict in ensemble change", "cas conflict in close", "cas conflict in recovery",
-    "ensemble change with adds in flight and E > Qw", "two members changed at once", "completed add lost its quorum",
-    "fence answered negatively, then the bookie crashed", "read with all three answer classes",
-    "close with pending adds", "batch read cut by size", "crash during a sync", "lost reply of a metadata write",
-    "writer degraded", "a ledger made with a member away",
-    "late add refused by a fence", "recovery started by a second client", "session expired",
-    "bookie came back in limbo", "read-only bookie refused an add",
-    "entries read from the files of a bookie", "metadata read that lags behind", "compaction output written",
-    "log file made longer", "ledger table loaded at a start", "footer mended", "log with a torn end",
+    "an id was used again",
+    "another ledger of the id gave way",
+    "denials overruled by a copy",
+    "recovery refused below a promise",
+    "liar convicted",
+    "recovery found an entry above the LAC",
+    "recovery wrote entries back",
+    "two recoverers in write-back",
+    "cas conflict in ensemble change",
+    "cas conflict in close",
+    "cas conflict in recovery",
+    "ensemble change with adds in flight and E > Qw",
+    "two members changed at once",
+    "completed add lost its quorum",
+    "fence answered negatively, then the bookie crashed",
+    "read with all three answer classes",
+    "close with pending adds",
+    "batch read cut by size",
+    "crash during a sync",
+    "lost reply of a metadata write",
+    "writer degraded",
+    "a ledger made with a member away",
+    "late add refused by a fence",
+    "recovery started by a second client",
+    "session expired",
+    "bookie came back in limbo",
+    "read-only bookie refused an add",
+    "entries read from the files of a bookie",
+    "metadata read that lags behind",
+    "compaction output written",
+    "log file made longer",
+    "ledger table loaded at a start",
+    "footer mended",
+    "log with a torn end",
     "last block damaged after a loss of power",
     "log behind its witness",
-    "admission verdict FENCED", "a reborn bookie seen by a writer", "a doubt settled", "damaged superblock refused",
-    "connection reached a stranger", "introduction refused", "a copy was collected before metadata named it",
-    "a wrong key gave way", "a directory that went back was noticed",
+    "admission verdict FENCED",
+    "a reborn bookie seen by a writer",
+    "a doubt settled",
+    "damaged superblock refused",
+    "connection reached a stranger",
+    "introduction refused",
+    "a copy was collected before metadata named it",
+    "a wrong key gave way",
+    "a directory that went back was noticed",
 )
 
 

@@ -22,16 +22,28 @@ class Durability(Checker):
         if metadata is None:
             return
         if ledger.closed is not None and not self.facts.liars:
-            self.report.check("S1", entry <= ledger.closed[0],
-                              "ledger {} is closed at {}, entry {} is acknowledged now",
-                              ledger.ledger, ledger.closed[0], entry)
+            self.report.check(
+                "S1",
+                entry <= ledger.closed[0],
+                "ledger {} is closed at {}, entry {} is acknowledged now",
+                ledger.ledger,
+                ledger.closed[0],
+                entry,
+            )
         members = write_set(metadata, entry)
         claims = ledger.claims.get(entry, {})
         holders = [b for b in members if b in claims and (claims[b] or handle.deferred)]
         self.report.check(
-            "S4", len(holders) >= metadata.ack_quorum,
+            "S4",
+            len(holders) >= metadata.ack_quorum,
             "entry {} of ledger {} acknowledged with {} of its write set {} (others that hold it: {}), ack quorum {}",
-            entry, ledger.ledger, holders, members, [b for b in claims if b not in members], metadata.ack_quorum)
+            entry,
+            ledger.ledger,
+            holders,
+            members,
+            [b for b in claims if b not in members],
+            metadata.ack_quorum,
+        )
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
@@ -47,34 +59,69 @@ class Durability(Checker):
                 continue  # S1 has said it
             members = write_set(new, entry)
             holders = ledger.holders(entry, members)
-            self.report.check("S3", bool(holders), "acknowledged entry {} of ledger {} is on none of {}",
-                              entry, ledger.ledger, members)
-            self.report.check("S12", len(holders) >= new.ack_quorum,
-                              "committed entry {} of ledger {} is only on {} of {} since {} changed metadata",
-                              entry, ledger.ledger, holders, members, who)
+            self.report.check(
+                "S3",
+                bool(holders),
+                "acknowledged entry {} of ledger {} is on none of {}",
+                entry,
+                ledger.ledger,
+                members,
+            )
+            self.report.check(
+                "S12",
+                len(holders) >= new.ack_quorum,
+                "committed entry {} of ledger {} is only on {} of {} since {} changed metadata",
+                entry,
+                ledger.ledger,
+                holders,
+                members,
+                who,
+            )
 
     def _closed(self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         last = new.last_entry
         assert last is not None
         top = max(ledger.promised, default=-1)
         if top >= 0 and not self.facts.liars:
-            self.report.check("S1", top <= last, "ledger {} is closed at {}, but entry {} was acknowledged",
-                              ledger.ledger, last, top)
+            self.report.check(
+                "S1", top <= last, "ledger {} is closed at {}, but entry {} was acknowledged", ledger.ledger, last, top
+            )
         if old is not None and old.closed:
             return
         pushed = max(ledger.pushed, default=-1)
-        self.report.check("S9", top <= last <= pushed, "ledger {} closed at {}: acknowledged up to {}, pushed up to {}",
-                          ledger.ledger, last, top, pushed)
+        self.report.check(
+            "S9",
+            top <= last <= pushed,
+            "ledger {} closed at {}: acknowledged up to {}, pushed up to {}",
+            ledger.ledger,
+            last,
+            top,
+            pushed,
+        )
         for entry in range(last + 1):
             members = write_set(new, entry)
             holders = ledger.holders(entry, members)
-            self.report.check("S5", len(holders) >= new.ack_quorum,
-                              "ledger {} is closed at {}, but entry {} is only on {} of {}",
-                              ledger.ledger, last, entry, holders, members)
+            self.report.check(
+                "S5",
+                len(holders) >= new.ack_quorum,
+                "ledger {} is closed at {}, but entry {} is only on {} of {}",
+                ledger.ledger,
+                last,
+                entry,
+                holders,
+                members,
+            )
 
     def lac_seen(self, ledger: LedgerFacts, who: str, before: EntryId, lac: EntryId) -> None:
-        self.report.check("S12", lac >= before, "the LAC that {} shows for ledger {} fell from {} to {}",
-                          who, ledger.ledger, before, lac)
+        self.report.check(
+            "S12",
+            lac >= before,
+            "the LAC that {} shows for ledger {} fell from {} to {}",
+            who,
+            ledger.ledger,
+            before,
+            lac,
+        )
 
 
 class Content(Checker):
@@ -93,16 +140,24 @@ class Content(Checker):
             return
         copy, known = found[2], ledger.pushed.get(request.entry)
         if known is not None:
-            self.report.check("S6", known == copy, "entry {} of ledger {} was resent as something else",
-                              request.entry, request.ledger)
+            self.report.check(
+                "S6", known == copy, "entry {} of ledger {} was resent as something else", request.entry, request.ledger
+            )
             return
         ledger.pushed[request.entry] = copy
         self._submitted_as(ledger, request.entry, copy.payload)
         before = ledger.pushed.get(request.entry - 1)
         if not ledger.explicit and (before is not None or request.entry == 0):
             expected = (before.length if before is not None else 0) + len(copy.payload)
-            self.report.check("S13", copy.length == expected, "entry {} of ledger {} says length {}, the sum is {}",
-                              request.entry, request.ledger, copy.length, expected)
+            self.report.check(
+                "S13",
+                copy.length == expected,
+                "entry {} of ledger {} says length {}, the sum is {}",
+                request.entry,
+                request.ledger,
+                copy.length,
+                expected,
+            )
 
     def _submitted_as(self, ledger: LedgerFacts, entry: EntryId, payload: bytes) -> None:
         for handle in self.facts.handles:
@@ -110,21 +165,44 @@ class Content(Checker):
                 continue
             ids = handle.wanted if handle.explicit else list(range(len(handle.payloads)))
             submitted = [handle.payloads[n] for n, wanted in enumerate(ids) if wanted == entry]
-            self.report.check("S6", payload in submitted, "entry {} of ledger {} went out as {!r}, not as submitted",
-                              entry, ledger.ledger, payload[:40])
+            self.report.check(
+                "S6",
+                payload in submitted,
+                "entry {} of ledger {} went out as {!r}, not as submitted",
+                entry,
+                ledger.ledger,
+                payload[:40],
+            )
 
     def inserted(self, ledger: LedgerFacts, insert: Insert) -> None:
         if not insert.key_ok:
             return
         known, copy = ledger.pushed.get(insert.entry), insert.copy
         if copy is None or known is None:
-            self.report.violate("S6", f"{insert.bookie} stored entry {insert.entry} of ledger {ledger.ledger}, "
-                                      f"{'whose digest is bad' if copy is None else 'which nobody wrote'}")
+            self.report.violate(
+                "S6",
+                f"{insert.bookie} stored entry {insert.entry} of ledger {ledger.ledger}, "
+                f"{'whose digest is bad' if copy is None else 'which nobody wrote'}",
+            )
             return
-        self.report.check("S6", copy.payload == known.payload, "{} stored another payload as entry {} of ledger {}",
-                          insert.bookie, insert.entry, ledger.ledger)
-        self.report.check("S7", copy == known, "{} stored entry {} of ledger {} with length {}, the writer said {}",
-                          insert.bookie, insert.entry, ledger.ledger, copy.length, known.length)
+        self.report.check(
+            "S6",
+            copy.payload == known.payload,
+            "{} stored another payload as entry {} of ledger {}",
+            insert.bookie,
+            insert.entry,
+            ledger.ledger,
+        )
+        self.report.check(
+            "S7",
+            copy == known,
+            "{} stored entry {} of ledger {} with length {}, the writer said {}",
+            insert.bookie,
+            insert.entry,
+            ledger.ledger,
+            copy.length,
+            known.length,
+        )
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
@@ -136,9 +214,16 @@ class Content(Checker):
             return
         assert new.last_entry is not None
         total = sum(len(ledger.pushed[e].payload) for e in range(new.last_entry + 1) if e in ledger.pushed)
-        self.report.check("S13", new.length == total or ledger.deferred,
-                          "ledger {} closed by {} at entry {} with length {}, its entries are {} bytes",
-                          ledger.ledger, who, new.last_entry, new.length, total)
+        self.report.check(
+            "S13",
+            new.length == total or ledger.deferred,
+            "ledger {} closed by {} at entry {} with length {}, its entries are {} bytes",
+            ledger.ledger,
+            who,
+            new.last_entry,
+            new.length,
+            total,
+        )
 
 
 class Order(Checker):
@@ -152,23 +237,44 @@ class Order(Checker):
         if handle.explicit:
             return
         failed = [n for n in range(index) if handle.results[n] == "failed"]
-        self.report.check("S8", entry == index and not failed,
-                          "append {} of {} on ledger {} acknowledged as entry {}; earlier appends that failed: {}",
-                          index, handle.client, ledger.ledger, entry, failed[:5])
+        self.report.check(
+            "S8",
+            entry == index and not failed,
+            "append {} of {} on ledger {} acknowledged as entry {}; earlier appends that failed: {}",
+            index,
+            handle.client,
+            ledger.ledger,
+            entry,
+            failed[:5],
+        )
 
     def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
         later = [n for n in range(index, len(handle.results)) if handle.results[n] == "ok"]
         if later and not handle.explicit:
-            self.report.check("S8", False, "append {} of {} on ledger {} failed ({!r}), but append {} was acknowledged",
-                              index, handle.client, ledger.ledger, error, later[0])
+            self.report.check(
+                "S8",
+                False,
+                "append {} of {} on ledger {} failed ({!r}), but append {} was acknowledged",
+                index,
+                handle.client,
+                ledger.ledger,
+                error,
+                later[0],
+            )
 
     def quiet(self) -> None:
         for handle in self.facts.handles:
             top = max([n for n, result in enumerate(handle.results) if result == "ok"], default=-1)
             pending = [n for n in range(top) if handle.results[n] == "pending"]
             if top >= 0 and not handle.explicit and not handle.died:
-                self.report.check("S8", not pending, "appends {} of {} were never told, but append {} was acknowledged",
-                                  pending, handle.client, top)
+                self.report.check(
+                    "S8",
+                    not pending,
+                    "appends {} of {} were never told, but append {} was acknowledged",
+                    pending,
+                    handle.client,
+                    top,
+                )
 
 
 class Metadata(Checker):
@@ -180,19 +286,36 @@ class Metadata(Checker):
         if new is None:
             return
         firsts = [fragment.first_entry for fragment in new.fragments]
-        valid = firsts[0] == 0 and all(a < b for a, b in pairwise(firsts)) and all(
-            len(f.ensemble) == new.ensemble_size == len(dict.fromkeys(f.ensemble)) for f in new.fragments)
+        valid = (
+            firsts[0] == 0
+            and all(a < b for a, b in pairwise(firsts))
+            and all(len(f.ensemble) == new.ensemble_size == len(dict.fromkeys(f.ensemble)) for f in new.fragments)
+        )
         self.report.check("S10", valid, "ledger {}: invalid fragments {} by {}", ledger.ledger, new.fragments, who)
         if old is None:
             return
         if old.closed:
             same = new.closed and (new.last_entry, new.length) == (old.last_entry, old.length)
-            self.report.check("S2", same, "ledger {} was closed at {}, {} made it {} {}", ledger.ledger,
-                              (old.last_entry, old.length), who, new.state.name, (new.last_entry, new.length))
+            self.report.check(
+                "S2",
+                same,
+                "ledger {} was closed at {}, {} made it {} {}",
+                ledger.ledger,
+                (old.last_entry, old.length),
+                who,
+                new.state.name,
+                (new.last_entry, new.length),
+            )
         elif new.closed or old.state is LedgerState.IN_RECOVERY:
-            self.report.check("S2", new.state is not LedgerState.OPEN and ledger.closed in (
-                None, (new.last_entry, new.length)), "ledger {} went from {} to {}, by {}",
-                ledger.ledger, old.state.name, new.state.name, who)
+            self.report.check(
+                "S2",
+                new.state is not LedgerState.OPEN and ledger.closed in (None, (new.last_entry, new.length)),
+                "ledger {} went from {} to {}, by {}",
+                ledger.ledger,
+                old.state.name,
+                new.state.name,
+                who,
+            )
         self._new_fragment(ledger, old, new, who)
 
     def _new_fragment(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
@@ -204,8 +327,21 @@ class Metadata(Checker):
             # The writer went on without it; what it acknowledged meanwhile must count under this record, too.
             late = [entry for entry in ledger.promised if entry >= first]
             held = all(sum(b in ledger.claims.get(e, {}) for b in write_set(new, e)) >= new.ack_quorum for e in late)
-            self.report.check("S10", held, "ledger {}: its new fragment comes late, begins at {}, and its members do "
-                              "not hold what is acknowledged up to {}", ledger.ledger, first, top)
+            self.report.check(
+                "S10",
+                held,
+                "ledger {}: its new fragment comes late, begins at {}, and its members do "
+                "not hold what is acknowledged up to {}",
+                ledger.ledger,
+                first,
+                top,
+            )
             return
-        self.report.check("S10", first > top, "ledger {}: its new fragment begins at {}, acknowledged up to {}",
-                          ledger.ledger, first, top)
+        self.report.check(
+            "S10",
+            first > top,
+            "ledger {}: its new fragment begins at {}, acknowledged up to {}",
+            ledger.ledger,
+            first,
+            top,
+        )

@@ -130,8 +130,17 @@ def _v2_request(conn: Connection, frame: bytes) -> Request:
     _, _, opcode, flags = _HEAD.unpack_from(frame)
     if opcode == 1 and len(frame) >= 60:
         key, ledger, entry, lac, _ = _ADD.unpack_from(frame, 8)
-        return Request("add", conn.client, conn.bookie, ledger, entry, key, recovery=bool(flags & RECOVERY), lac=lac,
-                       body=frame[28:])
+        return Request(
+            "add",
+            conn.client,
+            conn.bookie,
+            ledger,
+            entry,
+            key,
+            recovery=bool(flags & RECOVERY),
+            lac=lac,
+            body=frame[28:],
+        )
     if opcode == 2:
         ledger, entry = _IDS.unpack_from(frame, 8)
         fence = bool(flags & FENCE)
@@ -168,8 +177,8 @@ def _v2_answer(line: _Line, frame: bytes) -> Answer | None:
     answer = Answer(_take(line, int.from_bytes(frame[28:36], "big", signed=True)), code, first=entry)
     at, gap = 36, _FRAME_HEAD if flags & _FRAMED else 4
     while code is Code.OK and not flags & _LOCATED and at + 4 <= len(frame):
-        size = int.from_bytes(frame[at:at + 4], "big")
-        answer.bodies.append(frame[at + gap:at + 4 + size])
+        size = int.from_bytes(frame[at : at + 4], "big")
+        answer.bodies.append(frame[at + gap : at + 4 + size])
         at += 4 + size
     return answer
 

@@ -42,8 +42,11 @@ async def pair(f: Faults) -> None:
 
 async def lag(f: Faults) -> None:
     """One member is slow to answer the writer, then another one dies: acknowledgements wait behind a hole."""
-    open_ones = [ledger for ledger in f.world.judge.facts.ledgers.values()
-                 if ledger.metadata is not None and not ledger.metadata.closed]
+    open_ones = [
+        ledger
+        for ledger in f.world.judge.facts.ledgers.values()
+        if ledger.metadata is not None and not ledger.metadata.closed
+    ]
     if not open_ones:
         return
     ledger = f.rng.choice(open_ones)

@@ -83,7 +83,7 @@ async def replay(f: Faults) -> None:
     frames = [frame for c, b, _, frame in f.recorded if (c, b) == (client, bookie)]
     v2 = frames[0][4] <= 2
     start = f.rng.randrange(len(frames))
-    chosen = [frame for frame in frames[start:start + f.rng.choice((1, 3, 20))] if (frame[4] <= 2) == v2]
+    chosen = [frame for frame in frames[start : start + f.rng.choice((1, 3, 20))] if (frame[4] <= 2) == v2]
     network = SimNetwork(f.world.fabric, f.world.loop.world, client, ghost=True)
     try:
         async with asyncio.timeout(3.0):

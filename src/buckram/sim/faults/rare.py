@@ -81,8 +81,11 @@ async def look_late(f: Faults) -> None:
     writing = asyncio.create_task(writer.run(), name="w8")
     for _ in range(200):
         await asyncio.sleep(0.02)
-        if made := [ledger for ledger in world.judge.facts.ledgers.values()
-                    if ledger.ledger not in before and ledger.writer == "w8"]:
+        if made := [
+            ledger
+            for ledger in world.judge.facts.ledgers.values()
+            if ledger.ledger not in before and ledger.writer == "w8"
+        ]:
             await asyncio.sleep(f.rng.random() * 0.3)
             with contextlib.suppress(Died):
                 await (actor.delete if f.rng.random() < 0.4 else actor.recover)(client, made[0].ledger)

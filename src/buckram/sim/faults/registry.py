@@ -55,7 +55,13 @@ def _add(story: Story) -> None:
 
 
 def register(
-    name: str, weight: float, story: Tell, *, fits: Fits = _any_life, suit: Suit = _as_it_is, damages: bool = False,
+    name: str,
+    weight: float,
+    story: Tell,
+    *,
+    fits: Fits = _any_life,
+    suit: Suit = _as_it_is,
+    damages: bool = False,
     lives: Iterable[str] = (LEDGERS, STREAMS),
 ) -> None:
     """Add a story. Of a hundred lives that it fits, about `weight` get it: drawn by itself, so that a new story changes
@@ -64,7 +70,12 @@ def register(
 
 
 def common(
-    name: str, weight: float, story: Tell, *, suit: Suit = _as_it_is, damages: bool = False,
+    name: str,
+    weight: float,
+    story: Tell,
+    *,
+    suit: Suit = _as_it_is,
+    damages: bool = False,
     lives: Iterable[str] = (LEDGERS, STREAMS),
 ) -> None:
     """Add a story to those of which each life gets one to four; `weight` is beside those of the others."""

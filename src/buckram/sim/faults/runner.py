@@ -54,9 +54,16 @@ class Faults:
     def machine(self) -> Machine:
         """A bookie, of those that hold a ledger if there are any."""
         machines = list(self.world.machines.values())
-        members = [m for m in machines if any(
-            m.name in fragment.ensemble for ledger in self.world.judge.facts.ledgers.values()
-            if ledger.metadata is not None for fragment in ledger.metadata.fragments)]
+        members = [
+            m
+            for m in machines
+            if any(
+                m.name in fragment.ensemble
+                for ledger in self.world.judge.facts.ledgers.values()
+                if ledger.metadata is not None
+                for fragment in ledger.metadata.fragments
+            )
+        ]
         return self.rng.choice(members or machines)
 
     def clients(self) -> list[str]:

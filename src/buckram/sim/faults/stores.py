@@ -86,7 +86,10 @@ async def tail_after_power(f: Faults) -> None:
 
 def use_small_files(plan: Plan) -> None:
     plan.configs.store = replace(
-        plan.configs.store, segment_bytes=4 * KIB, commit_max_bytes=4 * KIB, compaction_threshold=0.95,
+        plan.configs.store,
+        segment_bytes=4 * KIB,
+        commit_max_bytes=4 * KIB,
+        compaction_threshold=0.95,
         reserved_bytes=min(plan.configs.store.reserved_bytes, 64 * KIB),
         writable_again_bytes=min(plan.configs.store.writable_again_bytes, 96 * KIB),
     )

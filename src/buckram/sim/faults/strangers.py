@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 async def address_taken(f: Faults) -> None:
     """Bookies of another cluster, under the names of ours or under others, at the addresses of one or two of ours."""
     others = Strangers(f.world)
-    taken = [machine for machine in dict.fromkeys(f.machine().name for _ in range(f.rng.choice((1, 2, 2))))
-             if not f.world.machines[machine].away]  # fmt: skip
+    taken = [
+        machine
+        for machine in dict.fromkeys(f.machine().name for _ in range(f.rng.choice((1, 2, 2))))
+        if not f.world.machines[machine].away
+    ]
     for name in taken:
         machine = f.world.machines[name]
         f.world.disturb(name, 1)
@@ -64,6 +67,8 @@ def _fits(plan: Plan) -> bool:
 
 
 register("address taken by another", 12, address_taken, fits=_fits)
+
+
 def _fits_alone(plan: Plan) -> bool:
     return _fits(plan) and "address taken by another" not in plan.faults  # one at an address is enough
 

@@ -21,15 +21,38 @@ from buckram.sim.plan import make_plan
 from buckram.sim.scenarios import run_scenario
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (
-        *writer.MUTANTS, *recovery.MUTANTS, *reading.MUTANTS, *bookie.MUTANTS, *identity.MUTANTS, *absence.MUTANTS,
-        *strangers.MUTANTS, *store.MUTANTS, *racks.MUTANTS,
+    mutant.name: mutant
+    for mutant in (
+        *writer.MUTANTS,
+        *recovery.MUTANTS,
+        *reading.MUTANTS,
+        *bookie.MUTANTS,
+        *identity.MUTANTS,
+        *absence.MUTANTS,
+        *strangers.MUTANTS,
+        *store.MUTANTS,
+        *racks.MUTANTS,
     )
 }
-RARE = ("ack-during-change", "change-back", "loser-keeps-its-own", "reads-beyond-the-lac", "first-negative-wins",
-        "closed-end-ignored", "lac-falls", "fence-and-add-race", "empty-disk-serves", "claimed-lac",
-        "files-not-checked", "digest-not-checked", "drain-before-reset", "change-under-deferred-sync",
-        "torn-counts-as-lost", "cut-file-ignored", "rest-proves-nothing")  # fmt: skip
+RARE = (
+    "ack-during-change",
+    "change-back",
+    "loser-keeps-its-own",
+    "reads-beyond-the-lac",
+    "first-negative-wins",
+    "closed-end-ignored",
+    "lac-falls",
+    "fence-and-add-race",
+    "empty-disk-serves",
+    "claimed-lac",
+    "files-not-checked",
+    "digest-not-checked",
+    "drain-before-reset",
+    "change-under-deferred-sync",
+    "torn-counts-as-lost",
+    "cut-file-ignored",
+    "rest-proves-nothing",
+)
 """Those that took more than five random lives when this was written."""
 MAX_SEED = 50_000
 
@@ -103,10 +126,14 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
     by_tests = {} if only else _by_tests(jobs)
     missed += by_tests.get("missed", [])
     line = {
-        "mutants": len(kills), "caught": sum(1 for one in kills if one.by), "missed": missed,
-        "lives": {one.name: one.lives for one in kills}, "by": {one.name: one.by for one in kills},
-        "for_tests": by_tests.get("mutants", 0), "killed_by_tests": by_tests.get("killed", 0),
-    }  # fmt: skip
+        "mutants": len(kills),
+        "caught": sum(1 for one in kills if one.by),
+        "missed": missed,
+        "lives": {one.name: one.lives for one in kills},
+        "by": {one.name: one.by for one in kills},
+        "for_tests": by_tests.get("mutants", 0),
+        "killed_by_tests": by_tests.get("killed", 0),
+    }
     sys.stdout.write(json.dumps(line) + "\n")
     return 1 if missed else 0
 

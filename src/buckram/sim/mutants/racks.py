@@ -17,6 +17,12 @@ def _fewer_acks_than_copies(plan: Plan) -> bool:
 
 
 MUTANTS = (
-    Mutant("racks-not-counted", "M5", "An entry is acknowledged by Qa members, although all are in one rack.",
-           plant((AppendWindow, "_spanned", _anywhere)), lives=_fewer_acks_than_copies, seeds=2000),
+    Mutant(
+        "racks-not-counted",
+        "M5",
+        "An entry is acknowledged by Qa members, although all are in one rack.",
+        plant((AppendWindow, "_spanned", _anywhere)),
+        lives=_fewer_acks_than_copies,
+        seeds=2000,
+    ),
 )

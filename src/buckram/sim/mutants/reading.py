@@ -25,7 +25,7 @@ def _open_unchecked(self: Digest, ledger_id: int, entry_id: int | None, stored: 
     if len(stored) < ENTRY_HEADER_BYTES + self.size:
         raise DigestMismatch(ledger_id, "short")
     _, entry, last, length = ENTRY_HEADER.unpack_from(stored)
-    payload = stored[ENTRY_HEADER_BYTES + self.size:]
+    payload = stored[ENTRY_HEADER_BYTES + self.size :]
     return Entry(ledger_id, entry if entry_id is None else entry_id, payload, last, length)
 
 
@@ -97,30 +97,93 @@ def _reading(plan: Plan) -> bool:
 
 
 MUTANTS = [
-    Mutant("digest-not-checked", "S6, S17", "readers take bytes without looking at their digest",
-           plant((Digest, "open", _open_unchecked), (Digest, "open_prefix", _open_prefix_unchecked)), (),
-           lambda plan: plan.liar and plan.entries > 0, 200),
-    Mutant("batch-mixed-up", "S15, S6", "the first two entries of a long batch change places",
-           plant((Digest, "open_prefix", _mix_up)), (),
-           lambda plan: plan.entries >= 8 and plan.readers > 0 and plan.shape[0] == plan.shape[1], 200),
-    Mutant("files-not-checked", "S6, S17", "what comes from a bookie's files is taken without looking at its digest",
-           plant((LocalReads, "chunks", _from_files_unchecked)), (),
-           lambda plan: "flip" in plan.faults and plan.readers > 0 and plan.entries > 0
-           and plan.shape[0] == plan.shape[1], 400),
-    Mutant("reads-beyond-the-lac", "17, S16", "a read returns what is there, confirmed or not",
-           plant((Reader, "_check_range", _no_limit)), (), _reading, 200),
-    Mutant("silence-is-absence", "10, 22, S18, F13, S1", "no answer or an error counts as an explicit negative",
-           plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)), ("D1",),
-           lambda plan: plan.entries > 0, 200),
-    Mutant("claimed-lac", "S16, S17", "a tail believes the LAC that a bookie names without proof",
-           plant((LacPolls, "_judge", _believe)), (),
-           lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0, 200),
-    Mutant("first-negative-wins", "S18", "one denial is reported although other replicas did not answer",
-           plant((FailureFold, "add", _any_negative)), ("one-denial",), _reading, 800),
-    Mutant("closed-end-ignored", "S19, L6", "readers of a closed ledger stop at the LAC they knew",
-           plant((reader, "readable_until", _not_the_end), (tail, "readable_until", _not_the_end)), (), _reading, 300),
-    Mutant("lac-falls", "S12", "a handle's LAC becomes what was read last, also when it is lower",
-           plant((Reader, "_raise_lac", _lower)), (), _reading, 400),
-    Mutant("open-fences", "F16", "open recovers the ledger",
-           plant((client, "open_ledger", _open_recovers)), ("idle-writer",), _reading),
-]  # fmt: skip
+    Mutant(
+        "digest-not-checked",
+        "S6, S17",
+        "readers take bytes without looking at their digest",
+        plant((Digest, "open", _open_unchecked), (Digest, "open_prefix", _open_prefix_unchecked)),
+        (),
+        lambda plan: plan.liar and plan.entries > 0,
+        200,
+    ),
+    Mutant(
+        "batch-mixed-up",
+        "S15, S6",
+        "the first two entries of a long batch change places",
+        plant((Digest, "open_prefix", _mix_up)),
+        (),
+        lambda plan: plan.entries >= 8 and plan.readers > 0 and plan.shape[0] == plan.shape[1],
+        200,
+    ),
+    Mutant(
+        "files-not-checked",
+        "S6, S17",
+        "what comes from a bookie's files is taken without looking at its digest",
+        plant((LocalReads, "chunks", _from_files_unchecked)),
+        (),
+        lambda plan: "flip" in plan.faults and plan.readers > 0 and plan.entries > 0 and plan.shape[0] == plan.shape[1],
+        400,
+    ),
+    Mutant(
+        "reads-beyond-the-lac",
+        "17, S16",
+        "a read returns what is there, confirmed or not",
+        plant((Reader, "_check_range", _no_limit)),
+        (),
+        _reading,
+        200,
+    ),
+    Mutant(
+        "silence-is-absence",
+        "10, 22, S18, F13, S1",
+        "no answer or an error counts as an explicit negative",
+        plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)),
+        ("D1",),
+        lambda plan: plan.entries > 0,
+        200,
+    ),
+    Mutant(
+        "claimed-lac",
+        "S16, S17",
+        "a tail believes the LAC that a bookie names without proof",
+        plant((LacPolls, "_judge", _believe)),
+        (),
+        lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0,
+        200,
+    ),
+    Mutant(
+        "first-negative-wins",
+        "S18",
+        "one denial is reported although other replicas did not answer",
+        plant((FailureFold, "add", _any_negative)),
+        ("one-denial",),
+        _reading,
+        800,
+    ),
+    Mutant(
+        "closed-end-ignored",
+        "S19, L6",
+        "readers of a closed ledger stop at the LAC they knew",
+        plant((reader, "readable_until", _not_the_end), (tail, "readable_until", _not_the_end)),
+        (),
+        _reading,
+        300,
+    ),
+    Mutant(
+        "lac-falls",
+        "S12",
+        "a handle's LAC becomes what was read last, also when it is lower",
+        plant((Reader, "_raise_lac", _lower)),
+        (),
+        _reading,
+        400,
+    ),
+    Mutant(
+        "open-fences",
+        "F16",
+        "open recovers the ledger",
+        plant((client, "open_ledger", _open_recovers)),
+        ("idle-writer",),
+        _reading,
+    ),
+]

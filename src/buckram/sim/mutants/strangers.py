@@ -36,12 +36,31 @@ async def _asks_nobody(self: Introductions, connection: Connection) -> None:
 
 
 MUTANTS = [
-    Mutant("introduction-not-awaited", "I1", "requests leave before the peer has said who it is",
-           plant((Introductions, "exchange", _does_not_wait))),
-    Mutant("mismatch-ignored", "I2", "a client goes on with a peer that said that it is somebody else",
-           plant((Introductions, "objection", _no_objection), (Connection, "check_incarnation", nothing)), ("D12",)),
-    Mutant("serves-strangers", "I3", "a bookie serves a client that wants another one",
-           plant((Session, "refuse", nothing)), ("D11",)),
-    Mutant("nobody-is-asked", "I1, S1", "clients take whoever is at a bookie's address for the bookie",
-           plant((Introductions, "exchange", _asks_nobody)), ("D12",)),
-]  # fmt: skip
+    Mutant(
+        "introduction-not-awaited",
+        "I1",
+        "requests leave before the peer has said who it is",
+        plant((Introductions, "exchange", _does_not_wait)),
+    ),
+    Mutant(
+        "mismatch-ignored",
+        "I2",
+        "a client goes on with a peer that said that it is somebody else",
+        plant((Introductions, "objection", _no_objection), (Connection, "check_incarnation", nothing)),
+        ("D12",),
+    ),
+    Mutant(
+        "serves-strangers",
+        "I3",
+        "a bookie serves a client that wants another one",
+        plant((Session, "refuse", nothing)),
+        ("D11",),
+    ),
+    Mutant(
+        "nobody-is-asked",
+        "I1, S1",
+        "clients take whoever is at a bookie's address for the bookie",
+        plant((Introductions, "exchange", _asks_nobody)),
+        ("D12",),
+    ),
+]

@@ -158,8 +158,9 @@ async def one_denial(s: Script) -> None:
     reader = await s.world.join(s.process("r1"), _open(client, w.ledger), "open")
     for bookie in ("b1", "b2"):
         s.world.pause(bookie)
-    await s.world.join(s.process("r1"), read_and_judge(
-        r, reader, "unconfirmed", 0, 0, lambda: reader.read_unconfirmed(0, 0)), "read")
+    await s.world.join(
+        s.process("r1"), read_and_judge(r, reader, "unconfirmed", 0, 0, lambda: reader.read_unconfirmed(0, 0)), "read"
+    )
     for bookie in ("b1", "b2"):
         s.world.resume(bookie)
     await s.recovered(w.ledger)
@@ -180,8 +181,12 @@ async def hung_member(s: Script) -> None:
     began = s.world.loop.time()
     ok = await s.recover(c, w.ledger)
     took = s.world.loop.time() - began
-    s.world.report.check("L2", ok and took < 2 * s.plan.configs.net.request_timeout_s + 1.0,
-                         "recovery past a hung member took {:.1f} s", took)
+    s.world.report.check(
+        "L2",
+        ok and took < 2 * s.plan.configs.net.request_timeout_s + 1.0,
+        "recovery past a hung member took {:.1f} s",
+        took,
+    )
     await s.recovered(w.ledger)
 
 
@@ -295,8 +300,9 @@ async def limbo(s: Script) -> None:
     assert machine.process is not None
     await s.world.join(machine.process, clear_limbo(store), "operator")
     code = await s.world.join(s.process("f1"), ask(10), "ask")
-    s.world.report.check("L13", code is Code.NO_ENTRY, "b1 answers {} to an entry beyond the end after the repair",
-                         code.name)
+    s.world.report.check(
+        "L13", code is Code.NO_ENTRY, "b1 answers {} to an entry beyond the end after the repair", code.name
+    )
 
 
 async def slow_repair(s: Script) -> None:

@@ -93,8 +93,12 @@ class Outcome:
 
 
 def run_scenario(
-    name: str, seed: int = 0, *, echo: Callable[[str], None] | None = None,
-    mutant: AbstractContextManager[None] | None = None, metadata: str = "memory",
+    name: str,
+    seed: int = 0,
+    *,
+    echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+    metadata: str = "memory",
 ) -> Outcome:
     scenario = SCENARIOS[name]
     plan = quiet_plan(scenario.shape, wire=scenario.wire)
@@ -125,8 +129,12 @@ def run_scenario(
         except Stuck as stuck:
             world.report.violate("stuck", str(stuck))
         outcome = Outcome(
-            list(world.report.violations), "; ".join(failed), world.report.evaluated, world.trace.digest,
-            list(world.trace.lines))
+            list(world.report.violations),
+            "; ".join(failed),
+            world.report.evaluated,
+            world.trace.digest,
+            list(world.trace.lines),
+        )
         world.close()
     gc.enable()
     return outcome

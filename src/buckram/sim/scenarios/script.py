@@ -136,13 +136,21 @@ class Script:
                     client.services.bookies.choose = lambda *args, **kwargs: wanted  # type: ignore[method-assign]
                     break
             return await client.create(
-                ensemble=self.plan.shape, digest=self.plan.digest, password=self.plan.password,
-                custom_metadata={"op": host}, **options)  # type: ignore[arg-type]  # explicit_ids, deferred_sync
+                ensemble=self.plan.shape,
+                digest=self.plan.digest,
+                password=self.plan.password,
+                custom_metadata={"op": host},
+                **options,  # type: ignore[arg-type]  # explicit_ids, deferred_sync
+            )
 
         writer = await self.world.join(actor.process, create(), "create")
         actor._look_at_members(writer)
-        handle = self.judge.opened_writer(host, writer.ledger_id, explicit=bool(options.get("explicit_ids")),
-                                          deferred=bool(options.get("deferred_sync")))
+        handle = self.judge.opened_writer(
+            host,
+            writer.ledger_id,
+            explicit=bool(options.get("explicit_ids")),
+            deferred=bool(options.get("deferred_sync")),
+        )
         self.stage.ledgers.append(writer.ledger_id)
         self.stage.writers.append((host, actor.process, writer, handle))
         return Pen(actor, writer, handle)
@@ -212,8 +220,14 @@ class Script:
         """L3: every append of the writer ends."""
         with suppress(ScenarioFailed):
             await self.until(lambda: pen.over, "appends end", deadline_s)
-        self.world.report.check("L3", pen.over, "appends of {} are pending after {} s: {}", pen.host, deadline_s,
-                                [n for n, result in enumerate(pen.handle.results) if result == "pending"])
+        self.world.report.check(
+            "L3",
+            pen.over,
+            "appends of {} are pending after {} s: {}",
+            pen.host,
+            deadline_s,
+            [n for n, result in enumerate(pen.handle.results) if result == "pending"],
+        )
 
     async def die_with_adds_under_way(self, pen: Pen, bookie: str) -> None:
         """The bookie gets three more adds, which it never answers: so the writer notices its death."""

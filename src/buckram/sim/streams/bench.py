@@ -145,8 +145,14 @@ class Bench:
 Story = Callable[[Bench], Awaitable[None]]
 
 
-def bench_plan(*, bookies: int = 3, shape: tuple[int, int, int] = (3, 3, 2), metadata: str = "memory",
-               streams: Sequence[str] = ("one",), **policy: Any) -> StreamPlan:
+def bench_plan(
+    *,
+    bookies: int = 3,
+    shape: tuple[int, int, int] = (3, 3, 2),
+    metadata: str = "memory",
+    streams: Sequence[str] = ("one",),
+    **policy: Any,
+) -> StreamPlan:
     """No faults but the story's."""
     cluster = quiet_plan(shape)
     cluster.bookies, cluster.metadata = bookies, metadata
@@ -155,7 +161,12 @@ def bench_plan(*, bookies: int = 3, shape: tuple[int, int, int] = (3, 3, 2), met
 
 
 def play(
-    name: str, story: Story, plan: StreamPlan, *, seed: int = 0, echo: Callable[[str], None] | None = None,
+    name: str,
+    story: Story,
+    plan: StreamPlan,
+    *,
+    seed: int = 0,
+    echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> Outcome:
     """One schedule in a world of its own, and its ending."""
@@ -192,8 +203,12 @@ def play(
         except Stuck as stuck:
             world.report.violate("stuck", str(stuck))
         outcome = Outcome(
-            list(world.report.violations), "; ".join(failed), world.report.evaluated, world.trace.digest,
-            list(world.trace.lines))
+            list(world.report.violations),
+            "; ".join(failed),
+            world.report.evaluated,
+            world.trace.digest,
+            list(world.trace.lines),
+        )
         world.close()
     gc.enable()
     return outcome

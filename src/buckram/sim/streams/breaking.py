@@ -174,9 +174,11 @@ async def _goes_on(b: Bench, pen: Pen) -> None:
 BREAKS: dict[str, Scenario] = {
     "breaks-before-a-roll": Scenario(breaks_before_a_roll),
     "breaks-before-a-roll-for-all": Scenario(breaks_before_a_roll_for_all),
-    "breaks-in-a-roll": Scenario(breaks_in_a_roll), "breaks-while-closing": Scenario(breaks_while_closing),
+    "breaks-in-a-roll": Scenario(breaks_in_a_roll),
+    "breaks-while-closing": Scenario(breaks_while_closing),
     "deleted-out-of-reach": Scenario(deleted_out_of_reach),
-    "breaks-with-a-close-behind": Scenario(breaks_with_a_close_behind), "breaks-again": Scenario(breaks_again),
-}  # fmt: skip
+    "breaks-with-a-close-behind": Scenario(breaks_with_a_close_behind),
+    "breaks-again": Scenario(breaks_again),
+}
 
 __all__ = ["BREAKS"]

@@ -79,9 +79,7 @@ class Publisher(Actor):
         step.ledgers.append((ledger.ledger_id, idents))
         return await ledger.close()
 
-    async def _publish(
-        self, bulk: Bulk, step: Step, sealed: list[SealedLedger], sealing: bool, name: str
-    ) -> bool:
+    async def _publish(self, bulk: Bulk, step: Step, sealed: list[SealedLedger], sealing: bool, name: str) -> bool:
         line = self.facts.lines[bulk.uid]
         live = line.head is not None and line.head.open_segment is not None
         for left in (2, 1, 0):

@@ -120,7 +120,7 @@ def _say(text: str) -> None:
 def _many(first: int, last: int, jobs: int, minutes: float | None) -> int:
     totals = run_seeds(first, last, jobs=jobs, minutes=minutes, say=_say, run=run_chunk, totals=StreamTotals())
     failed = bool(totals.failed)
-    if (missing := totals.missing()):
+    if missing := totals.missing():
         sys.stderr.write(f"too seldom evaluated or reached in {totals.lives} lives: {', '.join(missing)}\n")
         failed = True
     sys.stdout.write(totals.line() + "\n")

@@ -22,6 +22,7 @@ from buckram.sim.streams.operations import DRILLS, Spy
 
 def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> Outcome:
     """One play of the operation, with what the spy says going wrong."""
+
     async def story(bench: Bench) -> None:
         await DRILLS[name](bench, spy)
 

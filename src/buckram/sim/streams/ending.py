@@ -66,8 +66,9 @@ class Ending:
                     if machine.ready:
                         break
                     await asyncio.sleep(1.0)
-                self.report.check("ends", machine.ready, "{} does not start although all is well: {}", machine.name,
-                                  machine.refused)
+                self.report.check(
+                    "ends", machine.ready, "{} does not start although all is well: {}", machine.name, machine.refused
+                )
         for host in world.processes:
             if not (self.plan.cluster.late_wake and host.startswith("w")):
                 world.resume(host)
@@ -82,8 +83,13 @@ class Ending:
             for host in self.world.processes:
                 self.world.resume(host)
         pending = (await asyncio.wait(self.actors, timeout=self.deadline_s + SETTLE_S))[1] if self.actors else ()
-        self.report.check("ends", not pending, "{} are not done {} s after everything was healed",
-                          [task.get_name() for task in pending], self.deadline_s + SETTLE_S)
+        self.report.check(
+            "ends",
+            not pending,
+            "{} are not done {} s after everything was healed",
+            [task.get_name() for task in pending],
+            self.deadline_s + SETTLE_S,
+        )
         for task in self.actors:
             if task.done():
                 task.result()
@@ -101,8 +107,14 @@ class Ending:
             async with asyncio.timeout(self.deadline_s):
                 await work
         except TimeoutError:
-            self.report.check("ends", False, "{} is not done within {} s although all is well; {}", what,
-                              self.deadline_s, self.world.loop.waiting())
+            self.report.check(
+                "ends",
+                False,
+                "{} is not done within {} s although all is well; {}",
+                what,
+                self.deadline_s,
+                self.world.loop.waiting(),
+            )
         except (BuckramError, Died) as error:
             self.report.check("ends", False, "{} fails although all is well: {!r}", what, error)
         else:
@@ -180,8 +192,14 @@ class Ending:
             for offset, told in acked.items():
                 # A tail learns of a roll from metadata, which it asks several times.
                 late = arrived.get(offset, loop.time()) - told
-                self.report.check("visible", late <= visible_s, "offset {} of {} is read {:.4f} s after its "
-                                  "acknowledgement", offset, stream, late)
+                self.report.check(
+                    "visible",
+                    late <= visible_s,
+                    "offset {} of {} is read {:.4f} s after its acknowledgement",
+                    offset,
+                    stream,
+                    late,
+                )
         reading.done = True
         task.cancel()
         await asyncio.wait([task])
@@ -197,25 +215,41 @@ class Ending:
 
     async def _followers(self) -> None:
         """Those that follow have everything soon."""
-        due = [(process, reading) for process, reading in self.stage.tails
-               if not process.dead and not reading.done and reading.line is not None and not reading.line.gone]
+        due = [
+            (process, reading)
+            for process, reading in self.stage.tails
+            if not process.dead and not reading.done and reading.line is not None and not reading.line.gone
+        ]
         loop = asyncio.get_running_loop()
         end = loop.time() + self.pace.patience(20.0, syncs=50, questions=20)
 
         def behind() -> list[str]:
-            return [f"{r.host} at {r.expected} of {r.line.name}" for p, r in due
-                    if not p.dead and not r.done and r.line is not None and r.line.head is not None and not r.line.gone
-                    and r.expected is not None and r.expected != r.line.head.end]
+            return [
+                f"{r.host} at {r.expected} of {r.line.name}"
+                for p, r in due
+                if not p.dead
+                and not r.done
+                and r.line is not None
+                and r.line.head is not None
+                and not r.line.gone
+                and r.expected is not None
+                and r.expected != r.line.head.end
+            ]
 
         left = behind()
         while left and loop.time() < end:
             await asyncio.sleep(0.1)
             left = behind()
-        for _ in due[len(left):]:
+        for _ in due[len(left) :]:
             self.report.check("follow", True)
         if left:
-            self.report.check("follow", False, "followers are behind although all is well: {}; ends are {}", left,
-                              [line.head.end for line in self.facts.lines.values() if line.head])
+            self.report.check(
+                "follow",
+                False,
+                "followers are behind although all is well: {}; ends are {}",
+                left,
+                [line.head.end for line in self.facts.lines.values() if line.head],
+            )
 
     async def _read_all(self, stream: str) -> None:
         line = self.facts.current.get(full(stream))
@@ -241,8 +275,12 @@ class Ending:
             report = await janitor.inside(janitor.clean(), "janitor")
             problems = [problem for problem in report.problems if not problem.startswith(BY_AGE)]
             self._in_doubt = len(problems) < len(report.problems)
-            self.report.check("clocks", not self._in_doubt or self.pace.clocks_us >= HOUR_US, "in doubt without a "
-                              "reason: {}", report.problems)
+            self.report.check(
+                "clocks",
+                not self._in_doubt or self.pace.clocks_us >= HOUR_US,
+                "in doubt without a reason: {}",
+                report.problems,
+            )
             self.report.check("orphans", not problems, "the janitor has problems although all is well: {}", problems)
         self._nothing_left()
 
@@ -267,14 +305,25 @@ class Ending:
             needed = row is not None and line is not None and line.head is not None and ledger not in line.head.garbage
             table = line.head.table if line is not None and line.head is not None else None
             kept = table is not None and table == row
-            self.report.check("orphans", needed and row is not None and (kept or row.number >= _first(line)),
-                              "ledger {} of stream {} is left behind", ledger, line.name if line else uid)
+            self.report.check(
+                "orphans",
+                needed and row is not None and (kept or row.number >= _first(line)),
+                "ledger {} of stream {} is left behind",
+                ledger,
+                line.name if line else uid,
+            )
             if row is not None and line is not None and line.head is not None:
                 dead = row.sealed and row.end <= line.head.earliest and row.number != line.head.producers
                 self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, line.name)
         for (uid, ledger), state in facts.intents.items():
-            self.report.check("orphans", self._looks_young(uid, ledger), "the intent ({}) of ledger {} of stream {} "
-                              "is left", state, ledger, uid)
+            self.report.check(
+                "orphans",
+                self._looks_young(uid, ledger),
+                "the intent ({}) of ledger {} of stream {} is left",
+                state,
+                ledger,
+                uid,
+            )
         for line in facts.lines.values():
             if line.gone:
                 known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
@@ -319,8 +368,14 @@ class Auditor(ReaderActor):
             await self._exactly(stream, line, f"{kind} {wanted}", first, most=5, **options)
         for offset in self.rng.sample(found, min(3, len(found))):
             record = await self.ns.get(stream, offset)
-            self.report.check("start", self.facts.ident_of(record) == line.final[offset] and record.offset == offset,
-                              "get({}) of {} is {!r}", offset, stream, record)
+            self.report.check(
+                "start",
+                self.facts.ident_of(record) == line.final[offset] and record.offset == offset,
+                "get({}) of {} is {!r}",
+                offset,
+                stream,
+                record,
+            )
 
     def _starts(self, line: Line) -> list[tuple[str, int, int, dict[str, object]]]:
         """(kind, wanted, the first offset that must come, options)."""
@@ -367,8 +422,17 @@ class Auditor(ReaderActor):
                 await reader.close()
         end = line.head.end
         due = range(first, end if len(found) < most else first + len(found))
-        self.report.check("start", found == list(due), "{} from {} has {} to {}, due was {} to {}", stream,
-                          what, found[:1], found[-1:], first, end)
+        self.report.check(
+            "start",
+            found == list(due),
+            "{} from {} has {} to {}, due was {} to {}",
+            stream,
+            what,
+            found[:1],
+            found[-1:],
+            first,
+            end,
+        )
         return found
 
 

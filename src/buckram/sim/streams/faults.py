@@ -64,7 +64,10 @@ OWN_FAULTS = {"expire a writer": 5, "crash a writer": 4, "crash a tender": 3, "l
 """Weights among themselves: a life gets none to two of these beside the common ones."""
 
 for _name, _tell in (
-    ("expire a writer", expire_writer), ("crash a writer", crash_writer), ("crash a tender", crash_tender),
-    ("lose a head", lose_head), ("pause a writer", pause_writer),
+    ("expire a writer", expire_writer),
+    ("crash a writer", crash_writer),
+    ("crash a tender", crash_tender),
+    ("lose a head", lose_head),
+    ("pause a writer", pause_writer),
 ):
     common(_name, OWN_FAULTS[_name], _tell, lives=(STREAMS,))

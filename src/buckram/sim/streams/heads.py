@@ -26,9 +26,14 @@ class HeadWatch:
     """A metadata observer (sim/metadata.MetadataObserver)."""
 
     def __init__(
-        self, facts: Facts, ledgers: LedgerFacts, report: Report, layout: ClusterLayout, policy: Policy,
+        self,
+        facts: Facts,
+        ledgers: LedgerFacts,
+        report: Report,
+        layout: ClusterLayout,
+        policy: Policy,
         allowed: Allowed,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._facts, self._ledgers, self._report, self._layout = facts, ledgers, report, layout
         self._policy, self._allowed = policy, allowed
 
@@ -91,8 +96,17 @@ class HeadWatch:
             dead = row.sealed and row.end <= head.earliest and row.number != head.producers
             kept = head.table is not None and head.table.ledger == ledger
             allowed = not kept and (dead or ledger in head.garbage or row.number < head.first)
-        self._report.check("kept", allowed, "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
-                           who, ledger, line.name, row, head.earliest, state)
+        self._report.check(
+            "kept",
+            allowed,
+            "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
+            who,
+            ledger,
+            line.name,
+            row,
+            head.earliest,
+            state,
+        )
 
     # -- keys below a stream ------------------------------------------------------------------------------
 
@@ -113,17 +127,24 @@ class HeadWatch:
                 facts.cursors.pop((uid, name), None)
                 return
             offset = facts.cursors[uid, name] = int(json.loads(new.value)["offset"])
-            self._report.check("cursor", before is None or before <= offset, "cursor {} went from {} to {}",
-                               name, before, offset)
+            self._report.check(
+                "cursor", before is None or before <= offset, "cursor {} went from {} to {}", name, before, offset
+            )
         elif folder == "pages" and new is not None:
             self._report.situation("page written")
             line, rows = facts.lines[uid], decode_page(key, new.value).segments
             if old is not None:
                 self._compacted(who, line, decode_page(key, old.value).segments, rows)
             for row in rows:
-                self._report.check("head", line.listed.get(row.ledger) == row and row.sealed,
-                                   "page {} of {} holds {}, listed was {}", name, line.name, row,
-                                   line.listed.get(row.ledger))
+                self._report.check(
+                    "head",
+                    line.listed.get(row.ledger) == row and row.sealed,
+                    "page {} of {} holds {}, listed was {}",
+                    name,
+                    line.name,
+                    row,
+                    line.listed.get(row.ledger),
+                )
 
     # -- heads --------------------------------------------------------------------------------------------
 
@@ -151,8 +172,13 @@ class HeadWatch:
         for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid"):
             a, b = getattr(before, what), getattr(after, what)
             self._report.check("head", a <= b, "{} moves {} of {} from {} back to {}", who, what, line.name, a, b)
-        self._report.check("head", (after.ended or not before.ended) and (after.deleting or not before.deleting),
-                           "{} makes {} live again", who, line.name)
+        self._report.check(
+            "head",
+            (after.ended or not before.ended) and (after.deleting or not before.deleting),
+            "{} makes {} live again",
+            who,
+            line.name,
+        )
         if before.ended and not after.deleting:
             self._report.check("head", after.end == before.end, "{} appends to {} after its end", who, line.name)
         if after.ended and not before.ended:
@@ -165,18 +191,30 @@ class HeadWatch:
     def _truncated(self, who: str, line: Line, before: Head, after: Head) -> None:
         line.earliests[after.earliest] = None
         asked = after.earliest in line.asked or (
-            line.any_base and any(after.earliest in (row.base, row.end)
-                                  for row in (*line.listed.values(), *line.retired.values())))
-        self._report.check("truncation", asked or self._allowed(line, who, before.earliest, after.earliest),
-                           "{} truncates {} from {} to {}, which nobody asked for", who, line.name, before.earliest,
-                           after.earliest)
+            line.any_base
+            and any(after.earliest in (row.base, row.end) for row in (*line.listed.values(), *line.retired.values()))
+        )
+        self._report.check(
+            "truncation",
+            asked or self._allowed(line, who, before.earliest, after.earliest),
+            "{} truncates {} from {} to {}, which nobody asked for",
+            who,
+            line.name,
+            before.earliest,
+            after.earliest,
+        )
         if not asked:
             self._report.situation("retention truncated")
         row = after.open_segment
         if row is not None and after.earliest > row.base:
             self._report.situation("truncated in the open segment")
-        if any(reading.line is line and not reading.done and reading.expected is not None
-               and reading.expected < after.earliest for reading in self._facts.readings):
+        if any(
+            reading.line is line
+            and not reading.done
+            and reading.expected is not None
+            and reading.expected < after.earliest
+            for reading in self._facts.readings
+        ):
             self._report.situation("truncated under a reader")
 
     def _rows(self, who: str, line: Line, before: Head | None, after: Head) -> None:
@@ -184,23 +222,43 @@ class HeadWatch:
         if before is not None:
             self._compacted(who, line, before.tail, after.tail)
         for row in after.tail:
-            report.check("M9", previous is None or (
-                previous.sealed and previous.number < row.number and previous.end == row.base),
-                "{} lists {} after {} in {}", who, row, previous, line.name)
+            report.check(
+                "M9",
+                previous is None or (previous.sealed and previous.number < row.number and previous.end == row.base),
+                "{} lists {} after {} in {}",
+                who,
+                row,
+                previous,
+                line.name,
+            )
             known = line.listed.get(row.ledger)
             if known is None:
                 self._listed(who, line, after, row)
             elif known != row:
-                report.check("head", not known.sealed and known == Segment(*row_key(row), None, row.kind),
-                             "{} changes row {} of {} to {}", who, known, line.name, row)
+                report.check(
+                    "head",
+                    not known.sealed and known == Segment(*row_key(row), None, row.kind),
+                    "{} changes row {} of {} to {}",
+                    who,
+                    known,
+                    line.name,
+                    row,
+                )
             if row.sealed and (known is None or not known.sealed):
                 self._sealed(who, line, after, row)
             line.listed[row.ledger] = row
             previous = row
         if previous is not None:
             end = previous.end if previous.sealed else previous.base
-            report.check("M9", end == after.end, "{} says that {} ends at {}, the last row is {}", who, line.name,
-                         after.end, previous)
+            report.check(
+                "M9",
+                end == after.end,
+                "{} says that {} ends at {}, the last row is {}",
+                who,
+                line.name,
+                after.end,
+                previous,
+            )
         kept = {row.ledger: None for row in after.tail}
         for row in () if before is None else before.tail:
             if row.ledger not in kept:
@@ -211,28 +269,48 @@ class HeadWatch:
         known, kept = {row.ledger: None for row in before}, {row.ledger: None for row in after}
         for row in after:
             # An open row that turned out to be empty is dropped, and another one may begin there.
-            replaced = [old for old in before if old.sealed and row.base <= old.base < row.end
-                        and old.ledger not in kept]
+            replaced = [
+                old for old in before if old.sealed and row.base <= old.base < row.end and old.ledger not in kept
+            ]
             if row.ledger in known or not replaced:
                 continue
             report, head = self._report, line.head
             told, olds = row.summary, [old.summary for old in replaced if old.summary is not None]
             whole = (
-                told is not None and len(olds) == len(replaced) and replaced[0].base == row.base
-                and replaced[-1].end == row.end and told.records == sum(old.records for old in olds)
-                and told.first_append == olds[0].first_append and told.last_append == olds[-1].last_append
-                and told.last_txid == olds[-1].last_txid and row.number == replaced[0].number
+                told is not None
+                and len(olds) == len(replaced)
+                and replaced[0].base == row.base
+                and replaced[-1].end == row.end
+                and told.records == sum(old.records for old in olds)
+                and told.first_append == olds[0].first_append
+                and told.last_append == olds[-1].last_append
+                and told.last_txid == olds[-1].last_txid
+                and row.number == replaced[0].number
             )
             report.check("compacted", whole, "{} lists {} in the place of {} in {}", who, row, replaced, line.name)
             needed = head is not None and any(old.number == head.producers for old in replaced)
-            report.check("compacted", not needed, "{} takes the producers' table of {} away: {}", who, line.name,
-                         replaced)
+            report.check(
+                "compacted", not needed, "{} takes the producers' table of {} away: {}", who, line.name, replaced
+            )
             made = self._facts.intents.get((line.uid, row.ledger)) == "made"
-            report.check("compacted", made and self._facts.owned.get(row.ledger) == line.uid,
-                         "{} lists ledger {} in {}, which nobody made for it", who, row.ledger, line.name)
+            report.check(
+                "compacted",
+                made and self._facts.owned.get(row.ledger) == line.uid,
+                "{} lists ledger {} in {}, which nobody made for it",
+                who,
+                row.ledger,
+                line.name,
+            )
             closed = self._ledgers.ledger(row.ledger).closed
-            report.check("sealed-row", told is not None and closed == (told.last_entry, told.bytes),
-                         "{} seals {} of {}, its ledger is closed at {}", who, row, line.name, closed)
+            report.check(
+                "sealed-row",
+                told is not None and closed == (told.last_entry, told.bytes),
+                "{} seals {} of {}, its ledger is closed at {}",
+                who,
+                row,
+                line.name,
+                closed,
+            )
             report.situation("segments compacted")
             line.listed[row.ledger] = row
             line.listed_by[row.ledger] = line.listed_by.get(replaced[0].ledger, 0)
@@ -245,16 +323,24 @@ class HeadWatch:
         line.bases[row.base] = before is not None and line.listed_by.get(before.ledger) != head.epoch
         state = self._facts.intents.get((line.uid, row.ledger))
         owner = self._facts.owned.get(row.ledger)
-        self._report.check("M9", state == "made" and owner == line.uid,
-                           "{} lists ledger {} in {}: its intent is {}, its owner {}", who, row.ledger, line.name,
-                           state, owner)
+        self._report.check(
+            "M9",
+            state == "made" and owner == line.uid,
+            "{} lists ledger {} in {}: its intent is {}, its owner {}",
+            who,
+            row.ledger,
+            line.name,
+            state,
+            owner,
+        )
 
     def _sealed(self, who: str, line: Line, head: Head, row: Segment) -> None:
         assert row.summary is not None
         closed = self._ledgers.ledger(row.ledger).closed
         holds = closed == (row.summary.last_entry, row.summary.bytes) and row.summary.records > 0
-        self._report.check("sealed-row", holds, "{} seals {} of {}, its ledger is closed at {}", who, row, line.name,
-                           closed)
+        self._report.check(
+            "sealed-row", holds, "{} seals {} of {}, its ledger is closed at {}", who, row, line.name, closed
+        )
         if line.listed_by.get(row.ledger, head.epoch) != head.epoch:
             self._report.situation("segment sealed by the next writer")
         elif self._facts.fencer.get(row.ledger) == who:
@@ -271,16 +357,29 @@ class HeadWatch:
             return
         empty = not row.sealed and row.ledger in after.garbage
         dead = row.sealed and row.number < after.first and row.end <= after.earliest
-        self._report.check("M9", empty or dead or (row.sealed and row.number < after.paged),
-                           "{} takes {} out of {}", who, row, line.name)
+        self._report.check(
+            "M9",
+            empty or dead or (row.sealed and row.number < after.paged),
+            "{} takes {} out of {}",
+            who,
+            row,
+            line.name,
+        )
         if dead:
             kept = after.table == row
-            self._report.check("orphans", kept or row.ledger in after.garbage or row.ledger not in self._facts.owned,
-                               "{} forgets {} of {} before its ledger is deleted", who, row, line.name)
+            self._report.check(
+                "orphans",
+                kept or row.ledger in after.garbage or row.ledger not in self._facts.owned,
+                "{} forgets {} of {} before its ledger is deleted",
+                who,
+                row,
+                line.name,
+            )
         if empty:
             self._report.situation("empty segment left the list")
-            self._report.check("durable", row.base not in line.acked, "the segment {} of {} is dropped as empty", row,
-                               line.name)
+            self._report.check(
+                "durable", row.base not in line.acked, "the segment {} of {} is dropped as empty", row, line.name
+            )
 
     def _fence(self, line: Line, head: Head, serial: int) -> None:
         """Nothing that an older epoch wrote after now can be acknowledged: no row of an older epoch is open."""

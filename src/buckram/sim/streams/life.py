@@ -53,8 +53,10 @@ class Life:
         await setup.up()
         await setup.inside(self._create(setup), "create")
         actors = [asyncio.create_task(actor.run(), name=actor.host) for actor in self._actors()]
-        watchers = [asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
-                    for machine in self.world.machines.values()]
+        watchers = [
+            asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+            for machine in self.world.machines.values()
+        ]
         chaos = asyncio.create_task(self.faults.run(), name="faults")
         await asyncio.wait(actors, timeout=LIFE_S)
         await chaos
@@ -91,15 +93,24 @@ class Life:
     def result(self) -> LifeResult:
         world, report = self.world, self.world.report
         return LifeResult(
-            self.plan.seed, str(self.plan), report.violations, report.evaluated, report.reached, self.stage.rules.acked,
-            world.crashes, world.faults, world.loop.steps, world.loop.time(), world.trace.digest,
-            list(world.trace.lines))
+            self.plan.seed,
+            str(self.plan),
+            report.violations,
+            report.evaluated,
+            report.reached,
+            self.stage.rules.acked,
+            world.crashes,
+            world.faults,
+            world.loop.steps,
+            world.loop.time(),
+            world.trace.digest,
+            list(world.trace.lines),
+        )
 
 
 def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None) -> World:
     """A world whose ledgers' wire is not judged: that is the ledger simulator's business, and takes time."""
-    world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata,
-                  pace=plan.cluster.pace)
+    world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata, pace=plan.cluster.pace)
     world.fabric.observers.remove(world.judge.wire)
     world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Metadata)]
     world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
@@ -153,7 +164,10 @@ def small_pages(on: bool = True) -> Iterator[None]:
 
 
 def run_stream_life(
-    seed: int, *, plan: StreamPlan | None = None, echo: Callable[[str], None] | None = None,
+    seed: int,
+    *,
+    plan: StreamPlan | None = None,
+    echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> LifeResult:
     """Live one life; the same seed gives the same one. Garbage is collected when it is over."""

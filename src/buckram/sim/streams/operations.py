@@ -128,6 +128,7 @@ async def _lively(bench: Bench) -> asyncio.Event:
 
 async def open_first(bench: Bench, spy: Spy) -> None:
     """The first writer of a stream, and its first records."""
+
     async def work(actor: Actor) -> None:
         pen = await bench.open(actor)
         await pen.append_many([pen.fresh(20) for _ in range(3)])
@@ -329,8 +330,17 @@ async def compact(bench: Bench, spy: Spy) -> None:
 
 
 DRILLS: dict[str, Act] = {
-    "open": open_first, "take-over": take_over, "roll": roll, "close": close, "end": end, "truncate": truncate,
-    "delete": delete, "delete-after-death": delete_after_death, "bulk": bulk, "janitor": janitor, "compact": compact,
-}  # fmt: skip
+    "open": open_first,
+    "take-over": take_over,
+    "roll": roll,
+    "close": close,
+    "end": end,
+    "truncate": truncate,
+    "delete": delete,
+    "delete-after-death": delete_after_death,
+    "bulk": bulk,
+    "janitor": janitor,
+    "compact": compact,
+}
 
 __all__ = ["DRILLS", "Act", "Spy"]

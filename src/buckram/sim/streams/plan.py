@@ -73,8 +73,11 @@ def make_stream_plan(seed: int) -> StreamPlan:
     set_pace(cluster)
     config = cluster.configs.client
     cluster.configs.client = replace(
-        config, min_racks_per_write_quorum=2, enforce_min_racks=0,
-        max_pending_bytes=rng.choice((2000, 1 << 24, 1 << 24)))
+        config,
+        min_racks_per_write_quorum=2,
+        enforce_min_racks=0,
+        max_pending_bytes=rng.choice((2000, 1 << 24, 1 << 24)),
+    )
     if rng.random() < 0.15:
         cluster.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
     elif cluster.collecting:
@@ -102,10 +105,12 @@ def make_stream_plan(seed: int) -> StreamPlan:
 
 def _policy(rng: random.Random, cluster: Plan) -> dict[str, Any]:
     policy: dict[str, Any] = {
-        "ensemble": "/".join(map(str, cluster.shape)), "digest": DIGESTS[cluster.digest],
-        "roll_bytes": rng.choice((4096, 4096, 8192, 65536)), "roll_s": rng.choice((0.2, 0.5, 2.0, 60.0)),
+        "ensemble": "/".join(map(str, cluster.shape)),
+        "digest": DIGESTS[cluster.digest],
+        "roll_bytes": rng.choice((4096, 4096, 8192, 65536)),
+        "roll_s": rng.choice((0.2, 0.5, 2.0, 60.0)),
         "compression": rng.choice(("none", "none", "none", "zstd")),
-    }  # fmt: skip
+    }
     kind = rng.random()
     if kind < 0.1:
         policy["retention_s"] = rng.choice((0.5, 1.0, 3.0))

@@ -104,11 +104,17 @@ class ReaderActor(Actor):
     def _refused(self, line: Line, kind: str, wanted: Any, error: BuckramError) -> None:
         self.note(f"no reader: {describe(error)}: {error}")
         if isinstance(error, OffsetTruncated):
-            self.report.check("truncation", error.earliest > error.offset and (
-                error.earliest in line.earliests or line.gone), "reading at {} is refused: {}", wanted, error)
+            self.report.check(
+                "truncation",
+                error.earliest > error.offset and (error.earliest in line.earliests or line.gone),
+                "reading at {} is refused: {}",
+                wanted,
+                error,
+            )
         elif isinstance(error, OffsetOutOfRange):
-            self.report.check("start", kind == "offset" and wanted >= error.latest, "offset {} is refused: {}", wanted,
-                              error)
+            self.report.check(
+                "start", kind == "offset" and wanted >= error.latest, "offset {} is refused: {}", wanted, error
+            )
 
     def _began(self, reading: Reading, kind: str, wanted: Any, position: int, before: int) -> None:
         """Where it stands right after opening; `before`: the earliest before. What comes first is judged later."""
@@ -123,8 +129,17 @@ class ReaderActor(Actor):
             holds = position >= wanted  # one that moved meanwhile
         else:
             holds = position >= before
-        self.report.check("start", holds, "a reader of {} from {} {} stands at {}, earliest {} to {}", line.name, kind,
-                          wanted, position, before, earliest)
+        self.report.check(
+            "start",
+            holds,
+            "a reader of {} from {} {} stands at {}, earliest {} to {}",
+            line.name,
+            kind,
+            wanted,
+            position,
+            before,
+            earliest,
+        )
 
     async def _tail(self, reader: StreamReader, reading: Reading) -> None:
         await self._read(reader, reading)
@@ -149,8 +164,13 @@ class ReaderActor(Actor):
             except OffsetTruncated as error:
                 line = reading.line
                 assert line is not None
-                self.report.check("truncation", not reading.skip and (error.earliest in line.earliests)
-                                  and error.offset < error.earliest, "{} is told: {}", reading.kind, error)
+                self.report.check(
+                    "truncation",
+                    not reading.skip and (error.earliest in line.earliests) and error.offset < error.earliest,
+                    "{} is told: {}",
+                    reading.kind,
+                    error,
+                )
                 return
             except BuckramError as error:
                 self.note(f"reading failed: {describe(error)}: {error}")
@@ -170,9 +190,14 @@ class ReaderActor(Actor):
             # It may have waited for an offset, a time or a txid that never came.
             waited = not reading.delivered and (reading.expected or line.head.end) >= line.head.end
             at_end = waited or reading.expected == line.head.end
-            self.report.check("follow", line.head.ended and at_end,
-                              "a reader that follows {} ends at {}, the list says {}", line.name, reading.expected,
-                              line.head)
+            self.report.check(
+                "follow",
+                line.head.ended and at_end,
+                "a reader that follows {} ends at {}, the list says {}",
+                line.name,
+                reading.expected,
+                line.head,
+            )
 
     async def _meanwhile(self, reader: StreamReader, reading: Reading) -> None:
         """Between two deliveries: commit, seek, or be slow."""
@@ -194,12 +219,19 @@ class ReaderActor(Actor):
             told = await reader.commit()
         except CursorMoved as error:
             kept = self.facts.cursors.get((uid, self.cursor))
-            self.report.check("cursor", kept is not None and kept >= error.offset, "cursor is at {}, told was {}", kept,
-                              error)
+            self.report.check(
+                "cursor", kept is not None and kept >= error.offset, "cursor is at {}, told was {}", kept, error
+            )
             return
         kept = self.facts.cursors.get((uid, self.cursor))
-        self.report.check("cursor", told == reading.expected and kept is not None and kept >= told,
-                          "commit of {} says {}, kept is {}", reading.expected, told, kept)
+        self.report.check(
+            "cursor",
+            told == reading.expected and kept is not None and kept >= told,
+            "commit of {} says {}, kept is {}",
+            reading.expected,
+            told,
+            kept,
+        )
         self.report.situation("cursor went on")
 
 

@@ -30,8 +30,14 @@ class Rules:
         session.line, session.epoch, session.first = line, epoch, next_offset
         if line.head is not None and line.head.epoch == epoch:
             known = max(line.top, max(line.acked, default=-1) + 1)
-            self.report.check("takeover", next_offset >= known, "the new writer of {} would begin at {}, records are "
-                              "known up to {}", line.name, next_offset, known)
+            self.report.check(
+                "takeover",
+                next_offset >= known,
+                "the new writer of {} would begin at {}, records are known up to {}",
+                line.name,
+                next_offset,
+                known,
+            )
             others = [s for s in self.facts.sessions if s.line is line and s.epoch < epoch]
             if others:
                 lives = any(not s.lost for s in others)
@@ -54,14 +60,33 @@ class Rules:
         again = offset is None or offset < session.first or sent.ident in line.place
         since = line.fenced_since(session.epoch)
         if since is not None and not again:
-            report.check("fence", sent.at < since, "{} (epoch {}) of {} was appended after another writer sealed it "
-                         "and is acknowledged at {}", sent.ident, session.epoch, line.name, offset)
-        report.check("deleted", line.deleted_at is None or sent.at < line.deleted_at or again,
-                     "{} is acknowledged although {} was deleted before", sent.ident, line.name)
+            report.check(
+                "fence",
+                sent.at < since,
+                "{} (epoch {}) of {} was appended after another writer sealed it and is acknowledged at {}",
+                sent.ident,
+                session.epoch,
+                line.name,
+                offset,
+            )
+        report.check(
+            "deleted",
+            line.deleted_at is None or sent.at < line.deleted_at or again,
+            "{} is acknowledged although {} was deleted before",
+            sent.ident,
+            line.name,
+        )
         if offset is None:
             return
-        report.check("M9", line.covered(offset), "{} is acknowledged at {} of {}, the list says {}", sent.ident, offset,
-                     line.name, line.head)
+        report.check(
+            "M9",
+            line.covered(offset),
+            "{} is acknowledged at {} of {}, the list says {}",
+            sent.ident,
+            offset,
+            line.name,
+            line.head,
+        )
         self._evidence(line, offset, Seen(sent.ident, None, sent.content.txid), f"the writer {session.host}")
         line.acked.setdefault(offset, sent)
 
@@ -105,8 +130,16 @@ class Rules:
         if not taken and head is not None and head.open_segment is not None:
             taken = self.facts.fencer.get(head.open_segment.ledger) in self.facts.sealers
         # The lease goes first, the epoch follows.
-        self.report.check("undisturbed", taken or "took the lease" in str(error), "writer {} (epoch {}) of {} is lost "
-                          "although nobody took it: {}; {}", session.host, session.epoch, line.name, error, head)
+        self.report.check(
+            "undisturbed",
+            taken or "took the lease" in str(error),
+            "writer {} (epoch {}) of {} is lost although nobody took it: {}; {}",
+            session.host,
+            session.epoch,
+            line.name,
+            error,
+            head,
+        )
 
     def failed(self, session: Session, error: BuckramError, *, healthy: bool) -> None:
         """The writer says that it cannot go on. One that nothing hindered is not taken for dead by a janitor."""
@@ -114,8 +147,15 @@ class Rules:
         if line is None or line.gone or line.head is None or line.head.epoch > session.epoch:
             return
         by_janitor = "discarded by a janitor" in str(error)
-        self.report.check("undisturbed", not (healthy and by_janitor), "writer {} (epoch {}) of {}, which nothing "
-                          "hindered, failed: {}", session.host, session.epoch, line.name, error)
+        self.report.check(
+            "undisturbed",
+            not (healthy and by_janitor),
+            "writer {} (epoch {}) of {}, which nothing hindered, failed: {}",
+            session.host,
+            session.epoch,
+            line.name,
+            error,
+        )
 
     # -- readers ------------------------------------------------------------------------------------------
 
@@ -142,18 +182,40 @@ class Rules:
         jumped = expected is not None and record.offset != expected
         if jumped and reading.skip and expected is not None and record.offset > expected:
             jumped = record.offset not in line.earliests
-        report.check("exactly-once", not jumped, "{} reader {} of {} gets offset {}, {} was due", reading.kind,
-                     reading.host, line.name, record.offset, expected)
-        report.check("exactly-once", reading.stop is None or record.offset < reading.stop,
-                     "{} reader {} of {} gets offset {}, it was to stop before {}", reading.kind, reading.host,
-                     line.name, record.offset, reading.stop)
+        report.check(
+            "exactly-once",
+            not jumped,
+            "{} reader {} of {} gets offset {}, {} was due",
+            reading.kind,
+            reading.host,
+            line.name,
+            record.offset,
+            expected,
+        )
+        report.check(
+            "exactly-once",
+            reading.stop is None or record.offset < reading.stop,
+            "{} reader {} of {} gets offset {}, it was to stop before {}",
+            reading.kind,
+            reading.host,
+            line.name,
+            record.offset,
+            reading.stop,
+        )
         if reading.delivered and record.offset in line.bases:
             report.situation("reader crossed a take-over" if line.bases[record.offset] else "reader crossed a roll")
         if expected is None and reading.wanted is not None:
             self._first(line, reading, record)
         reading.expected = record.offset + 1
-        report.check("append-time", record.append_time >= reading.last_time, "offset {} of {} was appended at {}, "
-                     "before the one before it ({})", record.offset, line.name, record.append_time, reading.last_time)
+        report.check(
+            "append-time",
+            record.append_time >= reading.last_time,
+            "offset {} of {} was appended at {}, before the one before it ({})",
+            record.offset,
+            line.name,
+            record.append_time,
+            reading.last_time,
+        )
         reading.last_time = record.append_time
         reading.delivered += 1
         ident = self.facts.ident_of(record)
@@ -164,30 +226,62 @@ class Rules:
         """The first record from a time or txid on: it is not too early, and no known one before it was left out."""
         wanted, by_time = reading.wanted or 0, reading.kind == "time"
         known = record.append_time if by_time else record.txid
-        missed = [offset for offset in range(reading.first or 0, record.offset) if (seen := line.truth.get(offset))
-                  is not None and (value := seen.time if by_time else seen.txid) is not None and value >= wanted
-                  and line.head is not None and offset >= line.head.earliest]
-        self.report.check("start", known is not None and known >= wanted and not missed,
-                          "a reader of {} from {} {} on gets {!r} first, {} were due before", line.name, reading.kind,
-                          wanted, record, missed)
+        missed = [
+            offset
+            for offset in range(reading.first or 0, record.offset)
+            if (seen := line.truth.get(offset)) is not None
+            and (value := seen.time if by_time else seen.txid) is not None
+            and value >= wanted
+            and line.head is not None
+            and offset >= line.head.earliest
+        ]
+        self.report.check(
+            "start",
+            known is not None and known >= wanted and not missed,
+            "a reader of {} from {} {} on gets {!r} first, {} were due before",
+            line.name,
+            reading.kind,
+            wanted,
+            record,
+            missed,
+        )
 
     def _authentic(self, line: Line, ident: str, record: Record) -> None:
         report, wanted = self.report, self.facts.contents(ident)
-        report.check("authentic", wanted is not None, "offset {} of {} is {!r}, which nobody appended", record.offset,
-                     line.name, record)
+        report.check(
+            "authentic",
+            wanted is not None,
+            "offset {} of {} is {!r}, which nobody appended",
+            record.offset,
+            line.name,
+            record,
+        )
         if wanted is None:
             return
         time = record.append_time if wanted.timestamp is None else wanted.timestamp
         if ident in self.facts.bulk and wanted.timestamp is None:
             time = record.timestamp  # stamped by the clock of whoever wrote it
-        found = Content(record.value, record.key, record.headers, record.timestamp, record.txid, record.producer,
-                        record.sequence)
-        report.check("authentic", found == wanted._replace(timestamp=time), "offset {} of {} is read as {!r}, "
-                     "appended was {!r}", record.offset, line.name, found, wanted)
+        found = Content(
+            record.value, record.key, record.headers, record.timestamp, record.txid, record.producer, record.sequence
+        )
+        report.check(
+            "authentic",
+            found == wanted._replace(timestamp=time),
+            "offset {} of {} is read as {!r}, appended was {!r}",
+            record.offset,
+            line.name,
+            found,
+            wanted,
+        )
         attempts = self.facts.sent.get(ident, [])
-        report.check("authentic", not attempts or any(sent.result != REFUSED for sent in attempts),
-                     "offset {} of {} is {}, of which a typed error said that nothing was written", record.offset,
-                     line.name, ident)
+        report.check(
+            "authentic",
+            not attempts or any(sent.result != REFUSED for sent in attempts),
+            "offset {} of {} is {}, of which a typed error said that nothing was written",
+            record.offset,
+            line.name,
+            ident,
+        )
 
     # -- both ---------------------------------------------------------------------------------------------
 
@@ -195,16 +289,40 @@ class Rules:
         """Somebody learned that this record stands there."""
         report, known = self.report, line.truth.get(offset)
         if known is not None:
-            report.check("stable", known.ident == seen.ident, "offset {} of {} is {} to {}, it was {}", offset,
-                         line.name, seen.ident, who, known)
+            report.check(
+                "stable",
+                known.ident == seen.ident,
+                "offset {} of {} is {} to {}, it was {}",
+                offset,
+                line.name,
+                seen.ident,
+                who,
+                known,
+            )
         place = line.place.get(seen.ident)
         if place is not None:
             rule = "idempotent" if seen.ident.startswith("P") else "stable"
-            report.check(rule, place == offset, "{} stands at {} of {} and, says {}, at {}", seen.ident, place,
-                         line.name, who, offset)
+            report.check(
+                rule,
+                place == offset,
+                "{} stands at {} of {} and, says {}, at {}",
+                seen.ident,
+                place,
+                line.name,
+                who,
+                offset,
+            )
         if known is not None and known.time is not None and seen.time is not None:
-            report.check("append-time", known.time == seen.time, "offset {} of {} was appended at {}, says {}; it was "
-                         "{}", offset, line.name, seen.time, who, known.time)
+            report.check(
+                "append-time",
+                known.time == seen.time,
+                "offset {} of {} was appended at {}, says {}; it was {}",
+                offset,
+                line.name,
+                seen.time,
+                who,
+                known.time,
+            )
         if known is None or known.time is None:
             line.truth[offset] = seen
         line.place.setdefault(seen.ident, offset)

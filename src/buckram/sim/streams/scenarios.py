@@ -205,8 +205,13 @@ async def ended(b: Bench) -> None:
     reading = b.tail(actor, start="earliest")
     await pen.actor.inside(pen.writer.end(), "end")
     await asyncio.sleep(2.0)
-    b.report.check("follow", reading.done and reading.expected == 3, "the stream ended at 3, its reader is at {}, {}",
-                   reading.expected, "done" if reading.done else "waiting")
+    b.report.check(
+        "follow",
+        reading.done and reading.expected == 3,
+        "the stream ended at 3, its reader is at {}, {}",
+        reading.expected,
+        "done" if reading.done else "waiting",
+    )
     try:
         await b.writer("w2", takeover=True)
     except StreamEnded as error:
@@ -283,8 +288,9 @@ async def table_outlives(b: Bench) -> None:
     await second.actor.inside(second.produce(producer, 6, one_by_one=True), "produce")
     await second.actor.inside(second.writer.close(), "close")
     await keeper.inside(keeper.clean(), "clean")
-    b.report.check("orphans", b.line.head.table is None and 0 not in b.facts.owned, "the old table is kept, too: {}",
-                   b.line.head)
+    b.report.check(
+        "orphans", b.line.head.table is None and 0 not in b.facts.owned, "the old table is kept, too: {}", b.line.head
+    )
 
 
 async def overtaking(b: Bench) -> None:
@@ -343,19 +349,32 @@ async def shared_cursor(b: Bench) -> None:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "reading-live": Scenario(reading_live), "frozen-writer": Scenario(frozen_writer),
-    "frozen-in-a-roll": Scenario(frozen_in_a_roll), "lost-lease": Scenario(lost_lease), "polite": Scenario(polite),
-    "no-ensemble": Scenario(no_ensemble), "metadata-away": Scenario(metadata_away),
-    "truncated-under-readers": Scenario(truncated_under_readers), "ended": Scenario(ended),
-    "expectations": Scenario(expectations), "retries": Scenario(retries),
+    "reading-live": Scenario(reading_live),
+    "frozen-writer": Scenario(frozen_writer),
+    "frozen-in-a-roll": Scenario(frozen_in_a_roll),
+    "lost-lease": Scenario(lost_lease),
+    "polite": Scenario(polite),
+    "no-ensemble": Scenario(no_ensemble),
+    "metadata-away": Scenario(metadata_away),
+    "truncated-under-readers": Scenario(truncated_under_readers),
+    "ended": Scenario(ended),
+    "expectations": Scenario(expectations),
+    "retries": Scenario(retries),
     "table-outlives": Scenario(table_outlives),
-    "overtaking": Scenario(overtaking, _small_buffer), "shared-cursor": Scenario(shared_cursor), **BREAKS,
-    **WRONG_CLOCKS, **SLOW,
-}  # fmt: skip
+    "overtaking": Scenario(overtaking, _small_buffer),
+    "shared-cursor": Scenario(shared_cursor),
+    **BREAKS,
+    **WRONG_CLOCKS,
+    **SLOW,
+}
 
 
 def run_stream_scenario(
-    name: str, *, metadata: str = "memory", seed: int = 0, echo: Callable[[str], None] | None = None,
+    name: str,
+    *,
+    metadata: str = "memory",
+    seed: int = 0,
+    echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> Outcome:
     scenario = SCENARIOS[name]

@@ -66,8 +66,10 @@ class Stage:
         self.rules = Rules(self.facts, world.report, world.loop.time)
         self.policy = merged(self.streams.policy)
         world.metadata.observers.append(
-            HeadWatch(self.facts, world.judge.facts, world.report, world.stores.layout, self.policy,
-                      self._named_by_policy))
+            HeadWatch(
+                self.facts, world.judge.facts, world.report, world.stores.layout, self.policy, self._named_by_policy
+            )
+        )
 
     @property
     def plan(self) -> Plan:

@@ -82,8 +82,13 @@ class Truncator(_Tender):
         self.note(f"{stream} truncated below {offset}, earliest {earliest}")
         if self.facts.current.get(full(stream)) is line:
             kept = line.head.earliest if line.head else 0
-            self.report.check("truncation", earliest >= offset and kept >= offset, "truncated below {}, earliest is {}",
-                              offset, earliest)
+            self.report.check(
+                "truncation",
+                earliest >= offset and kept >= offset,
+                "truncated below {}, earliest is {}",
+                offset,
+                earliest,
+            )
 
     async def _before_time(self, stream: str, line: Line, now: bool) -> None:
         """Exact to the record: it is the first that is not older."""
@@ -196,8 +201,14 @@ class Deleter(_Tender):
         ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == line.uid]
         known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
         left = [key for key in known if self.world.metadata.peek(key) is not None]
-        self.report.check("deleted", not ledgers and not left, "of deleted stream {} there are ledgers {} and keys {}",
-                          line.name, ledgers, left)
+        self.report.check(
+            "deleted",
+            not ledgers and not left,
+            "of deleted stream {} there are ledgers {} and keys {}",
+            line.name,
+            ledgers,
+            left,
+        )
 
 
 __all__ = ["SETTINGS", "Compactor", "Deleter", "JanitorActor", "Truncator"]

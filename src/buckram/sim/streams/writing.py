@@ -27,8 +27,15 @@ from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.world import Died
 from buckram.streams.write.writer import StreamWriter, engine_of
 
-REFUSALS = (OffsetMismatch, OutOfOrderSequence, ProducerForgotten, RecordTooLarge, TxidOutOfOrder, BufferFull,
-            InvalidArgument)
+REFUSALS = (
+    OffsetMismatch,
+    OutOfOrderSequence,
+    ProducerForgotten,
+    RecordTooLarge,
+    TxidOutOfOrder,
+    BufferFull,
+    InvalidArgument,
+)
 """Nothing was written, say these."""
 OPEN_S, WAIT_S = 90.0, 4.0
 
@@ -66,8 +73,15 @@ class Pen:
         sent = self._submit([ident], [content])
         try:
             offset = await self.writer.append(
-                content.value, key=content.key, headers=content.headers, timestamp=content.timestamp, txid=content.txid,
-                producer=content.producer, sequence=content.sequence, expect_offset=expect)
+                content.value,
+                key=content.key,
+                headers=content.headers,
+                timestamp=content.timestamp,
+                txid=content.txid,
+                producer=content.producer,
+                sequence=content.sequence,
+                expect_offset=expect,
+            )
         except BuckramError as error:
             self._failed(sent, error)
         else:
@@ -75,8 +89,12 @@ class Pen:
 
     def append_nowait(self, ident: str, content: Content) -> None:
         sent = self._submit([ident], [content])
-        more: dict[str, Any] = {"key": content.key, "headers": content.headers, "timestamp": content.timestamp,
-                                "txid": content.txid}
+        more: dict[str, Any] = {
+            "key": content.key,
+            "headers": content.headers,
+            "timestamp": content.timestamp,
+            "txid": content.txid,
+        }
         try:
             # Values alone have a way of their own.
             future = self.writer.append_nowait(content.value, **{name: it for name, it in more.items() if it})
@@ -102,16 +120,27 @@ class Pen:
         first = contents[0]
         try:
             offsets = await self.writer.append_many(
-                [c.value for c in contents], keys=[c.key for c in contents], headers=[c.headers for c in contents],
+                [c.value for c in contents],
+                keys=[c.key for c in contents],
+                headers=[c.headers for c in contents],
                 timestamps=[c.timestamp for c in contents],
                 txids=[c.txid for c in contents] if any(c.txid is not None for c in contents) else None,
-                producer=first.producer, sequence=first.sequence, atomic=atomic, expect_offset=expect)
+                producer=first.producer,
+                sequence=first.sequence,
+                atomic=atomic,
+                expect_offset=expect,
+            )
         except BuckramError as error:
             self._failed(sent, error)
             return
         again = len(sent) - len(offsets)
-        self.actor.report.check("idempotent" if first.producer else "stable", again == 0 or first.producer is not None,
-                                "{} records became {} offsets", len(sent), len(offsets))
+        self.actor.report.check(
+            "idempotent" if first.producer else "stable",
+            again == 0 or first.producer is not None,
+            "{} records became {} offsets",
+            len(sent),
+            len(offsets),
+        )
         if again:
             self.actor.rules.left_out(sent[:again])
         self._ok(sent[again:], list(offsets), expect)
@@ -124,8 +153,9 @@ class Pen:
         if sent:
             self._note(f"{sent[0].ident} and {len(sent) - 1} more at {offsets[0]}")
         if expect is not None and sent and offsets[0] != UNKNOWN_OFFSET:
-            report.check("txid", offsets[0] == expect, "{} was to be at {}, it is at {}", sent[0].ident, expect,
-                         offsets[0])
+            report.check(
+                "txid", offsets[0] == expect, "{} was to be at {}, it is at {}", sent[0].ident, expect, offsets[0]
+            )
         for one, offset in zip(sent, offsets, strict=True):
             if offset == UNKNOWN_OFFSET:
                 rules.left_out([one])
@@ -165,14 +195,19 @@ class Pen:
             if any(s.result == "ok" for s in mine) and sequence == producer.acked + 1:
                 producer.acked = sequence
 
-
     async def skip_one(self, producer: Producer) -> None:
         """A faulty application leaves out a sequence: were that accepted, the lower one would be lost as a retry."""
         gap = producer.content(producer.sent + 2)
         await self.append(*gap)
         sent = self.actor.facts.sent[gap[0]][-1]
-        self.actor.report.check("idempotent", sent.result != "ok", "{} was stored, {} of {} was never sent", gap[0],
-                                producer.sent + 1, producer.name)
+        self.actor.report.check(
+            "idempotent",
+            sent.result != "ok",
+            "{} was stored, {} of {} was never sent",
+            gap[0],
+            producer.sent + 1,
+            producer.name,
+        )
         if sent.result == "refused":
             self.actor.report.situation("gap in sequences refused")
 
@@ -230,12 +265,18 @@ class WriterActor(Actor):
         try:
             async with asyncio.timeout(WAIT_S if how == "wait" else OPEN_S):
                 writer = await self.ns.writer(
-                    stream, takeover=how == "takeover", wait=how == "wait", name=f"{self.host}-{session.number}",
-                    linger_ms=self.rng.choice((0.0, 2.0, 20.0)), create=self.plan.deleter)
+                    stream,
+                    takeover=how == "takeover",
+                    wait=how == "wait",
+                    name=f"{self.host}-{session.number}",
+                    linger_ms=self.rng.choice((0.0, 2.0, 20.0)),
+                    create=self.plan.deleter,
+                )
         except TimeoutError:
             self.note(f"{stream}: {how}: not open in time")
-            self.report.check("ends", how == "wait", "{} could not open a writer of {} in {} s", self.host, stream,
-                              OPEN_S)
+            self.report.check(
+                "ends", how == "wait", "{} could not open a writer of {} in {} s", self.host, stream, OPEN_S
+            )
             session.lost, self.doing = True, ""
             return None
         except BuckramError as error:
@@ -292,6 +333,7 @@ class WriterActor(Actor):
 
     def _expect(self, pen: Pen) -> None:
         """The right offset or a wrong one."""
+
         async def work() -> None:
             wanted = pen.writer.next_offset + self.rng.choice((0, 0, 0, 1, -1))
             if wanted >= 0:

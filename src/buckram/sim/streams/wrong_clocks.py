@@ -21,8 +21,12 @@ def _check_stamps(b: Bench) -> None:
     stamps = [seen.time for seen in b.line.truth.values() if seen.time is not None]
     b.expect(bool(stamps), "no stamp was read")
     for stamp in stamps:
-        b.report.check("clocks", abs(stamp - _true_us(b)) < _NEAR_US, "a record is stamped {} s off",
-                       (stamp - _true_us(b)) // 1_000_000)
+        b.report.check(
+            "clocks",
+            abs(stamp - _true_us(b)) < _NEAR_US,
+            "a record is stamped {} s off",
+            (stamp - _true_us(b)) // 1_000_000,
+        )
 
 
 async def _read(b: Bench) -> None:
@@ -74,8 +78,13 @@ async def _nothing_goes(b: Bench, janitor: JanitorActor, *, doubt: bool) -> None
     report = await janitor.inside(janitor.clean(), "clean")
     gone = report.truncated_records
     b.report.check("clocks", gone == 0, "{} records went by a wrong clock", gone)
-    b.report.check("clocks", bool(report.problems) == doubt, "the clocks are {}: {}", "wrong" if doubt else "right",
-                   report.problems)
+    b.report.check(
+        "clocks",
+        bool(report.problems) == doubt,
+        "the clocks are {}: {}",
+        "wrong" if doubt else "right",
+        report.problems,
+    )
 
 
 def _keeps_a_day() -> StreamPlan:
@@ -83,7 +92,8 @@ def _keeps_a_day() -> StreamPlan:
 
 
 WRONG_CLOCKS: dict[str, Scenario] = {
-    "wrong-writer": Scenario(wrong_writer), "wrong-janitor": Scenario(wrong_janitor, _keeps_a_day),
+    "wrong-writer": Scenario(wrong_writer),
+    "wrong-janitor": Scenario(wrong_janitor, _keeps_a_day),
 }
 
 __all__ = ["WRONG_CLOCKS"]

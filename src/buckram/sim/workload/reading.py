@@ -69,8 +69,15 @@ class ReaderActor(Actor):
         try:
             async for entry in tail:
                 ok = entry.entry_id == wanted
-                self.world.report.check("S14", ok, "{}'s tail of ledger {} gave entry {}, wanted {}",
-                                        self.host, reader.ledger_id, entry.entry_id, wanted)
+                self.world.report.check(
+                    "S14",
+                    ok,
+                    "{}'s tail of ledger {} gave entry {}, wanted {}",
+                    self.host,
+                    reader.ledger_id,
+                    entry.entry_id,
+                    wanted,
+                )
                 wanted += 1
                 shown = self._lac(reader, shown, reader.last_confirmed)
                 self._judge(reader, start, entry, self._vouched(reader))
@@ -81,9 +88,15 @@ class ReaderActor(Actor):
         facts = self.judge.facts.ledger(reader.ledger_id)
         self.note(f"tail of ledger {reader.ledger_id} ended before {wanted}")
         closed = facts.closed
-        self.world.report.check("S14", facts.deleted or (closed is not None and wanted >= closed[0] + 1),
-                                "{}'s tail of ledger {} ended at {}, the ledger's end is {}",
-                                self.host, reader.ledger_id, wanted, closed)
+        self.world.report.check(
+            "S14",
+            facts.deleted or (closed is not None and wanted >= closed[0] + 1),
+            "{}'s tail of ledger {} ended at {}, the ledger's end is {}",
+            self.host,
+            reader.ledger_id,
+            wanted,
+            closed,
+        )
 
     def _vouched(self, reader: Reader) -> EntryId:
         """A tail follows the LAC by itself; what it may deliver is bounded by what anybody said to be confirmed."""

@@ -41,8 +41,9 @@ class RecovererActor(Actor):
         async def work() -> tuple[EntryId, int]:
             reader = await client.recover(ledger_id, password=self.plan.password)
             if self.rng.random() < 0.5 and reader.last_confirmed >= 0:
-                await read_and_judge(self, reader, "read", 0, reader.last_confirmed,
-                                     lambda: reader.read(0, reader.last_confirmed))
+                await read_and_judge(
+                    self, reader, "read", 0, reader.last_confirmed, lambda: reader.read(0, reader.last_confirmed)
+                )
             last, length = reader.last_confirmed, reader.length or 0
             await reader.close()
             return last, length
@@ -78,7 +79,8 @@ class RecovererActor(Actor):
         self.judge.repair(self.host, ledger_id, begins=True)
         try:
             report = await self.world.join(
-                self.process, client.repair(ledger_id, password=self.plan.password), "repair")
+                self.process, client.repair(ledger_id, password=self.plan.password), "repair"
+            )
         except BuckramError as error:
             self.note(f"repair of ledger {ledger_id} failed: {describe(error)}: {error}")
             return False
@@ -99,8 +101,11 @@ class RecovererActor(Actor):
         packet = facts.digest.seal_lac(ledger_id, entry)
         # One that does not know the ledger yet asks metadata. Where that is away it keeps what came, until the right
         # key comes: a fence does no harm until then, but a copy or a LAC under the right digest could be read.
-        knowing = [b for b in metadata.last_fragment.ensemble
-                   if any(claims.get(b) for claims in facts.claims.values()) and not self.judge.facts.bookie(b).wiped]
+        knowing = [
+            b
+            for b in metadata.last_fragment.ensemble
+            if any(claims.get(b) for claims in facts.claims.values()) and not self.judge.facts.bookie(b).wiped
+        ]
         for bookie in metadata.last_fragment.ensemble:
             requests: list[Request] = [Add(ledger_id, entry, wrong, body), Read(ledger_id, 0, True, wrong)]
             if bookie in knowing:

@@ -39,8 +39,13 @@ class WriterActor(Actor):
         self.judge.facts.enforced[self.host] = plan.racks
         try:
             writer = await client.create(
-                ensemble=plan.shape, digest=plan.digest, password=plan.password,
-                custom_metadata={"op": self.host}, explicit_ids=plan.explicit, deferred_sync=plan.deferred)
+                ensemble=plan.shape,
+                digest=plan.digest,
+                password=plan.password,
+                custom_metadata={"op": self.host},
+                explicit_ids=plan.explicit,
+                deferred_sync=plan.deferred,
+            )
         except BuckramError as error:
             self.note(f"create failed: {describe(error)}")
             return
@@ -48,7 +53,8 @@ class WriterActor(Actor):
         self._look_at_members(writer)
         racks = plan.racks
         handle = self.judge.opened_writer(
-            self.host, writer.ledger_id, explicit=plan.explicit, deferred=plan.deferred, racks=racks)
+            self.host, writer.ledger_id, explicit=plan.explicit, deferred=plan.deferred, racks=racks
+        )
         self.stage.ledgers.append(writer.ledger_id)
         self.stage.writers.append((self.host, self.process, writer, handle))
         ids = self._ids(plan.entries)
@@ -71,17 +77,22 @@ class WriterActor(Actor):
         known = all(bookie in self.world.machines for bookie in absent.values())
         spread = not self.plan.racks or all(len(found) >= self.plan.racks for found in racks)
         self.world.report.check(
-            "M11", few and known and spread and all(len(members) >= quorum.ack_quorum for members in there),
-            "ledger {} begins with {} away, of each write set {} are there", writer.ledger_id, absent, there)
+            "M11",
+            few and known and spread and all(len(members) >= quorum.ack_quorum for members in there),
+            "ledger {} begins with {} away, of each write set {} are there",
+            writer.ledger_id,
+            absent,
+            there,
+        )
 
     def _ids(self, count: int) -> list[EntryId | None]:
         if not self.plan.explicit:
             return [None] * count
         ids: list[EntryId | None] = list(range(count))
         for at in range(0, count, 4):
-            part = ids[at:at + 4]
+            part = ids[at : at + 4]
             self.rng.shuffle(part)
-            ids[at:at + 4] = part
+            ids[at : at + 4] = part
         if count > 2 and self.rng.random() < 0.5:
             ids[self.rng.randrange(count)] = self.rng.randrange(count)  # a duplicate, and a gap
         return ids
@@ -164,8 +175,14 @@ class WriterActor(Actor):
             self.note(f"force failed: {describe(error)}")
             return
         self.note(f"ledger {handle.ledger}: force made {head} durable")
-        self.world.report.check("M2", head >= acked, "force of ledger {} returned {}, {} was acknowledged before",
-                                handle.ledger, head, acked)
+        self.world.report.check(
+            "M2",
+            head >= acked,
+            "force of ledger {} returned {}, {} was acknowledged before",
+            handle.ledger,
+            head,
+            acked,
+        )
         self.judge.forced(handle, head)
 
     def _look(self, writer: Writer, handle: Handle) -> None:

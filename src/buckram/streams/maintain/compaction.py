@@ -92,9 +92,7 @@ class CompactionReport:
     put_off: int = 0
 
 
-async def compactable(
-    streams: StreamStore, name: StreamName, *, target_bytes: int | None = None
-) -> Compactable:
+async def compactable(streams: StreamStore, name: StreamName, *, target_bytes: int | None = None) -> Compactable:
     """The runs worth compacting now. `target_bytes`: most that a new segment holds, default the policy's roll_bytes."""
     if target_bytes is not None and target_bytes < MIN_TARGET_BYTES:
         raise InvalidArgument(f"target of {target_bytes} bytes for a segment: needs at least {MIN_TARGET_BYTES}")
@@ -110,9 +108,14 @@ async def compactable(
 
 
 async def copy_run(
-    client: Client, streams: StreamStore, work: Compactable, run: Run, *, pace: Pace | None = None,
+    client: Client,
+    streams: StreamStore,
+    work: Compactable,
+    run: Run,
+    *,
+    pace: Pace | None = None,
     told: Told = lambda _: None,
-) -> Copied:  # fmt: skip
+) -> Copied:
     """Write the run's records into a ledger of its own. Nothing is left when it fails; a crash leaves a ledger with an
     intent. Errors: CorruptEntry, NotEnoughBookies, ReadFailed, WriteFailed, MetadataUnavailable."""
     writer, intent = await make_ledger(
@@ -228,9 +231,14 @@ def _these(ops: list[KeyOp], _: Head) -> list[KeyOp]:
 
 
 async def compact_stream(
-    client: Client, streams: StreamStore, name: StreamName, *, target_bytes: int | None = None,
-    pace: Pace | None = None, told: Told = lambda _: None,
-) -> CompactionReport:  # fmt: skip
+    client: Client,
+    streams: StreamStore,
+    name: StreamName,
+    *,
+    target_bytes: int | None = None,
+    pace: Pace | None = None,
+    told: Told = lambda _: None,
+) -> CompactionReport:
     """Compact one stream, run after run; may be stopped and repeated anywhere. NoSuchStream."""
     work = await compactable(streams, name, target_bytes=target_bytes)
     report = CompactionReport(str(name))
@@ -250,6 +258,12 @@ async def compact_stream(
 
 
 __all__ = [
-    "Compactable", "CompactionReport", "Copied", "RunChanged", "compact_stream", "compactable", "copy_run",
+    "Compactable",
+    "CompactionReport",
+    "Copied",
+    "RunChanged",
+    "compact_stream",
+    "compactable",
+    "copy_run",
     "replace_run",
-]  # fmt: skip
+]

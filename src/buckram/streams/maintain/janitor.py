@@ -222,9 +222,16 @@ class Janitor:
             return False
         try:
             writer = await open_writer(
-                self._client, self._streams, name, lambda _: policy, writer_name="janitor", takeover=False, wait=False,
-                linger_ms=0, on_closed=lambda _: None,
-            )  # fmt: skip
+                self._client,
+                self._streams,
+                name,
+                lambda _: policy,
+                writer_name="janitor",
+                takeover=False,
+                wait=False,
+                linger_ms=0,
+                on_closed=lambda _: None,
+            )
         except WriterExists:
             return False
         async with writer:
@@ -349,9 +356,7 @@ def _application(intent: Intent) -> str:
     return intent.step[0] if intent.step is not None else intent.purpose
 
 
-def _dead(
-    intent: Intent, head: Head, alive: Mapping[str, int], now: int | None, settings: JanitorSettings
-) -> bool:
+def _dead(intent: Intent, head: Head, alive: Mapping[str, int], now: int | None, settings: JanitorSettings) -> bool:
     """It can be discarded at once: whoever made it can never list it, or has not been heard of for long.
 
     A ledger's own age says nothing: a large batch takes its time, and its first tasks end long before it is published.

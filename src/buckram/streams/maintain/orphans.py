@@ -73,9 +73,13 @@ async def with_intents(streams: StreamStore, marked: Sequence[Marked]) -> dict[L
 
 
 async def judged(
-    client: Client, streams: StreamStore, marked: Sequence[Marked], pending: Mapping[LedgerId, None], *,
+    client: Client,
+    streams: StreamStore,
+    marked: Sequence[Marked],
+    pending: Mapping[LedgerId, None],
+    *,
     in_progress: bool,
-) -> list[Orphan]:  # fmt: skip
+) -> list[Orphan]:
     """The looks after that of intents: which of them are orphans."""
     if not marked:
         return []
@@ -194,5 +198,12 @@ async def _listed(streams: StreamStore, name: StreamName, uid: str) -> dict[Ledg
 
 
 __all__ = [
-    "Marked", "Orphan", "all_names", "delete_orphan", "find_orphans", "judged", "owners", "with_intents",
-]  # fmt: skip
+    "Marked",
+    "Orphan",
+    "all_names",
+    "delete_orphan",
+    "find_orphans",
+    "judged",
+    "owners",
+    "with_intents",
+]

@@ -17,15 +17,23 @@ def schema() -> pa.Schema:
     """offset, value, key, headers, timestamp, append_time, txid. Times are microseconds UTC."""
     arrow = _arrow()
     time = arrow.timestamp("us", "UTC")
-    header = arrow.struct([
-        arrow.field("key", arrow.string(), nullable=False), arrow.field("value", arrow.binary(), nullable=False),
-    ])  # fmt: skip
-    return arrow.schema([
-        arrow.field("offset", arrow.int64(), nullable=False), arrow.field("value", arrow.binary()),
-        arrow.field("key", arrow.binary()), arrow.field("headers", arrow.list_(header)),
-        arrow.field("timestamp", time, nullable=False), arrow.field("append_time", time, nullable=False),
-        arrow.field("txid", arrow.int64()),
-    ])  # fmt: skip
+    header = arrow.struct(
+        [
+            arrow.field("key", arrow.string(), nullable=False),
+            arrow.field("value", arrow.binary(), nullable=False),
+        ]
+    )
+    return arrow.schema(
+        [
+            arrow.field("offset", arrow.int64(), nullable=False),
+            arrow.field("value", arrow.binary()),
+            arrow.field("key", arrow.binary()),
+            arrow.field("headers", arrow.list_(header)),
+            arrow.field("timestamp", time, nullable=False),
+            arrow.field("append_time", time, nullable=False),
+            arrow.field("txid", arrow.int64()),
+        ]
+    )
 
 
 def to_arrow(batch: Batch) -> pa.RecordBatch:

@@ -126,9 +126,12 @@ class Cursor:
         if at.head.uid != self._uid:
             raise NoSuchStream(self.stream, "was deleted and created anew")
         # Not without the head's version: the stream could be deleted between the look and the creation.
-        await self._streams.keys.multi([
-            CheckVersion(self._streams.layout.head(self._stream), at.version), Create(key, self._encode(offset)),
-        ])  # fmt: skip
+        await self._streams.keys.multi(
+            [
+                CheckVersion(self._streams.layout.head(self._stream), at.version),
+                Create(key, self._encode(offset)),
+            ]
+        )
         self._seen = True
 
     def _encode(self, offset: int) -> bytes:

@@ -65,10 +65,16 @@ class StreamReader(NotBlocking):
     """
 
     def __init__(
-        self, client: Client, streams: StreamStore, name: StreamName, span: Range,
-        cursor: CursorHandle | None = None, *, on_open: Callable[[StreamReader], None],
+        self,
+        client: Client,
+        streams: StreamStore,
+        name: StreamName,
+        span: Range,
+        cursor: CursorHandle | None = None,
+        *,
+        on_open: Callable[[StreamReader], None],
         on_closed: Callable[[StreamReader], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         _check(span)
         self.stream = str(name)
         """NAMESPACE/STREAM."""
@@ -239,9 +245,15 @@ class StreamReader(NotBlocking):
             self._stop_time = microseconds(span.stop_time)
         self._delivered = start
         return Source(
-            self._client, self._streams, name, at, start, stop, follow=span.follow,
+            self._client,
+            self._streams,
+            name,
+            at,
+            start,
+            stop,
+            follow=span.follow,
             skip_truncated=span.on_truncated == "skip",
-        )  # fmt: skip
+        )
 
     async def _start(self, at: HeadAt) -> int:
         span, head = self._span, at.head

@@ -45,9 +45,17 @@ class Source:
     """`position` is the next offset to be handed out, `stop` (exclusive) where it ends, if anywhere."""
 
     def __init__(
-        self, client: Client, streams: StreamStore, name: StreamName, at: HeadAt, position: int, stop: int | None, *,
-        follow: bool, skip_truncated: bool,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        streams: StreamStore,
+        name: StreamName,
+        at: HeadAt,
+        position: int,
+        stop: int | None,
+        *,
+        follow: bool,
+        skip_truncated: bool,
+    ) -> None:
         self.position, self.stop = position, stop
         self._client, self._streams, self._name = client, streams, name
         self._follow, self._skip = follow, skip_truncated

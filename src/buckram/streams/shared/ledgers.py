@@ -68,9 +68,17 @@ def bulk_purpose(application: str, version: int) -> str:
 
 
 async def make_ledger(
-    client: Client, streams: StreamStore, name: StreamName, uid: str, policy: Policy, *, epoch: int,
-    purpose: str = SEGMENT, query: str = "", marks: Mapping[str, bytes] | None = None,
-) -> tuple[LedgerAppender, Intent]:  # fmt: skip
+    client: Client,
+    streams: StreamStore,
+    name: StreamName,
+    uid: str,
+    policy: Policy,
+    *,
+    epoch: int,
+    purpose: str = SEGMENT,
+    query: str = "",
+    marks: Mapping[str, bytes] | None = None,
+) -> tuple[LedgerAppender, Intent]:
     """A new ledger of the stream, in no list. `marks`: further custom metadata. Errors: NotEnoughBookies,
     MetadataUnavailable; nothing is left behind that a janitor does not find."""
     store, clocks = client.services.store, client.services.clocks
@@ -80,9 +88,11 @@ async def make_ledger(
     await streams.keys.create(streams.layout.intent(uid, ledger), _encode(intent))
     try:
         handle = await client.create(
-            ensemble=policy.ensemble, digest=policy.digest, ledger_id=ledger,
+            ensemble=policy.ensemble,
+            digest=policy.digest,
+            ledger_id=ledger,
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
-        )  # fmt: skip
+        )
     except BuckramError as error:
         with suppress(BuckramError):  # else it is the janitor's work; the reason of the failure is worth more
             await discard(client, streams, uid, intent)
@@ -139,9 +149,14 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
     try:
         raw = json.loads(kept.value)
         return Intent(
-            ledger, raw["epoch"], raw["purpose"], raw["time"], raw["state"] == _DISCARD, kept.version,
+            ledger,
+            raw["epoch"],
+            raw["purpose"],
+            raw["time"],
+            raw["state"] == _DISCARD,
+            kept.version,
             raw.get("query", ""),
-        )  # fmt: skip
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedRecord(f"{streams.layout.intent(uid, ledger)}: not a ledger's intent ({error!r})") from None
 
@@ -184,6 +199,16 @@ def _encode(intent: Intent, state: str = _MADE) -> bytes:
 
 
 __all__ = [
-    "COMPACT", "RETIRED", "SEGMENT", "Intent", "bulk_purpose", "discard", "drop_ledger", "intents", "listing",
-    "make_ledger", "read_intent", "retiring",
-]  # fmt: skip
+    "COMPACT",
+    "RETIRED",
+    "SEGMENT",
+    "Intent",
+    "bulk_purpose",
+    "discard",
+    "drop_ledger",
+    "intents",
+    "listing",
+    "make_ledger",
+    "read_intent",
+    "retiring",
+]

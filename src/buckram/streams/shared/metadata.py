@@ -133,10 +133,12 @@ class StreamStore:
         key, patience = self.layout.head(name), Patience()
         while True:
             try:
-                await self.keys.multi([
-                    CheckVersion(self.layout.namespace(name.namespace), namespace_version),
-                    Create(key, encode_head(head)),
-                ])  # fmt: skip
+                await self.keys.multi(
+                    [
+                        CheckVersion(self.layout.namespace(name.namespace), namespace_version),
+                        Create(key, encode_head(head)),
+                    ]
+                )
                 return head
             except KeyExists:
                 try:
@@ -163,9 +165,14 @@ class StreamStore:
                 return HeadAt(decode_head(key, found.value), found.version)
 
     async def change(
-        self, name: StreamName, change: Change, *, uid: str | None = None, extra: Extra | None = None,
+        self,
+        name: StreamName,
+        change: Change,
+        *,
+        uid: str | None = None,
+        extra: Extra | None = None,
         patience_s: float = PATIENCE_S,
-    ) -> Head:  # fmt: skip
+    ) -> Head:
         """Apply `change` until it is done; the head then. `uid`: of the stream that is meant, else NoSuchStream.
 
         VersionConflict or NoSuchKey of a key in `extra` is raised, those of the head are not. After MetadataUnavailable
@@ -264,7 +271,7 @@ class StreamStore:
                 return row if not row.sealed or offset < row.end else None
         if head.tail and head.tail[0].base <= offset:
             rows = head.tail
-            return next((row for row in rows[bisect_left(rows, offset + 1, key=_end):] if row.end > offset), None)
+            return next((row for row in rows[bisect_left(rows, offset + 1, key=_end) :] if row.end > offset), None)
         found = await self.find(head, lambda row: not row.sealed or row.end > offset)
         if found is not None and found.base > offset:
             raise NoSuchKey(self.layout.page(head.uid, head.first // PAGE_SEGMENTS))

@@ -21,9 +21,17 @@ _PLAIN = frozenset((bytes, NoneType))
 
 
 def one(
-    stream: str, limit: int, value: Buffer | None, key: Buffer | None, headers: HeadersInput | None,
-    timestamp: int | None, txid: int | None, producer: str | None, sequence: int | None, start: int | None,
-) -> Columns:  # fmt: skip
+    stream: str,
+    limit: int,
+    value: Buffer | None,
+    key: Buffer | None,
+    headers: HeadersInput | None,
+    timestamp: int | None,
+    txid: int | None,
+    producer: str | None,
+    sequence: int | None,
+    start: int | None,
+) -> Columns:
     """Columns of one record. InvalidArgument, RecordTooLarge."""
     columns = Columns([as_bytes("value", value)])
     size = len(value) if value is not None else 0
@@ -46,10 +54,17 @@ def one(
 
 
 def many(
-    stream: str, limit: int, values: Iterable[Buffer | None], keys: Iterable[Buffer | None] | None,
-    headers: Iterable[HeadersInput | None] | None, timestamps: Iterable[int | None] | None,
-    txids: Iterable[int | None] | None, producer: str | None, sequence: int | None, start: int | None,
-) -> tuple[Columns, list[int]]:  # fmt: skip
+    stream: str,
+    limit: int,
+    values: Iterable[Buffer | None],
+    keys: Iterable[Buffer | None] | None,
+    headers: Iterable[HeadersInput | None] | None,
+    timestamps: Iterable[int | None] | None,
+    txids: Iterable[int | None] | None,
+    producer: str | None,
+    sequence: int | None,
+    start: int | None,
+) -> tuple[Columns, list[int]]:
     """Columns of records in a row, and the size of each. InvalidArgument, RecordTooLarge."""
     if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Iterable):
         raise InvalidArgument(f"append_many takes a sequence of values, not one {type(values).__name__}")

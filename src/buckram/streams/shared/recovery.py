@@ -19,7 +19,6 @@ from buckram.types import Entry, LedgerId
 EMPTY = Summary(0, -1, 0, 0, 0, NO_MIN, NO_MAX, NO_TXID, NO_SNAPSHOT)
 
 
-
 async def recover_segment(client: Client, name: StreamName, ledger: LedgerId) -> Summary:
     """Fence the segment's writer, close its ledger; what it holds. Errors: RecoveryFailed, MetadataUnavailable,
     CorruptEntry. A ledger that is gone holds nothing that was ever acknowledged by us: NoSuchLedger."""
@@ -35,9 +34,16 @@ async def summarise(name: StreamName, reader: Reader) -> Summary:
     header = entry_header(name, await reader.get(last))
     first = header if last == 0 else entry_header(name, await reader.get(0))
     return Summary(
-        header.first + header.records, last, reader.length or 0, first.append_time, header.append_time,
-        header.min_timestamp, header.max_timestamp, header.last_txid, header.snapshot,
-    )  # fmt: skip
+        header.first + header.records,
+        last,
+        reader.length or 0,
+        first.append_time,
+        header.append_time,
+        header.min_timestamp,
+        header.max_timestamp,
+        header.last_txid,
+        header.snapshot,
+    )
 
 
 async def load_producers(client: Client, streams: StreamStore, name: StreamName, head: Head) -> ProducerTable:

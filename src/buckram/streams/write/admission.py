@@ -62,9 +62,16 @@ class Ask(Cut):
     __slots__ = ("atomic", "begun", "expect", "first", "future", "many", "start")
 
     def __init__(
-        self, columns: Columns, sizes: list[int] | None, future: asyncio.Future[Any], *, many: bool = False,
-        atomic: bool = False, expect: int | None = None, start: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        columns: Columns,
+        sizes: list[int] | None,
+        future: asyncio.Future[Any],
+        *,
+        many: bool = False,
+        atomic: bool = False,
+        expect: int | None = None,
+        start: int | None = None,
+    ) -> None:
         super().__init__(columns, sizes)
         self.future, self.many, self.atomic, self.expect = future, many, atomic, expect
         self.start = start

@@ -34,7 +34,6 @@ class Sent(NamedTuple):
     last_txid: int
 
 
-
 BATCH_BYTES = 256 * 1024
 _ENTRY_RESERVE = 64 * 1024
 _COLUMN_COST = 64
@@ -44,9 +43,18 @@ class Appender:
     """`clock` gives wall time in microseconds, `sent` is called after each entry. It needs a segment before records."""
 
     def __init__(
-        self, stream: str, head: Head, policy: Policy, table: ProducerTable, config: ClientConfig, net: NetConfig, *,
-        linger_s: float, clock: Callable[[], int], sent: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        stream: str,
+        head: Head,
+        policy: Policy,
+        table: ProducerTable,
+        config: ClientConfig,
+        net: NetConfig,
+        *,
+        linger_s: float,
+        clock: Callable[[], int],
+        sent: Callable[[], None],
+    ) -> None:
         self.stream = stream
         self.next_offset = head.end
         """What the next record gets; the window's counts only what was sent."""
@@ -121,8 +129,10 @@ class Appender:
 
     def _room(self, size: int) -> bool:
         """A batch that cannot leave must not grow beyond what an entry takes."""
-        if self.paused and self.batch.values and (
-            self.batch.size + size > self._batch_bytes or len(self.batch.values) >= MAX_ENTRY_RECORDS
+        if (
+            self.paused
+            and self.batch.values
+            and (self.batch.size + size > self._batch_bytes or len(self.batch.values) >= MAX_ENTRY_RECORDS)
         ):
             return False
         pending = self.sent_bytes + self.batch.size

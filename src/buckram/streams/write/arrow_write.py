@@ -175,13 +175,23 @@ class Rows:
             at = (part.offset * 8, (part.offset + len(part)) * 8)
             body.put(memoryview(part.buffers()[1])[at[0] : at[1]])
         return encode_body(
-            body, mask, stop - start, first=first, append_time=self._append_time, lowest=min(lowest, least),
-            highest=max(highest, greatest), compression=compression,
-        )  # fmt: skip
+            body,
+            mask,
+            stop - start,
+            first=first,
+            append_time=self._append_time,
+            lowest=min(lowest, least),
+            highest=max(highest, greatest),
+            compression=compression,
+        )
 
 
-_NEEDS = {"value": "binary or string", "key": "binary or string", "timestamp": "timestamp",
-          "headers": "a list of structs of key and value"}  # fmt: skip
+_NEEDS = {
+    "value": "binary or string",
+    "key": "binary or string",
+    "timestamp": "timestamp",
+    "headers": "a list of structs of key and value",
+}
 
 
 def _columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -206,8 +216,15 @@ def _is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     if types.is_dictionary(kind):
         return _is_bytes(kind.value_type)
-    tests = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string,
-             types.is_fixed_size_binary, types.is_binary_view, types.is_string_view)  # fmt: skip
+    tests = (
+        types.is_binary,
+        types.is_string,
+        types.is_large_binary,
+        types.is_large_string,
+        types.is_fixed_size_binary,
+        types.is_binary_view,
+        types.is_string_view,
+    )
     return any(test(kind) for test in tests)
 
 
@@ -219,8 +236,11 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 
 _FITS: dict[str, Callable[[pa.DataType], bool]] = {
-    "value": _is_bytes, "key": _is_bytes, "timestamp": pa.types.is_timestamp, "headers": _is_headers,
-}  # fmt: skip
+    "value": _is_bytes,
+    "key": _is_bytes,
+    "timestamp": pa.types.is_timestamp,
+    "headers": _is_headers,
+}
 
 
 def as_binary(array: pa.Array) -> pa.Array:

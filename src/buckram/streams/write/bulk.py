@@ -71,9 +71,13 @@ class BulkLedger:
         self._totals = _Totals()
 
     async def append_many(
-        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+    ) -> int:
         """Append records in a row; how many the ledger has when they are stored. RecordTooLarge, InvalidArgument."""
         columns, sizes = records.many(
             self._stream, self._limit, values, keys, headers, timestamps, None, None, None, None
@@ -93,9 +97,13 @@ class BulkLedger:
 
         def encode(rows: Rows, start: int, stop: int) -> bytes:
             payload, header = rows.encode(
-                start, stop, first=totals.records, lowest=totals.lowest, highest=totals.highest,
+                start,
+                stop,
+                first=totals.records,
+                lowest=totals.lowest,
+                highest=totals.highest,
                 compression=self._compression,
-            )  # fmt: skip
+            )
             totals.records += header.records
             totals.lowest, totals.highest = header.min_timestamp, header.max_timestamp
             return payload
@@ -129,9 +137,13 @@ class BulkLedger:
     def _encode(self, columns: Columns) -> bytes:
         totals = self._totals
         payload, header = encode(
-            columns, first=totals.records, append_time=self._clock(), lowest=totals.lowest, highest=totals.highest,
+            columns,
+            first=totals.records,
+            append_time=self._clock(),
+            lowest=totals.lowest,
+            highest=totals.highest,
             compression=self._compression,
-        )  # fmt: skip
+        )
         totals.records += header.records
         totals.lowest, totals.highest = header.min_timestamp, header.max_timestamp
         return payload
@@ -144,9 +156,7 @@ class BulkLedger:
         await self._ledger.close()
         await self._ledger.replicated()
         totals = self._totals
-        return SealedLedger(
-            self.ledger_id, totals.records, self._ledger.length, totals.lowest, totals.highest
-        )
+        return SealedLedger(self.ledger_id, totals.records, self._ledger.length, totals.lowest, totals.highest)
 
 
 class Bulk:
@@ -191,9 +201,16 @@ class Bulk:
         else its custom metadata says."""
         services = self._client.services
         ledger, _ = await make_ledger(
-            self._client, self._streams, self._name, self.uid, self.policy, epoch=self._head.epoch,
-            purpose=self.purpose, query=self._step.query, marks=marks,
-        )  # fmt: skip
+            self._client,
+            self._streams,
+            self._name,
+            self.uid,
+            self.policy,
+            epoch=self._head.epoch,
+            purpose=self.purpose,
+            query=self._step.query,
+            marks=marks,
+        )
         return BulkLedger(self.stream, ledger, self.policy, services.clocks.now, services.net.max_frame_bytes)
 
     async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
@@ -238,9 +255,18 @@ class Bulk:
             def step(head: Head, live: tuple[LedgerId, Summary] | None = live) -> Step | None:
                 _, _, query, place, new_epoch = self._step
                 return published(
-                    self.stream, head, segments, self.application, self.version, clocks.now(),
-                    seal_live=seal_live, live=live, query=query, place=place, new_epoch=new_epoch,
-                )  # fmt: skip
+                    self.stream,
+                    head,
+                    segments,
+                    self.application,
+                    self.version,
+                    clocks.now(),
+                    seal_live=seal_live,
+                    live=live,
+                    query=query,
+                    place=place,
+                    new_epoch=new_epoch,
+                )
 
             try:
                 head = await self._streams.change(self._name, step, uid=self.uid, extra=lambda _: ops)

@@ -46,9 +46,16 @@ class StreamEngine:
     """One life of a stream's writer, from opening to close or loss; StreamWriter describes the methods for users."""
 
     def __init__(
-        self, claim: Claim, head: Head, policy: Policy, table: ProducerTable, *, name: str, linger_ms: float,
+        self,
+        claim: Claim,
+        head: Head,
+        policy: Policy,
+        table: ProducerTable,
+        *,
+        name: str,
+        linger_ms: float,
         on_closed: Callable[[StreamEngine], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         services = claim.client.services
         self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
         self.lost = asyncio.Event()
@@ -57,13 +64,21 @@ class StreamEngine:
         self._guard = services.guard
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
-        host = Host(self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed,
-                    self._pause)
+        host = Host(
+            self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed, self._pause
+        )
         self._roller = Roller(claim, policy, self._scope, host)
         self._appender = Appender(
-            self.stream, head, policy, table, services.config, services.net, linger_s=linger_ms / 1000,
-            clock=claim.now, sent=self._roller.sent,
-        )  # fmt: skip
+            self.stream,
+            head,
+            policy,
+            table,
+            services.config,
+            services.net,
+            linger_s=linger_ms / 1000,
+            clock=claim.now,
+            sent=self._roller.sent,
+        )
         self._plain_limit = self._appender.record_limit
         self._lease: Lease | None = None
         self._refusal: BuckramError | None = None
@@ -140,10 +155,18 @@ class StreamEngine:
     # -- appending ----------------------------------------------------------------------------------------
 
     async def append(
-        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
-        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: int | None = None,
+        txid: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        expect_offset: int | None = None,
+    ) -> int:
         """Append one record; its offset when it is stored for good. Waits for room, in call order.
 
         `timestamp`: event time in microseconds UTC, default now. `txid`: the application's own number, never less than
@@ -160,10 +183,18 @@ class StreamEngine:
         return await future
 
     def append_nowait(
-        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
-        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
-    ) -> asyncio.Future[int]:  # fmt: skip
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: int | None = None,
+        txid: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        expect_offset: int | None = None,
+    ) -> asyncio.Future[int]:
         """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
         flush and close raise the first append that failed."""
         appender = self._appender
@@ -183,11 +214,19 @@ class StreamEngine:
         return future
 
     async def append_many(
-        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
-        txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
-        start: int | None = None, atomic: bool = False, expect_offset: int | None = None,
-    ) -> range:  # fmt: skip
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        atomic: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
         """Append records in a row; the offsets of those that were written when all are stored for good.
 
         `sequence`: of the first record, the others count on; those that are stored already are left out. `atomic`: all

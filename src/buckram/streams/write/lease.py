@@ -54,9 +54,14 @@ class Lease:
     """`lost(reason)` is called once, on the loop, when somebody else holds it. `acquire` before, `close` after use."""
 
     def __init__(
-        self, streams: StreamStore, name: StreamName, uid: str, me: Holder, lost: Callable[[str], None],
+        self,
+        streams: StreamStore,
+        name: StreamName,
+        uid: str,
+        me: Holder,
+        lost: Callable[[str], None],
         guard: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._streams, self._name, self._uid, self._me, self._lost = streams, name, uid, me, lost
         self._guard = guard
         self._keys, self._stream, self._key = streams.keys, str(name), streams.layout.lease(uid)
@@ -82,9 +87,12 @@ class Lease:
                 if holder.nonce == self._me.nonce:
                     break
                 if takeover:
-                    await self._keys.multi([
-                        Delete(self._key, found.version), Create(self._key, self._me.encode(), ephemeral=True),
-                    ])  # fmt: skip
+                    await self._keys.multi(
+                        [
+                            Delete(self._key, found.version),
+                            Create(self._key, self._me.encode(), ephemeral=True),
+                        ]
+                    )
                     break
                 if not wait:
                     raise WriterExists(self._stream, holder.name, holder.since)
@@ -160,7 +168,9 @@ class Lease:
         check_usable(self._stream, at.head)
         if at.head.uid != self._uid:
             raise NoSuchStream(self._stream, "was deleted and created anew")
-        await self._keys.multi([
-            CheckVersion(self._streams.layout.head(self._name), at.version),
-            Create(self._key, self._me.encode(), ephemeral=True),
-        ])  # fmt: skip
+        await self._keys.multi(
+            [
+                CheckVersion(self._streams.layout.head(self._name), at.version),
+                Create(self._key, self._me.encode(), ephemeral=True),
+            ]
+        )

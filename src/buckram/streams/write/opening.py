@@ -32,9 +32,17 @@ _SWEPT_AT_ONCE = 64
 
 
 async def open_writer(
-    client: Client, streams: StreamStore, name: StreamName, policy_of: Callable[[Head], Policy], *, writer_name: str,
-    takeover: bool, wait: bool, linger_ms: float, on_closed: Callable[[StreamEngine], None],
-) -> StreamEngine:  # fmt: skip
+    client: Client,
+    streams: StreamStore,
+    name: StreamName,
+    policy_of: Callable[[Head], Policy],
+    *,
+    writer_name: str,
+    takeover: bool,
+    wait: bool,
+    linger_ms: float,
+    on_closed: Callable[[StreamEngine], None],
+) -> StreamEngine:
     """WriterExists, StreamEnded, NoSuchStream, NotEnoughBookies, RecoveryFailed (the last two: try again later)."""
     runtime = client.services.runtime
     head = (await streams.read(name)).head
@@ -84,9 +92,7 @@ async def open_writer(
     return opened
 
 
-async def _seal_left(
-    uri: str, name: StreamName, uid: str, nonce: str, policy_of: Callable[[Head], Policy]
-) -> None:
+async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of: Callable[[Head], Policy]) -> None:
     """The writer's loop ended before it was closed: do as the next writer would, unless there is one already."""
     async with connect(uri) as client:
         streams = StreamStore(client.services.store)
@@ -100,15 +106,20 @@ async def _seal_left(
                 return
             await streams.keys.delete(key, found.version)
         writer = await open_writer(
-            client, streams, name, policy_of, writer_name="at exit", takeover=False, wait=False, linger_ms=0,
+            client,
+            streams,
+            name,
+            policy_of,
+            writer_name="at exit",
+            takeover=False,
+            wait=False,
+            linger_ms=0,
             on_closed=lambda _: None,
-        )  # fmt: skip
+        )
         await writer.close()
 
 
-async def _claim(
-    client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder
-) -> tuple[Claim, Head]:
+async def _claim(client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder) -> tuple[Claim, Head]:
     """From here on no older writer changes the head: the head is read after the lease is held."""
     info = WriterInfo(me.name, me.nonce, me.since)
     head = await streams.change(name, lambda head: claimed(str(name), head, info), uid=uid)
@@ -122,9 +133,11 @@ async def _unclaim(claim: Claim) -> None:
     name = str(claim.name)
     with suppress(BuckramError):
         await claim.streams.change(
-            claim.name, lambda head: None if head.open_segment else released(name, head, claim.nonce, None),
-            uid=claim.uid, patience_s=1.0,
-        )  # fmt: skip
+            claim.name,
+            lambda head: None if head.open_segment else released(name, head, claim.nonce, None),
+            uid=claim.uid,
+            patience_s=1.0,
+        )
 
 
 async def _seal(claim: Claim, head: Head) -> Head:

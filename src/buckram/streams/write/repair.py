@@ -65,4 +65,3 @@ async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:
     summary = await recover_segment(claim.client, claim.name, ledger)
     producers = await producers_of(claim.client, claim.name, row, summary)
     return Broken((ledger, summary), summary.records, producers)
-

@@ -52,9 +52,12 @@ async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: Seg
     name, ledger, base = str(claim.name), fresh.ledger.ledger_id, fresh.progress.base
     try:
         await claim.streams.change(
-            claim.name, lambda head: rolled(name, head, claim.epoch, old, ledger, base, claim.now()), uid=claim.uid,
-            extra=lambda _: [listing(claim.streams, claim.uid, fresh.intent)], patience_s=PATIENCE_S,
-        )  # fmt: skip
+            claim.name,
+            lambda head: rolled(name, head, claim.epoch, old, ledger, base, claim.now()),
+            uid=claim.uid,
+            extra=lambda _: [listing(claim.streams, claim.uid, fresh.intent)],
+            patience_s=PATIENCE_S,
+        )
     except (VersionConflict, NoSuchKey) as error:
         raise WriterFailed(
             name, f"its prepared ledger {ledger} was discarded by a janitor, which took this writer for dead ({error})"

@@ -98,9 +98,15 @@ class SegmentWriter:
             self.snapshot(ProducerTable())
         self._last_append, self._last_txid = append_time, last_txid
         payload, header = encode(
-            columns, first=self.records, append_time=append_time, last_txid=last_txid, lowest=self._lowest,
-            highest=self._highest, snapshot=self._snapshot, compression=compression,
-        )  # fmt: skip
+            columns,
+            first=self.records,
+            append_time=append_time,
+            last_txid=last_txid,
+            lowest=self._lowest,
+            highest=self._highest,
+            snapshot=self._snapshot,
+            compression=compression,
+        )
         self._lowest, self._highest = header.min_timestamp, header.max_timestamp
         self.records += header.records
         self._submit(payload)
@@ -142,15 +148,30 @@ class SegmentWriter:
         await self.flush()
         await self.ledger.close()
         return Summary(
-            self.records, self._entries - 1, self.bytes, self._first_append, self._last_append, self._lowest,
-            self._highest, self._last_txid, self._snapshot,
-        )  # fmt: skip
+            self.records,
+            self._entries - 1,
+            self.bytes,
+            self._first_append,
+            self._last_append,
+            self._lowest,
+            self._highest,
+            self._last_txid,
+            self._snapshot,
+        )
 
     def _plain(self, kind: int, body: bytes) -> None:
-        self._submit(encode_plain(
-            kind, body, first=self.records, append_time=self._last_append, last_txid=self._last_txid,
-            lowest=self._lowest, highest=self._highest, snapshot=self._snapshot,
-        ))  # fmt: skip
+        self._submit(
+            encode_plain(
+                kind,
+                body,
+                first=self.records,
+                append_time=self._last_append,
+                last_txid=self._last_txid,
+                lowest=self._lowest,
+                highest=self._highest,
+                snapshot=self._snapshot,
+            )
+        )
 
     def _acknowledged(self, next_offset: int) -> None:
         self.in_flight -= 1

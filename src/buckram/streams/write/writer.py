@@ -94,10 +94,18 @@ class StreamWriter(NotBlocking):
     # -- appending ----------------------------------------------------------------------------------------
 
     async def append(
-        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
-        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: int | None = None,
+        txid: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        expect_offset: int | None = None,
+    ) -> int:
         """Append one record; its offset when it is stored for good. Waits for room, in call order.
 
         `timestamp`: event time in microseconds UTC, default now. `txid`: the application's own number, never less than
@@ -106,37 +114,75 @@ class StreamWriter(NotBlocking):
         the stream never had, if not at 0. `expect_offset`: OffsetMismatch unless it is the next offset.
         """
         return await self._engine.append(
-            value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
-            start=start, expect_offset=expect_offset,
-        )  # fmt: skip
+            value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            txid=txid,
+            producer=producer,
+            sequence=sequence,
+            start=start,
+            expect_offset=expect_offset,
+        )
 
     def append_nowait(
-        self, value: Buffer | None, *, key: Buffer | None = None, headers: HeadersInput | None = None,
-        timestamp: int | None = None, txid: int | None = None, producer: str | None = None,
-        sequence: int | None = None, start: int | None = None, expect_offset: int | None = None,
-    ) -> asyncio.Future[int]:  # fmt: skip
+        self,
+        value: Buffer | None,
+        *,
+        key: Buffer | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: int | None = None,
+        txid: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        expect_offset: int | None = None,
+    ) -> asyncio.Future[int]:
         """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
         flush and close raise the first append that failed."""
         return self._engine.append_nowait(
-            value, key=key, headers=headers, timestamp=timestamp, txid=txid, producer=producer, sequence=sequence,
-            start=start, expect_offset=expect_offset,
-        )  # fmt: skip
+            value,
+            key=key,
+            headers=headers,
+            timestamp=timestamp,
+            txid=txid,
+            producer=producer,
+            sequence=sequence,
+            start=start,
+            expect_offset=expect_offset,
+        )
 
     async def append_many(
-        self, values: Iterable[Buffer | None], *, keys: Iterable[Buffer | None] | None = None,
-        headers: Iterable[HeadersInput | None] | None = None, timestamps: Iterable[int | None] | None = None,
-        txids: Iterable[int | None] | None = None, producer: str | None = None, sequence: int | None = None,
-        start: int | None = None, atomic: bool = False, expect_offset: int | None = None,
-    ) -> range:  # fmt: skip
+        self,
+        values: Iterable[Buffer | None],
+        *,
+        keys: Iterable[Buffer | None] | None = None,
+        headers: Iterable[HeadersInput | None] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+        txids: Iterable[int | None] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        start: int | None = None,
+        atomic: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
         """Append records in a row; the offsets of those that were written when all are stored for good.
 
         `sequence`: of the first record, the others count on; those that are stored already are left out. `atomic`: all
         of them or none, after any crash; RecordTooLarge before anything is sent if they do not fit in one entry.
         """
         return await self._engine.append_many(
-            values, keys=keys, headers=headers, timestamps=timestamps, txids=txids, producer=producer,
-            sequence=sequence, start=start, atomic=atomic, expect_offset=expect_offset,
-        )  # fmt: skip
+            values,
+            keys=keys,
+            headers=headers,
+            timestamps=timestamps,
+            txids=txids,
+            producer=producer,
+            sequence=sequence,
+            start=start,
+            atomic=atomic,
+            expect_offset=expect_offset,
+        )
 
     async def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""

@@ -14,7 +14,11 @@ from buckram.streams.shared.ledgers import drop_ledger
 from buckram.streams.shared.metadata import StreamStore
 
 _rewrite, _replacement, _replace, _page = (
-    EntryRewriter.rewrite, stream_compaction.replacement, compaction._replace, StreamStore.page)
+    EntryRewriter.rewrite,
+    stream_compaction.replacement,
+    compaction._replace,
+    StreamStore.page,
+)
 
 
 def _own_times(self: EntryRewriter, payload: bytes) -> bytes | None:
@@ -48,8 +52,12 @@ def _last_left_out(self: EntryRewriter, payload: bytes) -> bytes | None:
 def _as_announced(name: str, run: Any, ledger: int, summary: Any) -> Any:
     rows = [row.summary for row in run.rows]
     told = summary._replace(
-        records=run.end - run.base, first_append=rows[0].first_append, last_append=rows[-1].last_append,
-        min_timestamp=min(row.min_timestamp for row in rows), max_timestamp=max(row.max_timestamp for row in rows))
+        records=run.end - run.base,
+        first_append=rows[0].first_append,
+        last_append=rows[-1].last_append,
+        min_timestamp=min(row.min_timestamp for row in rows),
+        max_timestamp=max(row.max_timestamp for row in rows),
+    )
     return _replacement(name, run, ledger, told)
 
 
@@ -88,18 +96,52 @@ def _paged_compacting(plan: StreamPlan) -> bool:
 
 
 MUTANTS = (
-    Mutant("compact-own-times", "times", "a compacted entry has the append time that its writer's clock gave it",
-           plant((EntryRewriter, "rewrite", _own_times), (compaction, "replacement", _times_unchecked)),
-           lives=_bulk_compacting, seeds=200),
-    Mutant("compact-last-entry", "10", "the last entry of a segment is left out of its copy, and nobody counts",
-           plant((EntryRewriter, "rewrite", _last_left_out), (compaction, "replacement", _as_announced)),
-           drills=("compact",), lives=_compacting),
-    Mutant("compact-producers", "idempotence", "the segment with the producers' table is compacted, too",
-           plant((stream_compaction, "_may_move", _any_may_move)), drills=("compact",), lives=_compacting),
-    Mutant("compact-deletes-first", "5, 25", "old ledgers are deleted, then replaced in the list",
-           plant((compaction, "_replace", _delete_first)), drills=("compact",), lives=_compacting),
-    Mutant("compact-forgets", "25", "old ledgers leave the list without an intent",
-           plant((compaction, "retiring", _no_intents)), drills=("compact",), lives=_compacting),
-    Mutant("stale-pages", "25", "pages are kept in memory although compaction wrote them again",
-           plant((StreamStore, "page", _pages_for_good)), lives=_paged_compacting, seeds=200),
+    Mutant(
+        "compact-own-times",
+        "times",
+        "a compacted entry has the append time that its writer's clock gave it",
+        plant((EntryRewriter, "rewrite", _own_times), (compaction, "replacement", _times_unchecked)),
+        lives=_bulk_compacting,
+        seeds=200,
+    ),
+    Mutant(
+        "compact-last-entry",
+        "10",
+        "the last entry of a segment is left out of its copy, and nobody counts",
+        plant((EntryRewriter, "rewrite", _last_left_out), (compaction, "replacement", _as_announced)),
+        drills=("compact",),
+        lives=_compacting,
+    ),
+    Mutant(
+        "compact-producers",
+        "idempotence",
+        "the segment with the producers' table is compacted, too",
+        plant((stream_compaction, "_may_move", _any_may_move)),
+        drills=("compact",),
+        lives=_compacting,
+    ),
+    Mutant(
+        "compact-deletes-first",
+        "5, 25",
+        "old ledgers are deleted, then replaced in the list",
+        plant((compaction, "_replace", _delete_first)),
+        drills=("compact",),
+        lives=_compacting,
+    ),
+    Mutant(
+        "compact-forgets",
+        "25",
+        "old ledgers leave the list without an intent",
+        plant((compaction, "retiring", _no_intents)),
+        drills=("compact",),
+        lives=_compacting,
+    ),
+    Mutant(
+        "stale-pages",
+        "25",
+        "pages are kept in memory although compaction wrote them again",
+        plant((StreamStore, "page", _pages_for_good)),
+        lives=_paged_compacting,
+        seeds=200,
+    ),
 )

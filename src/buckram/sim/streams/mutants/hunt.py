@@ -93,10 +93,18 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
         sys.stderr.write(f"{one}\n")
         sys.stderr.flush()
     missed = [one.name for one in kills if not one.by]
-    sys.stdout.write(json.dumps({
-        "mutants": len(kills), "caught": len(kills) - len(missed), "missed": missed,
-        "lives": {one.name: one.lives for one in kills}, "by": {one.name: one.by for one in kills},
-    }) + "\n")  # fmt: skip
+    sys.stdout.write(
+        json.dumps(
+            {
+                "mutants": len(kills),
+                "caught": len(kills) - len(missed),
+                "missed": missed,
+                "lives": {one.name: one.lives for one in kills},
+                "by": {one.name: one.by for one in kills},
+            }
+        )
+        + "\n"
+    )
     return 1 if missed else 0
 
 

@@ -58,9 +58,7 @@ def _listed_at_once(self: StreamWindow) -> SegmentProgress:
     return progress
 
 
-async def _list_first(
-    self: Any, old: Any, fresh: Any, sealed: Any = None
-) -> None:
+async def _list_first(self: Any, old: Any, fresh: Any, sealed: Any = None) -> None:
     """The new segment comes into the list, then the old one ends."""
     claim = self._claim
     if old is not None:
@@ -86,8 +84,16 @@ async def _list_first(
 def roll_summary(segment: SegmentWriter) -> Any:
     """What SegmentWriter.close would give."""
     return Summary(
-        segment.records, segment._entries - 1, segment.bytes, segment._first_append, segment._last_append,
-        segment._lowest, segment._highest, segment._last_txid, segment._snapshot)
+        segment.records,
+        segment._entries - 1,
+        segment.bytes,
+        segment._first_append,
+        segment._last_append,
+        segment._lowest,
+        segment._highest,
+        segment._last_txid,
+        segment._snapshot,
+    )
 
 
 def _empty_rows(head: Any, summary: Any) -> Any:
@@ -169,42 +175,131 @@ def _crashes(plan: StreamPlan) -> bool:
 
 
 MUTANTS = (
-    Mutant("no-fence", "15, 20; M9", "the segment of the old writer is looked at, not recovered",
-           plant((opening, "recover_segment", _look_only)), drills=("take-over",)),
-    Mutant("epoch-ignored", "16", "a change of the head does not ask for the writer's epoch",
-           plant((stream_changes, "check_epoch", nothing), (roll, "check_epoch", nothing))),
-    Mutant("claim-keeps-epoch", "16", "a claim names the new writer and leaves the epoch",
-           plant((opening, "claimed", _same_epoch))),
-    Mutant("ack-unlisted", "8, 13; M9", "records are acknowledged before their segment is listed",
-           plant((StreamWindow, "begin", _listed_at_once)), drills=("roll",)),
-    Mutant("list-before-close", "8; M9", "the next segment is listed while the old ledger is open",
-           plant((roll.Roller, "_list", _list_first)), drills=("roll",)),
-    Mutant("close-leaves-marks", "8; M9", "a segment is closed while an idle mark waits for room",
-           plant((SegmentWriter, "flush", _ledger_flush_only)), lives=_striped),
+    Mutant(
+        "no-fence",
+        "15, 20; M9",
+        "the segment of the old writer is looked at, not recovered",
+        plant((opening, "recover_segment", _look_only)),
+        drills=("take-over",),
+    ),
+    Mutant(
+        "epoch-ignored",
+        "16",
+        "a change of the head does not ask for the writer's epoch",
+        plant((stream_changes, "check_epoch", nothing), (roll, "check_epoch", nothing)),
+    ),
+    Mutant(
+        "claim-keeps-epoch",
+        "16",
+        "a claim names the new writer and leaves the epoch",
+        plant((opening, "claimed", _same_epoch)),
+    ),
+    Mutant(
+        "ack-unlisted",
+        "8, 13; M9",
+        "records are acknowledged before their segment is listed",
+        plant((StreamWindow, "begin", _listed_at_once)),
+        drills=("roll",),
+    ),
+    Mutant(
+        "list-before-close",
+        "8; M9",
+        "the next segment is listed while the old ledger is open",
+        plant((roll.Roller, "_list", _list_first)),
+        drills=("roll",),
+    ),
+    Mutant(
+        "close-leaves-marks",
+        "8; M9",
+        "a segment is closed while an idle mark waits for room",
+        plant((SegmentWriter, "flush", _ledger_flush_only)),
+        lives=_striped,
+    ),
     Mutant("empty-rows", "12", "an empty segment stays in the list", plant((stream_changes, "_sealed", _empty_rows))),
-    Mutant("own-clock", "append time", "a new writer trusts its clock, not the stream's last append time",
-           plant((Appender, "__init__", _own_clock))),
-    Mutant("no-snapshot", "idempotence", "a new segment does not begin with the producers' sequences",
-           plant((SegmentWriter, "begin", _begin_without_table)), scenarios=("retries",)),
-    Mutant("no-replay", "idempotence", "a recovery takes the snapshot and not the records after it",
-           plant((ProducerTable, "replay", _no_snapshot_of_others)), drills=("take-over",)),
-    Mutant("gaps-pass", "idempotence", "a producer may leave out sequences",
-           plant((ProducerTable, "fresh", _gaps_pass)), scenarios=("retries",)),
-    Mutant("lost-reply-is-no", "7, lost replies", "a roll whose answer was lost is taken for refused",
-           plant((sealing, "rolled", _lost_is_lost)), drills=("roll",)),
-    Mutant("lost-reply-is-yes", "7, lost replies", "a change of the head without an answer is taken for done",
-           plant((StreamStore, "change", _no_answer_is_yes)), drills=("roll", "take-over")),
-    Mutant("last-batch-forgotten", "9, 10", "the sealed count of a recovered segment leaves out its last batch",
-           plant((recovery, "summarise", _last_batch_forgotten))),
-    Mutant("atomic-cut", "atomic", "an atomic batch is cut into entries", plant((Cut, "next_part", _cut_anywhere)),
-           drills=("roll",), lives=_crashes, seeds=200),
-    Mutant("overtaking", "order", "append_nowait does not wait behind those who wait for room",
-           plant((Appender, "full", _overtaking)), scenarios=("overtaking",), seeds=300),
+    Mutant(
+        "own-clock",
+        "append time",
+        "a new writer trusts its clock, not the stream's last append time",
+        plant((Appender, "__init__", _own_clock)),
+    ),
+    Mutant(
+        "no-snapshot",
+        "idempotence",
+        "a new segment does not begin with the producers' sequences",
+        plant((SegmentWriter, "begin", _begin_without_table)),
+        scenarios=("retries",),
+    ),
+    Mutant(
+        "no-replay",
+        "idempotence",
+        "a recovery takes the snapshot and not the records after it",
+        plant((ProducerTable, "replay", _no_snapshot_of_others)),
+        drills=("take-over",),
+    ),
+    Mutant(
+        "gaps-pass",
+        "idempotence",
+        "a producer may leave out sequences",
+        plant((ProducerTable, "fresh", _gaps_pass)),
+        scenarios=("retries",),
+    ),
+    Mutant(
+        "lost-reply-is-no",
+        "7, lost replies",
+        "a roll whose answer was lost is taken for refused",
+        plant((sealing, "rolled", _lost_is_lost)),
+        drills=("roll",),
+    ),
+    Mutant(
+        "lost-reply-is-yes",
+        "7, lost replies",
+        "a change of the head without an answer is taken for done",
+        plant((StreamStore, "change", _no_answer_is_yes)),
+        drills=("roll", "take-over"),
+    ),
+    Mutant(
+        "last-batch-forgotten",
+        "9, 10",
+        "the sealed count of a recovered segment leaves out its last batch",
+        plant((recovery, "summarise", _last_batch_forgotten)),
+    ),
+    Mutant(
+        "atomic-cut",
+        "atomic",
+        "an atomic batch is cut into entries",
+        plant((Cut, "next_part", _cut_anywhere)),
+        drills=("roll",),
+        lives=_crashes,
+        seeds=200,
+    ),
+    Mutant(
+        "overtaking",
+        "order",
+        "append_nowait does not wait behind those who wait for room",
+        plant((Appender, "full", _overtaking)),
+        scenarios=("overtaking",),
+        seeds=300,
+    ),
     Mutant("flush-at-once", "13", "flush sends and does not wait", plant((StreamEngine, "flush", _flush_at_once))),
-    Mutant("broken-is-whole", "20", "a ledger that broke is taken to hold all that was sent to it",
-           plant((roll, "settle", _all_of_it)), scenarios=("breaks-before-a-roll-for-all",)),
-    Mutant("ended-is-nothing", "22", "the end of a stream is not recorded", plant((engine, "released", _not_ended)),
-           scenarios=("ended",)),
-    Mutant("bulk-no-fence", "15", "a bulk step seals a live segment without fencing its writer",
-           plant((bulk, "recover_segment", _look_only)), drills=("bulk",)),
+    Mutant(
+        "broken-is-whole",
+        "20",
+        "a ledger that broke is taken to hold all that was sent to it",
+        plant((roll, "settle", _all_of_it)),
+        scenarios=("breaks-before-a-roll-for-all",),
+    ),
+    Mutant(
+        "ended-is-nothing",
+        "22",
+        "the end of a stream is not recorded",
+        plant((engine, "released", _not_ended)),
+        scenarios=("ended",),
+    ),
+    Mutant(
+        "bulk-no-fence",
+        "15",
+        "a bulk step seals a live segment without fencing its writer",
+        plant((bulk, "recover_segment", _look_only)),
+        drills=("bulk",),
+    ),
 )
