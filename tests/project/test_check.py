@@ -12,10 +12,10 @@ from scripts.check import chosen, imported, module_of
 def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.chdir(tmp_path)
     texts = {
-        "tests/core/ledgers/test_quorum.py": "from buckram.core import quorum\n",
-        "tests/core/test_all.py": "from buckram.core import quorum, append\nfrom buckram.net import tcp\n",
+        "tests/core/ledgers/test_quorum.py": "from buckram.core.ledgers import quorum\n",
+        "tests/core/test_all.py": "from buckram.core.ledgers import quorum, append\nfrom buckram.net import tcp\n",
         "tests/core/ledgers/test_append.py": "from buckram.core.ledgers.append import (\n    AppendWindow,\n)\n",
-        "tests/spark/test_read.py": "from buckram.core import quorum\n",
+        "tests/spark/test_read.py": "from buckram.core.ledgers import quorum\n",
         "tests/docs/test_pages.py": 'PAGE = "docs/api.md"\n',
     }
     for name, text in texts.items():
@@ -31,7 +31,9 @@ def test_modules_are_named_as_tests_import_them() -> None:
 
 
 def test_imports_over_several_lines_are_seen() -> None:
-    assert "buckram.core.ledgers.append" in imported("from buckram.core import (\n    append,\n    quorum as q,\n)\n")
+    assert "buckram.core.ledgers.append" in imported(
+        "from buckram.core.ledgers import (\n    append,\n    quorum as q,\n)\n"
+    )
     assert imported("import buckram.net.tcp as tcp") == {"buckram.net.tcp"}
 
 

@@ -169,7 +169,7 @@ def test_anything_scanned(chunk: bytes) -> None:
 @pytest.mark.parametrize(("value", "compiled"), [("", True), ("0", True), ("1", False)])
 def test_the_python_can_be_asked_for(value: str, compiled: bool) -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", "from buckram.core import hot; print(hot.COMPILED, hot.sealed.__module__)"],
+        [sys.executable, "-c", "from buckram.core.entries import hot; print(hot.COMPILED, hot.sealed.__module__)"],
         env={**os.environ, "BUCKRAM_PURE": value}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert shown.stdout.split()[0] == str(compiled)
