@@ -59,7 +59,7 @@ CHECKS: dict[str, list[str]] = {
         "--resume",
         str(ROUNDS["spark_rounds"]),
     ],
-    "fuzzing": [*PYTEST, "tests/core", "tests/property", "tests/project"],
+    "fuzzing": [*PYTEST, "tests/core", "tests/project"],
     "compiled_with_sanitizers": [PYTHON, "scripts/hot_sanitized.py"],
     "crash_points": [*PYTEST, "tests/crashpoints"],
     "contracts": [*PYTEST, "tests/contracts"],
