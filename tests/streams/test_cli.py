@@ -232,7 +232,10 @@ def test_create_refuses_what_cannot_be(ok: Run, run: Run) -> None:
     ok("stream", "create", "wide", "--set", "ensemble=9/9/9", "--force")
     blank = run("stream", "create", "two words")
     assert (blank.code, "two-words" in blank.err) == (Exit.USAGE, True)
+    typed = run("stream", "write", "two words", stdin=b"a\n")
+    assert (typed.code, "two-words" in typed.err) == (Exit.USAGE, True)
     ok("stream", "create", "two words", "--force")
+    ok("stream", "write", "two words", stdin=b"a\n")
 
 
 def test_names_and_keys_are_completed(uri: str, ok: Run) -> None:

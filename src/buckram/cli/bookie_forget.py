@@ -13,6 +13,7 @@ from buckram.cli.options import connected, json_option, metadata_option, run_asy
 from buckram.cli.output import counted, emit
 from buckram.core.ledgers.service_info import check_bookie_id
 from buckram.errors import NoSuchBookie, NoSuchKey, NoSuchLedger
+from buckram.metadata.accused import pardon
 
 if TYPE_CHECKING:
     from buckram.seams import MetadataStore
@@ -70,6 +71,7 @@ async def _forget(uri: str | None, bookie_id: BookieId) -> None:
         # It may have come back while the ledgers were read.
         await _refuse_registered(store, bookie_id)
         await store.delete_cookie(bookie_id, version)
+        await pardon(store, bookie_id)  # what was held against it is of no use any more
 
 
 async def _refuse_registered(store: MetadataStore, bookie_id: BookieId) -> None:

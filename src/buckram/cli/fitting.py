@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
 
 
-def refuse_blanks(name: StreamName) -> None:
-    """InvalidArgument for a name that has to be quoted wherever it is typed."""
-    if any(c.isspace() for c in str(name)):
+def has_blanks(name: StreamName) -> bool:
+    """Whether the name has to be quoted wherever it is typed."""
+    return any(c.isspace() for c in str(name))
+
+
+def refuse_blanks(name: StreamName, otherwise: str = "say --force") -> None:
+    """InvalidArgument for a name with blanks; `otherwise`: what somebody does who wants it so."""
+    if has_blanks(name):
         raise InvalidArgument(
             f"stream name {str(name)!r} has a blank in it: choose another, such as "
-            f"{'-'.join(str(name).split())!r}, or say --force"
+            f"{'-'.join(str(name).split())!r}, or {otherwise}"
         )
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion
+from buckram.cli.fitting import has_blanks, refuse_blanks
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import Bar, Degraded, emit, input_size, remark, transfer
 from buckram.cli.record_lines import BadLine, JsonLines, PlainLines, Rows
 from buckram.cli.stdin import Lines
 from buckram.core.streams.names import StreamName, stream_name
-from buckram.errors import BuckramError, InvalidArgument, WriterExists, WriterLost
+from buckram.errors import BuckramError, InvalidArgument, NoSuchStream, WriterExists, WriterLost
 from buckram.net.tasks import TaskScope
 
 if TYPE_CHECKING:
@@ -137,8 +138,18 @@ class _Copy:
                 await scope.close()
                 await writer.abandon()
 
+    async def _refuse_new_name_with_blanks(self, client: Client) -> None:
+        """A typing error must not make a stream whose name has to be quoted from then on."""
+        if not self._choice.create or not has_blanks(self._name):
+            return
+        try:
+            await client.namespace(self._name.namespace).info(self._name.stream)
+        except NoSuchStream:
+            refuse_blanks(self._name, "make it with `buckram stream create --force`")
+
     async def _open(self, client: Client) -> StreamWriter:
         choice = self._choice
+        await self._refuse_new_name_with_blanks(client)
 
         async def attempt(*, wait: bool) -> StreamWriter:
             return await client.namespace(self._name.namespace).writer(

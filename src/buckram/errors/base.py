@@ -162,9 +162,11 @@ class NotEnoughBookies(BuckramError):
     retryable = True
 
     def __init__(self, needed: int, available: int, message: str = "") -> None:
+        are = "is" if available == 1 else "are"
         super().__init__(
             message
-            or f"{needed} bookies are needed, {available} are usable: start more bookies or ask for a smaller ensemble"
+            or f"{needed} bookies are needed, {available} {are} usable: start more bookies, or ask for a smaller "
+            "ensemble"
         )
         self.needed, self.available = needed, available
 
