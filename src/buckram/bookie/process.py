@@ -114,23 +114,7 @@ class Bookie:
         self._disk.lock()
         port = await self._server.listen()
         address = self._advertised(port)
-        claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
-        witness = self.witness = Witness(
-            self._disk,
-            self._metadata,
-            claimed.bookie_id,
-            self._runtime.rng,
-            self._runtime.stats,
-            on_change=self._trust_changed,
-        )
-        known = await cookie.patiently(
-            self._runtime.rng, PATIENCE_S, lambda: witness.prepare(first_start=claimed.first_start)
-        )
-        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
-        cookie.finish(self._disk, claimed)
-        witness.in_room = store.in_room
-        witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
-        witness.contact = lambda: (str(address), store.highest_ledger)
+        claimed, witness, store = await self._open(address)
         properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
         if self._config.admission != "known":
             properties[ADMISSION_PROPERTY] = self._config.admission
@@ -174,6 +158,27 @@ class Bookie:
         self._scope.spawn(self.collector.run(), "collection")
         log.info("bookie %s serves at %s", claimed.bookie_id, address)
         return self.info
+
+    async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
+        """What stands on the disk, once the cookie and the witness key say that it is this bookie's."""
+        claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
+        witness = self.witness = Witness(
+            self._disk,
+            self._metadata,
+            claimed.bookie_id,
+            self._runtime.rng,
+            self._runtime.stats,
+            on_change=self._trust_changed,
+        )
+        known = await cookie.patiently(
+            self._runtime.rng, PATIENCE_S, lambda: witness.prepare(first_start=claimed.first_start)
+        )
+        store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
+        cookie.finish(self._disk, claimed)
+        witness.in_room = store.in_room
+        witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
+        witness.contact = lambda: (str(address), store.highest_ledger)
+        return claimed, witness, store
 
     async def stop(self) -> None:
         """Stop accepting, finish what was taken in, unregister, close. Idempotent; leaves no task."""
