@@ -1,4 +1,4 @@
-"""What the handles of the public interface have: docs/api.md prints these names and no others.
+"""What the handles of the public interface have: docs/reference/api.md prints these names and no others.
 
 Adding a name is a decision, and removing one breaks somebody: tests/docs/test_api.py compares this with the classes.
 """

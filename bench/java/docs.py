@@ -13,7 +13,7 @@ from bench.java.figures import Figure, Outcome
 from bench.java.report import HEAD, row
 from bench.java.state import State
 
-PAGE = Path("docs/performance.md")
+PAGE = Path("docs/reference/performance.md")
 BEGIN, END = "<!-- bench-java: begin -->", "<!-- bench-java: end -->"
 RESULTS = Path("bench-results")
 

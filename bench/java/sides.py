@@ -29,8 +29,9 @@ from buckram.zookeeper_server.server import free_port
 START_DEADLINE_S = 60.0
 OURS = 10
 """Machines of our bookies begin here; those of Apache's at 0."""
-# What performance.md names as the best settings found: adds on the I/O threads, a journal that waits 1 ms for company,
-# pre-written journal files, an entry log written past the page cache, pools for two cores. Syncs as by default.
+# The best settings that we found (docs/reference/performance.md): adds on the I/O threads, a journal that waits 1 ms
+# for company, pre-written journal files, an entry log written past the page cache, pools for two cores. Syncs as by
+# default.
 APACHE: Mapping[str, object] = {
     "allowLoopback": "true",
     "httpServerEnabled": "false", "diskUsageThreshold": "0.99", "diskUsageWarnThreshold": "0.985",

@@ -2,7 +2,7 @@
 
 `connect()` gives a Client, which creates, opens, recovers, deletes and repairs ledgers. The same without async is in
 buckram.sync; clusters for tests in buckram.testing; Spark in buckram.spark. The values and errors below are part of
-the public interface; modules that are not named in docs/api.md are not.
+the public interface; modules that are not named in docs/reference/api.md are not.
 """
 
 from __future__ import annotations

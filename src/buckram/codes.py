@@ -8,7 +8,7 @@ __all__ = ["Code"]
 
 
 class Code(enum.IntEnum):
-    """Status of a bookie's answer, by its v3 number (docs/protocol.md, error codes)."""
+    """Status of a bookie's answer, by its v3 number (docs/reference/protocol.md, error codes)."""
 
     OK = 0
     NO_LEDGER = 402

@@ -1,6 +1,6 @@
 """Configuration: small frozen dataclasses, units in the names, an unknown key is an error.
 
-Each field's metadata carries its meaning; docs/configuration.md is generated from it. Values come from
+Each field's metadata carries its meaning; docs/reference/configuration.md is generated from it. Values come from
 defaults, then a TOML file, then environment variables (BUCKRAM_<SECTION>_<KEY>), then explicit arguments;
 `Sourced` remembers which. Nothing here reads a file: `load` takes the parsed mapping and the environment.
 """

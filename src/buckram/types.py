@@ -28,7 +28,7 @@ DEFAULT_PORT = 3181
 
 
 class DigestType(enum.IntEnum):
-    """Digest kinds with their numbers in ledger metadata (docs/protocol.md, entry format)."""
+    """Digest kinds with their numbers in ledger metadata (docs/reference/protocol.md, entry format)."""
 
     CRC32 = 1
     MAC = 2

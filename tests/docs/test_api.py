@@ -1,4 +1,4 @@
-"""docs/api.md prints what an allow-list names, all of it described; the classes have nothing else."""
+"""docs/reference/api.md prints what an allow-list names, all of it described; the classes have nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from scripts.generate_docs import API_MODULES, public_members
 from scripts.public_api import INTERNAL, NAMES
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 
 def handles() -> dict[str, type]:

@@ -77,7 +77,7 @@ def test_every_dependency_has_its_reason() -> None:
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, groups = table["project"], table["dependency-groups"]
     wanted = sum([*project["optional-dependencies"].values(), *groups.values()], project["dependencies"])
-    page = (ROOT / "docs" / "dependencies.md").read_text()
+    page = (ROOT / "docs" / "project" / "dependencies.md").read_text()
     for requirement in wanted:
         name = re.split(r"[<>=~!; \[]", requirement)[0]
         assert re.search(rf"^\| [^|]*\b{re.escape(name)}\b", page, re.MULTILINE), f"{name} has no row"
@@ -86,7 +86,7 @@ def test_every_dependency_has_its_reason() -> None:
 def test_keys_named_for_apache_users_exist() -> None:
     """`[store] segment_bytes` in the mapping must be a key that there is."""
     known = {(section, name) for section, cls in SECTIONS.items() for name in cls.__dataclass_fields__}
-    named = re.findall(r"`\[(\w+)\] (\w+)`((?:, `\w+`)*)", (ROOT / "docs" / "from-apache.md").read_text())
+    named = re.findall(r"`\[(\w+)\] (\w+)`((?:, `\w+`)*)", (ROOT / "docs" / "howto" / "from-apache.md").read_text())
     assert len(named) > 10
     for section, first, more in named:
         for key in [first, *re.findall(r"`(\w+)`", more)]:

@@ -31,7 +31,7 @@ NOT_OF_A_CALL = {
     "AlreadyRegistered", "CorruptStore", "WrongCookie", "NoSuchBookie",  # of bookies and the command line
     "ChildFailed", "ForeignDirectory", "PortInUse", "ZooKeeperFailed",  # of processes that a program starts
 }  # fmt: skip
-"""Errors that no docstring of docs/api.md has to name."""
+"""Errors that no docstring of docs/reference/api.md has to name."""
 
 
 def every_error() -> dict[str, type]:
@@ -67,7 +67,7 @@ def test_every_error_says_what_it_means(name: str) -> None:
 
 
 def test_every_error_is_named_by_a_call_that_raises_it() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
     titles = {name for name, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.BuckramError)}
     sections = [part.partition("\n") for part in page.split("\n### ")[1:]]
     said = "\n".join(text for title, _, text in sections if title.split()[0] not in titles)

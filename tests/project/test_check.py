@@ -16,7 +16,7 @@ def tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         "tests/core/test_all.py": "from buckram.core.ledgers import quorum, append\nfrom buckram.net import tcp\n",
         "tests/core/ledgers/test_append.py": "from buckram.core.ledgers.append import (\n    AppendWindow,\n)\n",
         "tests/spark/test_read.py": "from buckram.core.ledgers import quorum\n",
-        "tests/docs/test_pages.py": 'PAGE = "docs/api.md"\n',
+        "tests/docs/test_pages.py": 'PAGE = "docs/reference/api.md"\n',
     }
     for name, text in texts.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def test_a_changed_test_runs_first_and_spark_is_left_to_make_test(tests: list[Pa
 
 
 def test_a_page_chooses_the_tests_that_name_it(tests: list[Path]) -> None:
-    assert chosen(["docs/api.md"], tests, {}, 60.0) == ["tests/docs/test_pages.py"]
+    assert chosen(["docs/reference/api.md"], tests, {}, 60.0) == ["tests/docs/test_pages.py"]
 
 
 def test_what_takes_longer_than_is_left_is_left_out(tests: list[Path]) -> None:

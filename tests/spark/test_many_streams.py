@@ -31,7 +31,7 @@ async def fill(uri: str, space: str) -> None:
 
 
 def test_a_source_of_many_streams(cluster: ThreadedCluster, stream: str) -> None:
-    """docs/spark.md says what 10,000 cost."""
+    """docs/tutorial/spark.md says what 10,000 cost."""
     space = stream.partition("/")[2][-40:]
     asyncio.run(fill(cluster.uri, space))
     run = Run(cluster.uri, subscribePattern=f"{space}/.*", maxOffsetsPerTrigger=FILLED * 2, **EARLIEST)

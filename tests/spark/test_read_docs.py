@@ -1,4 +1,4 @@
-"""docs/spark.md is a program: its Python runs here from top to bottom, in the session of the tests."""
+"""docs/tutorial/spark.md is a program: its Python runs here from top to bottom, in the session of the tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from buckram.spark.options import table
 from buckram.testing import ThreadedCluster
 
 pytestmark = pytest.mark.spark
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "spark.md"
 SNIPPET = re.compile(r"(<!-- not run: [^>]*-->\n *)?```python\n(.*?)```", re.DOTALL)
 _MOST, _MOST_OF_A_LINE = 2000, 300
 _NEWLINE = "\n"
@@ -71,14 +71,15 @@ def test_a_failure_says_where_the_page_failed_and_what_was_there() -> None:
     names: dict[str, Any] = {"found": ["x" * 9000], "more": {"a": 1}}
     code = next(snippets("# Page\n\n```python\nlow = 1\nassert found and \\\n    more['a'] < low\n```\n"))
     told = failure_of(code, names).splitlines()
-    assert told[0].startswith("docs/spark.md:5: assert found and more['a'] < low: AssertionError: assert (['xxx")
+    place = "docs/tutorial/spark.md"
+    assert told[0].startswith(f"{place}:5: assert found and more['a'] < low: AssertionError: assert (['xxx")
     assert told[1].endswith("x'] and 1 < 1)")
     assert told[2].startswith("found = ['xxx")
     assert told[3:] == ["low = 1", "more = {'a': 1}"]
     assert max(map(len, told)) <= _MOST
     code = next(snippets("# Page\n\n```python\ndef f():\n    raise OSError('it is\\nso')\n\nf()\n```\n"))
     assert failure_of(code, names).splitlines() == [
-        "docs/spark.md:7: f(): OSError: it is", "docs/spark.md:5: raise OSError('it is\\nso')", "it is", "so",
+        f"{place}:7: f(): OSError: it is", f"{place}:5: raise OSError('it is\\nso')", "it is", "so",
     ]  # fmt: skip
 
 
@@ -103,8 +104,8 @@ def failure_of(code: str, names: dict[str, Any]) -> str:
         text = str(error)[:_MOST]
         line, statement = places[0]
         what = f"{type(error).__name__}: {text.partition(_NEWLINE)[0][:_MOST_OF_A_LINE]}"
-        told = [f"docs/spark.md:{line}: {_source(statement)}: {what}"]
-        told += [f"docs/spark.md:{line}: {_source(statement)}" for line, statement in places[1:]]
+        told = [f"docs/tutorial/spark.md:{line}: {_source(statement)}: {what}"]
+        told += [f"docs/tutorial/spark.md:{line}: {_source(statement)}" for line, statement in places[1:]]
         told.append(text)
         if isinstance(error, AssertionError):
             told += _values(places[-1][1], names)

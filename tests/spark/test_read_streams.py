@@ -89,7 +89,7 @@ def test_a_frame_that_is_used_twice_keeps_its_rows(spark: SparkSession, cluster:
 
 
 def test_a_frame_is_a_snapshot(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
-    """PySpark keeps the first plan of a frame and of a view, as docs/spark.md says."""
+    """PySpark keeps the first plan of a frame and of a view, as docs/tutorial/spark.md says."""
     write(cluster.uri, stream, numbered(10))
     frame = load(spark, cluster.uri, stream)
     assert frame.count() == 10

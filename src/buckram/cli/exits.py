@@ -9,7 +9,7 @@ from buckram import errors
 
 
 class Exit(enum.IntEnum):
-    """What a command's exit code means (docs/commands.md)."""
+    """What a command's exit code means (docs/reference/commands.md)."""
 
     OK = 0
     FAILED = 1

@@ -26,7 +26,7 @@ def invariant_failed(rule: str, detail: str) -> NoReturn:
 
 
 def check(condition: bool, rule: str, detail: str = "") -> None:
-    """Assert an invariant by its id in docs/protocol.md; stays on under python -O."""
+    """Assert an invariant by its id in docs/reference/protocol.md; stays on under python -O."""
     if not condition:
         invariant_failed(rule, detail)
 

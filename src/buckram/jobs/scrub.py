@@ -127,8 +127,8 @@ def scrub(
 ) -> ScrubReport:
     """Audit these ledgers, the segments of these streams, or all ledgers.
 
-    `report`, `table`: where rows of SCHEMA are added (see docs/spark.md). `run`: a name; one that was there before goes
-    on. `told` hears of ledgers done. Errors: NoSuchLedger, NoSuchStream, MetadataUnavailable.
+    `report`, `table`: where rows of SCHEMA are added (docs/tutorial/spark.md). `run`: a name; one that was there before
+    goes on. `told` hears of ledgers done. Errors: NoSuchLedger, NoSuchStream, MetadataUnavailable.
     """
     chosen, name = settings or ScrubSettings(), run_name("scrub", run)
     began = time.monotonic()

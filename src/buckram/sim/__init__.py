@@ -11,7 +11,7 @@ Production code of client, bookie and metadata runs unmodified behind the seams.
 * `plan` draws a life from its seed; `workload/` is what clients do, `faults` (with `damage` and `liar`) what goes
   wrong, `ending` heals, recovers, reads in full; `cluster` is one life, `swarm` many.
 * `checkers/`: `wire` and `facts` are what is known, `judge` passes events on, the others hold the rules
-  (docs/protocol.md, 6).
+  (docs/reference/protocol.md, 6).
 * `scenarios/`: directed schedules. `mutants/`: planted bugs and the hunt for them.
 
 A life is a function of its seed: nothing here or in the code under test may look at clocks, addresses or hash orders.

@@ -1,6 +1,6 @@
 """Every option of the data source `buckram`: who takes it, default, meaning, and how its text becomes a value. Pure.
 
-One table for source and sink; docs/spark.md shows it. What options mean together is checked by who uses them
+One table for source and sink; docs/tutorial/spark.md shows it. What options mean together is checked by who uses them
 (planning.py, sink.py).
 """
 

@@ -1,7 +1,7 @@
 """A Spark session for one machine, with the settings that Buckram's source is measured with.
 
 `local_session` sets JAVA_HOME and the worker's interpreter before the JVM starts; a session of your own works
-as well, see docs/spark.md for what to set.
+as well, see docs/tutorial/spark.md for what to set.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class BuckramDataSource(DataSource):
     """Found by PySpark through the module pyspark_buckram, or registered with buckram.spark.register.
 
     A query fails with RecordsLost (what it wants is gone), NotReadable (bookies are down), ReplayDiffers,
-    CheckpointReset or UnknownQuery; docs/spark.md says what to do then.
+    CheckpointReset or UnknownQuery; docs/tutorial/spark.md says what to do then.
     """
 
     @classmethod

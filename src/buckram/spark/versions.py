@@ -1,4 +1,4 @@
-"""Which PySpark this works with: docs/spark.md says what each can do."""
+"""Which PySpark this works with: docs/tutorial/spark.md says what each can do."""
 
 from __future__ import annotations
 

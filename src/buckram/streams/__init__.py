@@ -1,1 +1,1 @@
-"""Streams: endless, named, ordered logs made of ledgers. The way in is `client.namespace(name)`; docs/streams.md."""
+"""Streams: endless, named, ordered logs made of ledgers (docs/tutorial/streams.md). See `client.namespace(name)`."""

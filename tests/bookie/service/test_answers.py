@@ -1,4 +1,4 @@
-"""Which code every operation answers in every condition (docs/protocol.md, result codes), on both wires."""
+"""Which code every operation answers in every condition (docs/reference/protocol.md, result codes), on both wires."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_parse_refuses_other_forms(text: str | tuple[int, ...]) -> None:
         Quorum.parse(text)
 
 
-# The smallest covering answer sets of the window rule (protocol.md 1.3).
+# The smallest covering answer sets of the window rule (docs/reference/protocol.md 1.3).
 @pytest.mark.parametrize(
     ("numbers", "smallest"),
     [((2, 2, 2), 1), ((3, 3, 2), 2), ((3, 3, 1), 3), ((4, 3, 2), 3), ((5, 3, 3), 2), ((6, 3, 2), 4), ((6, 2, 2), 3),

@@ -1,4 +1,6 @@
-"""Recovery as a coroutine: R1 to R8 (protocol.md, recovery). It is decided in core/ledgers/recovery and promises.
+"""Recovery as a coroutine: R1 to R8 (docs/reference/protocol.md, recovery).
+
+The decisions are in core/ledgers/recovery and promises.
 
 Fencing reads and recovery adds travel on the v3 wire (net/pool sees to that): on v2 their answers could not be told
 from those to a plain read or add of the same entry by this client's own reader or writer.

@@ -3,7 +3,7 @@
 Every answer of a bookie to a read or a fence is exactly one of Positive (OK and the digest holds),
 Negative (no such entry, no such ledger, and nothing else) and Unknown (all the rest: no answer, refusals,
 I/O errors, limbo, digest mismatch, codes never heard of). Only Negative is evidence of absence: turning an
-unknown into a negative is how acknowledged entries got lost (protocol.md, 0 and 8.1 row 10).
+unknown into a negative is how acknowledged entries got lost (docs/reference/protocol.md, 0 and 8.1 row 10).
 """
 
 from __future__ import annotations

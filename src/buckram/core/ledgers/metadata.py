@@ -1,8 +1,8 @@
 """Ledger metadata: what a legal record is, and the only legal transitions between records.
 
 Pure functions from record to record; anything illegal raises InvariantViolation with the invariant's id
-(docs/protocol.md). Bytes are metadata_codec; when a transition is due and the compare-and-set loop around it are
-the client's (metadata_cell). Every function derives the change anew from the record it is given, so that a loop may
+(docs/reference/protocol.md). Bytes are metadata_codec; when a transition is due and the compare-and-set loop around it
+are the client's (metadata_cell). Every function derives the change anew from the record it is given, so that a loop may
 call it again on a fresher one.
 """
 

@@ -1,7 +1,7 @@
 """Bytes of ledger metadata: serialisation versions 1 (lines), 2 (protobuf text) and 3 (protobuf).
 
-Byte for byte what Apache writes (docs/protocol.md, ledger metadata). A ledger keeps the version it was created with;
-what a legal record is and how it may change is core/ledgers/metadata.
+Byte for byte what Apache writes (docs/reference/protocol.md, ledger metadata). A ledger keeps the version it was
+created with; what a legal record is and how it may change is core/ledgers/metadata.
 """
 
 from __future__ import annotations

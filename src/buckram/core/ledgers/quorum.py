@@ -1,7 +1,7 @@
 """Quorum arithmetic: who stores an entry, and what a set of answers proves.
 
 Positions are indexes into an ensemble, 0 to E-1. Everything is defined for all E >= Qw >= Qa >= 1 and for
-entry ids of any size (no 32-bit arithmetic: protocol.md, trap 21). Counting answers of one entry is
+entry ids of any size (no 32-bit arithmetic: docs/reference/protocol.md, trap 21). Counting answers of one entry is
 core/ledgers/answers; which bookies to choose is core/cluster/placement.
 """
 

@@ -1,4 +1,4 @@
-"""Recovery of a ledger that is not closed: the decisions of R2 to R7 (protocol.md, recovery).
+"""Recovery of a ledger that is not closed: the decisions of R2 to R7 (docs/reference/protocol.md, recovery).
 
 Three machines, used one after the other and the last two side by side: `Fencing` collects the fencing
 answers, `ForwardRead` decides entry by entry what is in the ledger, `WriteBack` brings what was found to

@@ -1,6 +1,6 @@
 """Who a bookie is and where it listens: the grammar of bookie ids and the BookieServiceInfo record.
 
-The record is what a bookie's registration holds (docs/protocol.md, registration). Reading and writing it is
+The record is what a bookie's registration holds (docs/reference/protocol.md, registration). Reading and writing it is
 here; when it is registered is metadata/store, what a client does with it is client/shared/bookies.
 """
 

@@ -1,4 +1,4 @@
-"""Bytes of a bookie's log segments: blocks, frames, footer pages, trailer. docs/storage.md has the picture.
+"""Bytes of a bookie's log segments: blocks, frames, footer pages, trailer. docs/reference/storage.md has the picture.
 
 A block is one group commit: header, then frames one after another, padded to the device's unit. A frame is a v2 ADD
 packet with its 4-byte length as it came from the wire, or a STATE frame of our own. A sealed segment ends with pages

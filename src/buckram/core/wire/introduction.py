@@ -1,7 +1,7 @@
 """Who a bookie says that it is, and whom a client expects: what both say before anything else on a connection.
 
 A name, an address and a port are given out again; these values are not. Who is somebody else than was expected answers
-nothing and is believed nothing (docs/protocol.md, identity). No bytes here: the packets are wire_v3's.
+nothing and is believed nothing (docs/reference/protocol.md, identity). No bytes here: the packets are wire_v3's.
 """
 
 from __future__ import annotations

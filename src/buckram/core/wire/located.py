@@ -1,6 +1,7 @@
-"""Where entries lie in log files: the answer to a located batch read (section 5 of docs/protocol.md). Values and their
-form on the wire; finding them is bookie/storage/lookup.py, reading what they name client/read/local.py and
-spark/local_scan.py.
+"""Where entries lie in log files: the answer to a located batch read (docs/reference/protocol.md, section 5).
+
+Values and their form on the wire; finding them is bookie/storage/lookup.py, reading what they name
+client/read/local.py and spark/local_scan.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ INVARIANTS = tuple(
     + [f"L{n}" for n in range(1, 15)]
     + ["I14", "I16", "I18"]
 )
-"""All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/protocol.md."""
+"""All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/reference/protocol.md."""
 
 SITUATIONS = (
     "an id was used again",

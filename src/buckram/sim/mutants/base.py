@@ -18,8 +18,8 @@ def anything(plan: Plan) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`rows`: the traps and invariants of docs/protocol.md that it stands for. `scenarios` are played first, then lives
-    whose plan passes `lives`, at most `seeds` of them."""
+    """`rows`: the traps and invariants of docs/reference/protocol.md that it stands for. `scenarios` are played
+    first, then lives whose plan passes `lives`, at most `seeds` of them."""
 
     name: str
     rows: str

@@ -1,4 +1,4 @@
-"""D1 to D10: the schedules of docs/protocol.md 6.9. Each docstring says what a naive build would do wrong."""
+"""D1 to D10: the schedules of docs/reference/protocol.md 6.9. Each docstring says what a naive build would do wrong."""
 
 from __future__ import annotations
 

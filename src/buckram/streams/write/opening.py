@@ -1,7 +1,7 @@
 """Becoming the writer of a stream: lease, claim, fence, seal; then the first segment is prepared.
 
-The order is that of docs/streams-design.md (Lease, epoch, fence). A crash after any step leaves what the next opening
-repairs.
+The order is that of docs/explanation/streams-design.md (Lease, epoch, fence). A crash after any step leaves
+what the next opening repairs.
 """
 
 from __future__ import annotations
