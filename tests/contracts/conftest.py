@@ -19,7 +19,7 @@ from buckram.metadata.zookeeper.kazoo_session import KazooSession
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import KeyStore
-from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
+from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.zookeeper_server import ZooKeeperServer
 
 DEADLINE_S = 20.0

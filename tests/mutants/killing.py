@@ -101,7 +101,7 @@ def _load() -> None:
 
     import buckram.client.client
     import buckram.metadata.zookeeper.kazoo_session
-    import buckram.sim.cluster
+    import buckram.sim.ledgers.life
     import buckram.sim.streams.life
     import buckram.streams.namespace
     import buckram.testing.plugin  # noqa: F401

@@ -10,7 +10,7 @@ import pytest
 from tests.mutants.killing import Kill, Killer
 from tests.mutants.testmutant import all_of_them
 
-from buckram.sim.mutants.edits import StaleEdit, edited, find, stale
+from buckram.sim.engine.edits import StaleEdit, edited, find, stale
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 MUTANTS = all_of_them()

@@ -8,7 +8,7 @@ import pytest
 
 from buckram.client.write.completions import Completions
 from buckram.core.ledgers.append import AppendWindow
-from buckram.sim.mutants.hunt import MUTANTS, RARE, kill
+from buckram.sim.ledgers.mutants.hunt import MUTANTS, RARE, kill
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 LIVES = 40

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from buckram.sim.mutants.base import Patches, plant
-from buckram.sim.mutants.edits import edited
+from buckram.sim.engine.edits import edited
+from buckram.sim.engine.planting import Patches, plant
 
 PLANTED = Path(__file__).parent / "planted"
 

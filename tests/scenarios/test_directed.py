@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.sim.scenarios import SCENARIOS, run_scenario
+from buckram.sim.ledgers.scenarios import SCENARIOS, run_scenario
 
 
 @pytest.mark.parametrize(

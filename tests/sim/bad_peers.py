@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.history import LEDGER, History, good
 
 from buckram.errors import Code, DuplicateEntry, LedgerFenced, NotEnoughBookies
-from buckram.sim.checkers.wire import Request
+from buckram.sim.engine.checkers.wire import Request
 from buckram.types import Fragment, LedgerState
 
 

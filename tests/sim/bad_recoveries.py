@@ -6,7 +6,7 @@ from tests.sim.history import DIGEST, LEDGER, History
 
 from buckram.errors import Code
 from buckram.seams import KeyValue
-from buckram.sim.checkers.wire import Answer, Request
+from buckram.sim.engine.checkers.wire import Answer, Request
 
 
 def _fenced(h: History) -> History:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from buckram.core.entries.entry import Digest, master_key
 from buckram.errors import Code
-from buckram.sim.checkers.base import ReadResult
-from buckram.sim.checkers.facts import Handle
-from buckram.sim.checkers.judge import Judge, Senses
-from buckram.sim.checkers.report import Report
-from buckram.sim.checkers.wire import Answer, Request
+from buckram.sim.engine.checkers.base import ReadResult
+from buckram.sim.engine.checkers.facts import Handle
+from buckram.sim.engine.checkers.judge import Judge, Senses
+from buckram.sim.engine.checkers.report import Report
+from buckram.sim.engine.checkers.wire import Answer, Request
 from buckram.types import DigestType, EntryId, Fragment, LedgerMetadata, LedgerState
 
 LEDGER = 7

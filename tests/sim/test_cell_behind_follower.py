@@ -12,11 +12,11 @@ from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.ledgers.metadata import created, ensemble_changed
 from buckram.core.ledgers.metadata_codec import parse, serialise
 from buckram.errors import MetadataUnavailable
-from buckram.sim.loop import SimLoop
-from buckram.sim.network import Fabric
-from buckram.sim.stores import ZooKeeperStores
-from buckram.sim.trace import Trace
-from buckram.sim.zookeeper import SimZkSession
+from buckram.sim.engine.loop import SimLoop
+from buckram.sim.engine.network import Fabric
+from buckram.sim.engine.stores import ZooKeeperStores
+from buckram.sim.engine.trace import Trace
+from buckram.sim.engine.zookeeper import SimZkSession
 from buckram.types import LedgerMetadata
 
 LAG_S = 2.0

@@ -90,7 +90,7 @@ from tests.sim.bad_writers import (
 from tests.sim.history import LEDGER, History, good
 
 from buckram.errors import Code
-from buckram.sim.checkers.report import INVARIANTS
+from buckram.sim.engine.checkers.report import INVARIANTS
 
 
 def test_a_good_history_has_no_violation() -> None:

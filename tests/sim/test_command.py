@@ -7,11 +7,11 @@ import json
 import pytest
 
 from buckram.sim.__main__ import main
-from buckram.sim.checkers.report import INVARIANTS, SITUATIONS
-from buckram.sim.cluster import shrink
-from buckram.sim.mutants.hunt import MUTANTS
-from buckram.sim.plan import make_plan
-from buckram.sim.swarm import Totals
+from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS
+from buckram.sim.engine.swarm import Totals
+from buckram.sim.ledgers.life import shrink
+from buckram.sim.ledgers.mutants.hunt import MUTANTS
+from buckram.sim.ledgers.plan import make_plan
 
 KEYS = ["lives", "violations", "invariants", "reached", "acked", "crashes", "faults", "trace_hash"]
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from buckram.sim.cluster import run_life
-from buckram.sim.scenarios import run_scenario
+from buckram.sim.ledgers.life import run_life
+from buckram.sim.ledgers.scenarios import run_scenario
 
 SEEDS = (3, 14, 15)
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from buckram.seams import Read, Write
-from buckram.sim.disk import Device, SimDisk
-from buckram.sim.loop import Crashed, SimLoop
-from buckram.sim.trace import Trace
+from buckram.sim.engine.disk import Device, SimDisk
+from buckram.sim.engine.loop import Crashed, SimLoop
+from buckram.sim.engine.trace import Trace
 
 
 def play(story: Callable[[SimLoop, Device], Awaitable[None]], seed: int = 1) -> None:

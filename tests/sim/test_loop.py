@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from buckram.sim.loop import SimLoop, Stuck
-from buckram.sim.trace import Trace
+from buckram.sim.engine.loop import SimLoop, Stuck
+from buckram.sim.engine.trace import Trace
 
 
 def make_loop(seed: int = 1, **kwargs: Any) -> SimLoop:

@@ -10,10 +10,10 @@ import pytest
 
 from buckram.errors import MetadataUnavailable
 from buckram.seams import KeyValue
-from buckram.sim.loop import SimLoop
-from buckram.sim.metadata import HOST, MetadataServer, SimKeys
-from buckram.sim.network import Fabric
-from buckram.sim.trace import Trace
+from buckram.sim.engine.loop import SimLoop
+from buckram.sim.engine.metadata import HOST, MetadataServer, SimKeys
+from buckram.sim.engine.network import Fabric
+from buckram.sim.engine.trace import Trace
 
 
 class World:

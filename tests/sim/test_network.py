@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from buckram.sim.loop import SimLoop
-from buckram.sim.network import Fabric
-from buckram.sim.trace import Trace
-from buckram.sim.transport import Connection
+from buckram.sim.engine.loop import SimLoop
+from buckram.sim.engine.network import Fabric
+from buckram.sim.engine.trace import Trace
+from buckram.sim.engine.transport import Connection
 
 
 class Peer(asyncio.Protocol):

@@ -14,11 +14,11 @@ from buckram.client.write.writer import Writer
 from buckram.errors import MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import Write
-from buckram.sim.damage import flip_some_byte
-from buckram.sim.disk import Device, SimDisk
-from buckram.sim.strangers import Strangers
-from buckram.sim.world import World
-from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
+from buckram.sim.engine.damage import flip_some_byte
+from buckram.sim.engine.disk import Device, SimDisk
+from buckram.sim.engine.strangers import Strangers
+from buckram.sim.engine.world import World
+from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.types import DigestType
 
 

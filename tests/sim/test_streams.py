@@ -12,12 +12,12 @@ import sys
 import pytest
 
 from buckram.sim.__main__ import main
+from buckram.sim.engine.swarm import run_seeds
 from buckram.sim.streams.command import StreamTotals, run_chunk, shrink
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants.hunt import MUTANTS
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import OWN_FAULTS, make_stream_plan
-from buckram.sim.swarm import run_seeds
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 LIVES = 20

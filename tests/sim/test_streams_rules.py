@@ -9,8 +9,8 @@ from buckram.core.streams.head import Head, Segment, Summary, WriterInfo, encode
 from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import Layout
 from buckram.seams import KeyValue
-from buckram.sim.checkers.facts import Facts as LedgerFacts
-from buckram.sim.checkers.report import Report
+from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
+from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Content, Facts, Line, Reading, Session
 from buckram.sim.streams.finals import Finals
 from buckram.sim.streams.heads import HeadWatch

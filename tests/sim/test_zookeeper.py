@@ -10,15 +10,15 @@ import pytest
 
 from buckram.errors import MetadataUnavailable
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
-from buckram.sim.cluster import run_life
-from buckram.sim.loop import SimLoop
-from buckram.sim.metadata import HOST
-from buckram.sim.network import Fabric
-from buckram.sim.plan import make_plan
-from buckram.sim.trace import Trace
-from buckram.sim.zk_line import FabricLine
-from buckram.sim.zk_tree import ZkTree
-from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
+from buckram.sim.engine.loop import SimLoop
+from buckram.sim.engine.metadata import HOST
+from buckram.sim.engine.network import Fabric
+from buckram.sim.engine.trace import Trace
+from buckram.sim.engine.zk_line import FabricLine
+from buckram.sim.engine.zk_tree import ZkTree
+from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
+from buckram.sim.ledgers.life import run_life
+from buckram.sim.ledgers.plan import make_plan
 
 
 class World:

@@ -6,13 +6,14 @@
 
 Production code of client, bookie and metadata runs unmodified behind the seams. The map:
 
-* `loop`: time, processes that pause and die, one scheduler. `network` with `transport`, `disk`, `metadata`: the seams
-  and what can go wrong in them. `world` puts them together: hosts, processes, devices.
-* `plan` draws a life from its seed; `workload/` is what clients do, `faults` (with `damage` and `liar`) what goes
-  wrong, `ending` heals, recovers, reads in full; `cluster` is one life, `swarm` many.
-* `checkers/`: `wire` and `facts` are what is known, `judge` passes events on, the others hold the rules
-  (docs/reference/protocol.md, 6).
-* `scenarios/`: directed schedules. `mutants/`: planted bugs and the hunt for them.
+* `engine/`: what every life runs in. `loop` is time, processes that pause and die, one scheduler; `network` with
+  `transport`, `disk`, `metadata` and `zookeeper` are the seams and what can go wrong in them; `world` puts them
+  together as hosts, processes and devices; `checkers/` hold the protocol's rules (docs/reference/protocol.md, 6);
+  `lives` and `swarm` sum up many lives; `planting` and `edits` put bugs into production code.
+* `ledgers/`: lives of ledgers. `plan` draws a life from its seed, `workload/` is what clients do, `faults/` what goes
+  wrong, `ending` heals, recovers and reads in full, `life` is one life; `scenarios/` are directed schedules, `mutants/`
+  planted bugs and the hunt for them.
+* `streams/`: the same for streams, which stand on ledgers.
 
 A life is a function of its seed: nothing here or in the code under test may look at clocks, addresses or hash orders.
 """

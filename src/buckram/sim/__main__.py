@@ -10,10 +10,10 @@ import json
 import logging
 import sys
 
-from buckram.sim.cluster import run_life, shrink
-from buckram.sim.faults.registry import LEDGERS, names
-from buckram.sim.plan import make_plan
-from buckram.sim.swarm import Totals, run_seeds
+from buckram.sim.engine.swarm import Totals, run_seeds
+from buckram.sim.ledgers.faults.registry import LEDGERS, names
+from buckram.sim.ledgers.life import run_chunk, run_life, shrink
+from buckram.sim.ledgers.plan import make_plan
 
 
 def _seeds(text: str) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return run(options, parser.error)
     if options.mutants:
-        from buckram.sim.mutants.hunt import hunt
+        from buckram.sim.ledgers.mutants.hunt import hunt
 
         return hunt(options.budget, options.jobs, options.only)
     if options.seed is not None:
@@ -88,7 +88,7 @@ def _one(seed: int, trace: bool, faults: str | None) -> int:
 
 
 def _many(first: int, last: int, jobs: int, minutes: float | None) -> int:
-    totals = run_seeds(first, last, jobs=jobs, minutes=minutes, say=_say)
+    totals = run_seeds(first, last, jobs=jobs, minutes=minutes, say=_say, run=run_chunk)
     failed = bool(totals.failed)
     if missing := totals.missing():
         print(f"too seldom evaluated or reached in {totals.lives} lives: {', '.join(missing)}", file=sys.stderr)

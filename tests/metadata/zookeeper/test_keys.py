@@ -9,8 +9,8 @@ import pytest
 from buckram.errors import AccessRefused, KeyExists, NoSuchKey, VersionConflict
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.seams import Create, KeyOp, SetValue
-from buckram.sim.zk_line import DirectLine
-from buckram.sim.zookeeper import SimZkSession, SimZooKeeper
+from buckram.sim.engine.zk_line import DirectLine
+from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 
 
 @pytest.fixture

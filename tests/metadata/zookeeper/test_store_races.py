@@ -21,7 +21,7 @@ from buckram.errors import (
     WrongCluster,
 )
 from buckram.metadata.zookeeper.store import ZooKeeperStore
-from buckram.sim.zookeeper import SimZkSession
+from buckram.sim.engine.zookeeper import SimZkSession
 from buckram.types import BookieAddress, BookieInfo
 
 INFO = BookieInfo("b:1", BookieAddress("h", 1))

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.errors import BuckramError
-from buckram.sim.cluster import report_broken_invariants
-from buckram.sim.faults import Faults
-from buckram.sim.loop import Stuck
-from buckram.sim.scenarios.run import Outcome
-from buckram.sim.scenarios.script import ScenarioFailed, quiet_plan
+from buckram.sim.engine.lives import report_broken_invariants
+from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.world import Died, World
+from buckram.sim.ledgers.faults import Faults
+from buckram.sim.ledgers.scenarios.run import Outcome
+from buckram.sim.ledgers.scenarios.script import ScenarioFailed, quiet_plan
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.finals import Finals
@@ -23,7 +24,6 @@ from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor, line_of
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.sim.streams.writing import Pen
-from buckram.sim.world import Died, World
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import engine_of
 

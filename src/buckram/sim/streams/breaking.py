@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from buckram.errors import RecoveryFailed
-from buckram.sim.metadata import HOST
+from buckram.sim.engine.metadata import HOST
 from buckram.sim.streams.bench import Bench, Scenario
 from buckram.sim.streams.writing import Pen
 from buckram.streams.write.writer import engine_of

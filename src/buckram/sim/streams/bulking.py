@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from buckram.errors import BuckramError, InvalidSegment, NoSuchStream, OpenSegment, StaleTransaction, StreamEnded
-from buckram.sim.checkers.judge import describe
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import Content, Step
 from buckram.sim.streams.stage import Actor, Stage, full
-from buckram.sim.world import Died
 from buckram.streams.write.bulk import Bulk, SealedLedger
 
 WORK_S = 90.0

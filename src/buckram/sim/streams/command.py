@@ -11,13 +11,13 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from buckram.sim.checkers.report import Violation
-from buckram.sim.cluster import LifeResult
-from buckram.sim.faults.registry import STREAMS, names
+from buckram.sim.engine.checkers.report import Violation
+from buckram.sim.engine.lives import LifeResult
+from buckram.sim.engine.swarm import Totals, run_seeds
+from buckram.sim.ledgers.faults.registry import STREAMS, names
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import make_stream_plan
-from buckram.sim.swarm import Totals, run_seeds
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.sim.scenarios.run import Outcome
+from buckram.sim.ledgers.scenarios.run import Outcome
 from buckram.sim.streams.bench import Bench, bench_plan, play
 from buckram.sim.streams.operations import DRILLS, Spy
 

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Awaitable
 
 from buckram.errors import BuckramError, NoSuchStream, StreamEnded
-from buckram.sim.checkers.judge import describe
-from buckram.sim.faults import Faults
-from buckram.sim.pace import HOUR_US
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.pace import HOUR_US
+from buckram.sim.engine.world import Died
+from buckram.sim.ledgers.faults import Faults
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.reading import ReaderActor, line_of
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.sim.streams.tending import Deleter, JanitorActor
 from buckram.sim.streams.writing import Pen
-from buckram.sim.world import Died
 from buckram.streams.maintain.janitor import BY_AGE
 from buckram.streams.shared.ledgers import SEGMENT
 from buckram.streams.write.writer import engine_of

@@ -1,11 +1,11 @@
-"""Stories that aim at streams, beside those of sim/faults: leases that expire, heads whose replies are lost."""
+"""Stories that aim at streams, beside those of sim/ledgers/faults: leases that expire, heads whose replies are lost."""
 
 from __future__ import annotations
 
 import asyncio
 
-from buckram.sim.faults import Faults, common
-from buckram.sim.faults.registry import STREAMS
+from buckram.sim.ledgers.faults import Faults, common
+from buckram.sim.ledgers.faults.registry import STREAMS
 
 
 def _hosts(f: Faults, first: str) -> list[str]:

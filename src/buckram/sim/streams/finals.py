@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from buckram.sim.checkers.report import Report
+from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, Line, Step
 
 

@@ -13,8 +13,8 @@ from buckram.core.streams.names import owner_of
 from buckram.core.streams.policy import Policy
 from buckram.metadata.layout import ClusterLayout
 from buckram.seams import KeyValue
-from buckram.sim.checkers.facts import Facts as LedgerFacts
-from buckram.sim.checkers.report import Report
+from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
+from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, Line
 from buckram.types import LedgerId, LedgerState
 
@@ -23,7 +23,7 @@ Allowed = Callable[[Line, str, int, int], bool]
 
 
 class HeadWatch:
-    """A metadata observer (sim/metadata.MetadataObserver)."""
+    """A metadata observer (sim/engine/metadata.MetadataObserver)."""
 
     def __init__(
         self,

@@ -11,10 +11,11 @@ from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
 from buckram.net.tasks import TaskScope
-from buckram.sim.checkers.safety import Metadata
-from buckram.sim.cluster import LifeResult, report_broken_invariants
-from buckram.sim.faults import Faults
-from buckram.sim.loop import Crashed, Stuck
+from buckram.sim.engine.checkers.safety import Metadata
+from buckram.sim.engine.lives import LifeResult, report_broken_invariants
+from buckram.sim.engine.loop import Crashed, Stuck
+from buckram.sim.engine.world import World
+from buckram.sim.ledgers.faults import Faults
 from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.finals import Finals
@@ -24,7 +25,6 @@ from buckram.sim.streams.reading import ReaderActor
 from buckram.sim.streams.stage import NAMESPACE, Actor, Producer, Stage
 from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.writing import WriterActor
-from buckram.sim.world import World
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.shared import metadata as stream_metadata
 

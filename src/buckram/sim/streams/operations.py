@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from buckram.errors import BuckramError, WriterLost
-from buckram.sim.loop import Process
+from buckram.sim.engine.loop import Process
+from buckram.sim.engine.transport import Connection
+from buckram.sim.engine.world import Died
 from buckram.sim.streams.bench import Bench
 from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.stage import Actor
 from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
-from buckram.sim.transport import Connection
-from buckram.sim.world import Died
 
 HOST = "x1"
 """The host whose process crashes."""

@@ -1,4 +1,4 @@
-"""What a stream's life will be like, drawn from its seed: the cluster as in sim/plan, and who does what to it."""
+"""What a stream's life will be like, drawn from its seed: the cluster (sim/ledgers/plan), and who does what to it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from buckram.config import BookieConfig
-from buckram.sim.faults.registry import STREAMS
-from buckram.sim.pace import LATE_S
-from buckram.sim.plan import Plan, draw_apart, make_cluster, set_pace
+from buckram.sim.engine.pace import LATE_S
+from buckram.sim.ledgers.faults.registry import STREAMS
+from buckram.sim.ledgers.plan import Plan, draw_apart, make_cluster, set_pace
 from buckram.sim.streams.faults import OWN_FAULTS
 from buckram.types import DigestType
 

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from buckram.errors import BuckramError, CursorMoved, OffsetOutOfRange, OffsetTruncated
-from buckram.sim.checkers.judge import describe
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.stage import Actor, Stage, full
-from buckram.sim.world import Died
 from buckram.streams.read.reader import StreamReader
 
 KINDS = ("offset", "earliest", "earliest", "latest", "time", "txid", "cursor")

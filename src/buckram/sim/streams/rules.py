@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from buckram.core.streams.batch import Record
 from buckram.errors import BuckramError
-from buckram.sim.checkers.report import Report
+from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import REFUSED, Content, Facts, Group, Line, Reading, Seen, Sent, Session
 
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from buckram.errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
-from buckram.sim.metadata import HOST
-from buckram.sim.scenarios.run import Outcome
+from buckram.sim.engine.metadata import HOST
+from buckram.sim.ledgers.scenarios.run import Outcome
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
 from buckram.sim.streams.breaking import BREAKS
 from buckram.sim.streams.bulking import Publisher

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 from buckram.client.client import Client
 from buckram.core.streams.policy import Policy, merged
 from buckram.errors import BuckramError
-from buckram.sim.checkers.judge import describe
-from buckram.sim.loop import Process
-from buckram.sim.metadata import HOST
-from buckram.sim.plan import Plan
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.loop import Process
+from buckram.sim.engine.metadata import HOST
+from buckram.sim.engine.world import Died, World
+from buckram.sim.ledgers.plan import Plan
 from buckram.sim.streams.facts import Content, Facts, Line, Reading
 from buckram.sim.streams.heads import HeadWatch
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.rules import Rules
-from buckram.sim.world import Died, World
 from buckram.streams.namespace import Namespace
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Producer:
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """One life's. `plan` is the cluster's, which is what sim/faults reads here."""
+    """One life's. `plan` is the cluster's, which is what sim/ledgers/faults reads here."""
 
     world: World
     streams: StreamPlan

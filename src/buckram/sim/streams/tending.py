@@ -17,10 +17,10 @@ from buckram.errors import (
     OffsetOutOfRange,
     StreamExists,
 )
-from buckram.sim.checkers.judge import describe
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import Line
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
-from buckram.sim.world import Died
 from buckram.streams.maintain.compaction import Compactable, Copied, compactable, copy_run, replace_run
 from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
 from buckram.streams.shared.metadata import StreamStore

@@ -21,10 +21,10 @@ from buckram.errors import (
     WriterFailed,
     WriterLost,
 )
-from buckram.sim.checkers.judge import describe
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import Content, Sent, Session
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
-from buckram.sim.world import Died
 from buckram.streams.write.writer import StreamWriter, engine_of
 
 REFUSALS = (

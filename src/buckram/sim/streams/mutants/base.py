@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buckram.sim.mutants.base import Patches, nothing, patched, plant
+from buckram.sim.engine.planting import Patches, nothing, patched, plant
 from buckram.sim.streams.plan import StreamPlan
 
 

@@ -9,8 +9,8 @@ import multiprocessing
 import sys
 from collections.abc import Iterable, Iterator
 
-from buckram.sim.checkers.report import Violation
-from buckram.sim.mutants.hunt import Kill
+from buckram.sim.engine.checkers.report import Violation
+from buckram.sim.ledgers.mutants.hunt import Kill
 from buckram.sim.streams.crashing import Place, drill, places
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants import compacting, keeping, reading, writing

@@ -1,0 +1,391 @@
+"""The judge: turns what the seams show into events, keeps the facts, and asks every checker about each event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.ledgers.metadata import birth_of
+from buckram.core.ledgers.metadata_codec import parse
+from buckram.errors import BuckramError, Code
+from buckram.metadata.accused import CONVICTED
+from buckram.metadata.layout import ClusterLayout, Layout
+from buckram.metadata.store import TreeStore
+from buckram.seams import KeyValue
+from buckram.sim.engine.checkers.absence import Absence
+from buckram.sim.engine.checkers.base import Checker, Insert, ReadResult
+from buckram.sim.engine.checkers.disks import OnDisks
+from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts
+from buckram.sim.engine.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, UnprovenKey, WriterSide
+from buckram.sim.engine.checkers.liveness import Progress
+from buckram.sim.engine.checkers.lying import UnderALiar
+from buckram.sim.engine.checkers.modes import CopiesOnDisk, EntriesOnDisk, Modes
+from buckram.sim.engine.checkers.reading import Completions, Reads
+from buckram.sim.engine.checkers.report import Report
+from buckram.sim.engine.checkers.safety import Content, Durability, Metadata, Order
+from buckram.sim.engine.checkers.wire import Answer, Request, Wire, WireEvents
+from buckram.sim.engine.pace import Pace
+from buckram.types import (
+    NO_BIRTH,
+    BookieId,
+    Buffer,
+    DigestType,
+    EntryId,
+    LedgerId,
+    LedgerMetadata,
+    LedgerState,
+    Versioned,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """What the judge may ask the world: time, disks as they would survive, and who has been undisturbed."""
+
+    now: Callable[[], float]
+    fenced_on_disk: FencedOnDisk
+    entries_on_disk: EntriesOnDisk
+    copies_on_disk: CopiesOnDisk
+    resumed_at: Callable[[str], float]
+    steady: Callable[[str, float], bool]
+    pace: Pace = field(default_factory=Pace)
+    disk_state: Callable[[BookieId], bytes] = lambda bookie: b""
+    unproven: UnprovenKey = lambda bookie, ledger: None
+
+
+class Judge:
+    """One life's. Implements metadata.MetadataObserver; `wire` is its network observer."""
+
+    def __init__(self, report: Report, senses: Senses, layout: ClusterLayout | None = None) -> None:
+        self.report, self.facts, self._layout = report, Facts(), layout or Layout()
+        facts = self.facts
+        self.progress = Progress(facts, report, senses.now, senses.steady, senses.pace)
+        self.order = Order(facts, report)
+        self.checkers: list[Checker] = [
+            Durability(facts, report),
+            OnDisks(facts, report, senses),
+            Content(facts, report),
+            self.order,
+            Metadata(facts, report),
+            RecovererSide(facts, report),
+            BookieSide(facts, report, senses.fenced_on_disk, senses.now, senses.disk_state, senses.unproven),
+            WriterSide(facts, report, senses.now, senses.resumed_at),
+            Reads(facts, report, senses.now, senses.pace),
+            Completions(facts, report),
+            Modes(facts, report, senses.entries_on_disk),
+            UnderALiar(facts, report, senses.now, senses.steady),
+            Absence(facts, report, senses.now, senses.steady, senses.pace),
+            self.progress,
+        ]
+        self.wire = Wire(
+            senses.now, WireEvents(self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered)
+        )
+        self._now, self._entries_on_disk = senses.now, senses.entries_on_disk
+        self._lost: dict[str, str] = {}
+        self._passwords: dict[LedgerId, bytes] = {}
+        self.metadata_writes = 0
+
+    # the wire
+
+    def request_sent(self, request: Request) -> None:
+        for checker in self.checkers:
+            checker.request_sent(request)
+
+    def request_delivered(self, request: Request) -> None:
+        for checker in self.checkers:
+            checker.request_delivered(request)
+
+    def answer_sent(self, answer: Answer) -> None:
+        request = answer.request
+        if request is not None and answer.code is Code.OK:
+            ledger = self.facts.ledgers.get(request.ledger)
+            if ledger is not None:
+                self._claim(ledger, request)
+        elif request is not None and answer.code is Code.READ_ONLY and request.kind == "add":
+            self.report.situation("read-only bookie refused an add")
+        for checker in self.checkers:
+            checker.answer_sent(answer)
+
+    def _claim(self, ledger: LedgerFacts, request: Request) -> None:
+        if request.kind == "add":
+            claims = ledger.claims.setdefault(request.entry, {})
+            claims[request.bookie] = claims.get(request.bookie, False) or not request.deferred
+            ledger.held_since.setdefault((request.entry, request.bookie), self._now())
+            if request.recovery:
+                self.report.situation("recovery wrote entries back")
+        elif request.kind == "force":
+            before = request.delivered_at or 0.0
+            for entry, claims in ledger.claims.items():
+                if request.bookie in claims and ledger.claimed_at.get((entry, request.bookie), 0.0) <= before:
+                    claims[request.bookie] = True
+        if request.kind == "add" and request.deferred:
+            ledger.claimed_at.setdefault((request.entry, request.bookie), self._now())
+
+    def answer_delivered(self, answer: Answer) -> None:
+        for checker in self.checkers:
+            checker.answer_delivered(answer)
+
+    # metadata
+
+    def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
+        ledger_id = self._layout.ledger_of(key)
+        if new is not None and f"/{CONVICTED}/" in key:
+            for checker in self.checkers:
+                checker.convicted(key.rpartition("/")[2], who)
+        if ledger_id is None:
+            return
+        before = parse(old.value) if old is not None else None
+        after = parse(new.value) if new is not None else None
+        self.metadata_writes += 1
+        self.report.check("S11", True)
+        self.ledger_changed(ledger_id, before, after, who)
+
+    def ledger_changed(
+        self, ledger_id: LedgerId, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
+    ) -> None:
+        ledger = self.facts.ledger(ledger_id)
+        if new is not None and ledger.deleted and not ledger.went_back:
+            # Another ledger: what is known of the one before must not be taken for its own, by nobody.
+            del self.facts.ledgers[ledger_id]
+            self.facts.handles = [handle for handle in self.facts.handles if handle.ledger != ledger_id]
+            ledger = self.facts.ledger(ledger_id)
+            self.report.situation("an id was used again")
+        ledger.metadata = new
+        if new is not None:
+            ledger.records.append((self._now(), new))
+        if new is None:
+            ledger.deleted = True
+        else:
+            if ledger.digest is None:
+                password = new.password or b""
+                ledger.digest, ledger.key = Digest(new.digest_type or DigestType.CRC32C, password), master_key(password)
+                ledger.writer, ledger.racks = who, self.facts.enforced.get(who, 0)
+            if new.state is LedgerState.IN_RECOVERY and (old is None or old.state is not LedgerState.IN_RECOVERY):
+                ledger.recovery_fragment = new.last_fragment
+            if new.closed and ledger.closed is None:
+                ledger.closed = new.last_entry if new.last_entry is not None else -1, new.length or 0
+            if old is not None and self.facts.repairing.get((who, ledger_id)):
+                self._look_at_new_members(ledger, old, new)
+            if old is not None and old.state is new.state is LedgerState.OPEN and old.fragments != new.fragments:
+                self._ensemble_change(ledger, old, new)
+        for checker in self.checkers:
+            checker.metadata_changed(ledger, old, new, who)
+
+    def metadata_restored(self, keys: Mapping[str, KeyValue], *, for_now: bool = False) -> None:
+        """The store went back to an older state, with these keys. Nobody changed anything, so no rule judges it.
+        `for_now`: the newest state will be back, so that is what counts still."""
+        found = {self._layout.ledger_of(key): kept for key, kept in keys.items()}
+        for ledger_id, ledger in self.facts.ledgers.items():
+            ledger.went_back = True
+            if not for_now:
+                kept = found.get(ledger_id)
+                ledger.metadata = parse(kept.value) if kept is not None else None
+        self.facts.restores += 1
+
+    def _look_at_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """Repair may find that a bookie holds an entry that it never acknowledged: that counts if it is durable."""
+        before = [(fragment.first_entry, b) for fragment in old.fragments for b in fragment.ensemble]
+        after = [(fragment.first_entry, b) for fragment in new.fragments for b in fragment.ensemble]
+        for bookie in dict.fromkeys(b for first, b in after if (first, b) not in before):
+            unclaimed = [e for e in ledger.pushed if not ledger.claims.get(e, {}).get(bookie)]
+            found = self._entries_on_disk(bookie, ledger.ledger, unclaimed) if unclaimed else None
+            for entry in [e for e, held in (found or {}).items() if held]:
+                ledger.claims.setdefault(entry, {})[bookie] = True
+
+    def _ensemble_change(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        pairs = zip(old.last_fragment.ensemble, new.last_fragment.ensemble, strict=True)
+        if sum(a != b for a, b in pairs) >= 2:
+            self.report.situation("two members changed at once")
+        handles = [h for h in self.facts.handles if h.ledger == ledger.ledger]
+        if new.ensemble_size > new.write_quorum and any("pending" in h.results for h in handles):
+            self.report.situation("ensemble change with adds in flight and E > Qw")
+
+    def key_conflict(self, who: str, key: str) -> None:
+        ledger_id = self._layout.ledger_of(key)
+        if ledger_id is None:
+            return
+        ledger = self.facts.ledger(ledger_id)
+        if self.facts.recovering.get((who, ledger.ledger)):
+            self.report.situation("cas conflict in recovery")
+        elif any(h.ledger == ledger.ledger and h.client == who and h.closing for h in self.facts.handles):
+            self.report.situation("cas conflict in close")
+        elif ledger.writer == who:
+            self.report.situation("cas conflict in ensemble change")
+
+    def reply_lost(self, who: str, key: str) -> None:
+        if self._layout.ledger_of(key) is not None:
+            self.report.situation("lost reply of a metadata write")
+
+    def unread_version(self, who: str, key: str, version: int) -> None:
+        self.report.check(
+            "S11", False, "{} changes {} on the strength of version {}, which it never read", who, key, version
+        )
+
+    # bookies' stores
+
+    def inserted(
+        self,
+        bookie: BookieId,
+        ledger_id: LedgerId,
+        chunk: Buffer,
+        start: int,
+        end: int,
+        fenced: bool,
+        key: bytes | None,
+    ) -> None:
+        """A run went into a store; frames as in chunk[start:end]; `key` is the one the store has for the ledger."""
+        ledger = self.facts.ledgers.get(ledger_id)
+        if ledger is None or ledger.key is None:
+            return
+        view = memoryview(chunk)
+        at = start
+        while at < end:
+            size = 4 + int.from_bytes(view[at : at + 4], "big")
+            flags = int.from_bytes(view[at + 6 : at + 8], "big")
+            stored = bytes(view[at + 28 : at + size])
+            entry = int.from_bytes(stored[8:16], "big", signed=True)
+            found = ledger.open(entry, stored)
+            insert = Insert(
+                bookie,
+                entry,
+                int.from_bytes(stored[16:24], "big", signed=True),
+                found[2] if found else None,
+                not flags & 2,
+                fenced,
+                bytes(view[at + 8 : at + 28]) == ledger.key and key in (None, ledger.key),
+            )
+            for checker in self.checkers:
+                checker.inserted(ledger, insert)
+            at += size
+
+    def buried(self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"", key: bytes | None = None) -> None:
+        ledger = self.facts.ledgers.get(ledger_id)
+        if ledger is not None and ledger.key is not None and key not in (None, ledger.key):
+            self.report.check("F14", True)
+            self.report.situation("a wrong key gave way")
+            return
+        living = b"" if ledger is None or ledger.metadata is None else birth_of(ledger.metadata)
+        if living and birth not in (b"", NO_BIRTH, living):
+            self.report.check("I7", True)
+            self.report.situation("another ledger of the id gave way")
+        elif ledger is not None:
+            for checker in self.checkers:
+                checker.buried(ledger, bookie)
+            for claims in ledger.claims.values():
+                claims.pop(bookie, None)
+
+    def bookie_returned(self, bookie: BookieId, holds: Callable[[LedgerId, EntryId], bool]) -> None:
+        """What it answered before the sync on purpose may be gone; what it found on its disk is durable now."""
+        for ledger in self.facts.ledgers.values():
+            for entry, claims in ledger.claims.items():
+                if claims.get(bookie) is False:
+                    if holds(ledger.ledger, entry):
+                        claims[bookie] = True
+                    else:
+                        del claims[bookie]
+        for checker in self.checkers:
+            checker.returned(bookie)
+
+    # clients
+
+    def opened_writer(
+        self, client: str, ledger_id: LedgerId, *, explicit: bool, deferred: bool, racks: int = 0
+    ) -> Handle:
+        ledger = self.facts.ledger(ledger_id)
+        ledger.explicit, ledger.deferred, ledger.racks = explicit, deferred, racks
+        handle = Handle(client, ledger_id, explicit, deferred)
+        self.facts.handles.append(handle)
+        return handle
+
+    def submit(self, handle: Handle, payloads: Sequence[bytes], ids: Sequence[EntryId | None]) -> int:
+        """Before the call to append; returns the index of the first of them."""
+        first = len(handle.payloads)
+        handle.payloads += payloads
+        handle.wanted += ids
+        handle.results += ["pending"] * len(payloads)
+        handle.ids += [None] * len(payloads)
+        return first
+
+    def acked(self, handle: Handle, index: int, entry: EntryId) -> None:
+        ledger = self.facts.ledger(handle.ledger)
+        handle.results[index], handle.ids[index] = "ok", entry
+        handle.acked += 1
+        for checker in self.checkers:
+            checker.acked(ledger, handle, index, entry)
+        ledger.acked[entry] = self._now()
+        ledger.max_acked = max(ledger.max_acked, entry)
+
+    def failed(self, handle: Handle, index: int, error: BaseException) -> None:
+        handle.results[index] = "failed"
+        ledger = self.facts.ledger(handle.ledger)
+        for checker in self.checkers:
+            checker.append_failed(ledger, handle, index, error)
+
+    def forced(self, handle: Handle, head: EntryId) -> None:
+        ledger = self.facts.ledger(handle.ledger)
+        ledger.forced = max(ledger.forced, head)
+        for checker in self.checkers:
+            checker.forced(ledger, handle, head)
+
+    def lac_seen(self, ledger_id: LedgerId, who: str, before: EntryId, lac: EntryId) -> None:
+        for checker in self.checkers:
+            checker.lac_seen(self.facts.ledger(ledger_id), who, before, lac)
+
+    def recovery_begins(self, client: str, ledger_id: LedgerId) -> None:
+        ledger = self.facts.ledger(ledger_id)
+        if any(count and lid == ledger_id and name != client for (name, lid), count in self.facts.recovering.items()):
+            self.report.situation("recovery started by a second client")
+        ledger.recovery_attempts += 1
+        for checker in self.checkers:
+            checker.recovery_begins(ledger, client)
+        self._count(self.facts.recovering, client, ledger_id, 1)
+
+    def watch_writes(self, store: TreeStore, client: str) -> None:
+        """Know when a client asks for a ledger to be closed, which may be long before it is."""
+        write = store.write_ledger
+
+        async def watched(ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
+            if metadata.closed:
+                for checker in self.checkers:
+                    checker.close_begins(self.facts.ledger(ledger_id), client)
+            return await write(ledger_id, metadata, version)
+
+        store.write_ledger = watched  # type: ignore[method-assign]  # this one only
+
+    def recovery_ends(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:
+        """`last` is None where it failed."""
+        self._count(self.facts.recovering, client, ledger_id, -1)
+        if last is not None:
+            for checker in self.checkers:
+                checker.recovered(self.facts.ledger(ledger_id), client, last, length or 0)
+
+    def repair(self, client: str, ledger_id: LedgerId, begins: bool) -> None:
+        self._count(self.facts.repairing, client, ledger_id, 1 if begins else -1)
+        self.facts.ledger(ledger_id).repaired = True
+
+    def _count(self, counts: dict[tuple[str, LedgerId], int], client: str, ledger_id: LedgerId, change: int) -> None:
+        counts[client, ledger_id] = counts.get((client, ledger_id), 0) + change
+
+    def read_done(self, ledger_id: LedgerId, result: ReadResult) -> None:
+        for checker in self.checkers:
+            checker.read_done(self.facts.ledger(ledger_id), result)
+
+    def quiet(self) -> None:
+        """Faults were healed a good while ago and nothing was submitted since."""
+        self.progress.quiet()
+        self.order.quiet()
+
+    def ended(self) -> None:
+        for checker in self.checkers:
+            checker.ended()
+
+
+def merge(into: dict[str, int], more: Mapping[str, int]) -> None:
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count
+
+
+def describe(error: BaseException) -> str:
+    """Class name of an error of ours, anything else with its text."""
+    return type(error).__name__ if isinstance(error, BuckramError) else repr(error)

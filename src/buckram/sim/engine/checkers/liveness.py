@@ -1,0 +1,162 @@
+"""L1 to L14: what must happen once faults are healed or limited.
+
+Most are judged where the life waits for something with a deadline (sim/ledgers/ending): `Report.check` with their id.
+Here are those that need a view of the wire: L3, L4, L8, L9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from buckram.errors import Code
+from buckram.sim.engine.checkers.base import Checker
+from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, write_set
+from buckram.sim.engine.checkers.report import Report
+from buckram.sim.engine.checkers.wire import Answer, Request
+from buckram.sim.engine.metadata import HOST
+from buckram.sim.engine.pace import Pace
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
+
+POLL_SLACK_S = 1.0
+CHANGE_PATIENCE_S = 5.0
+"""How long an ensemble change may take whose store and writer are well: a probe, a pause and a round trip."""
+
+
+class Progress(Checker):
+    """`steady(host, since)`: the host ran without pause, crash or cut link since then."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        report: Report,
+        now: Callable[[], float],
+        steady: Callable[[str, float], bool],
+        pace: Pace,
+    ) -> None:
+        super().__init__(facts, report)
+        self._poll_s = pace.patience(POLL_SLACK_S, syncs=6)
+        self._change_s = pace.patience(CHANGE_PATIENCE_S, syncs=10, questions=6)
+        self._now, self._steady = now, steady
+        self._ok: dict[tuple[str, LedgerId, EntryId], dict[BookieId, float]] = {}
+        self._changed_at: dict[LedgerId, float] = {}
+        self._polls: list[Request] = []
+
+    def request_delivered(self, request: Request) -> None:
+        if request.kind == "poll" and request.wait_s is not None:
+            self._polls.append(request)
+
+    def answer_sent(self, answer: Answer) -> None:
+        request = answer.request
+        if request is not None and request.kind == "poll" and request.wait_s is not None:
+            self._polls = [poll for poll in self._polls if poll is not request]
+            self._poll_ended(request)
+
+    def _poll_ended(self, request: Request) -> None:
+        began = request.delivered_at or 0.0
+        if self._steady(request.bookie, began):
+            assert request.wait_s is not None
+            waited = self._now() - began
+            self.report.check(
+                "L8",
+                waited <= request.wait_s + self._poll_s,
+                "{} answered a long poll of {:.1f} s after {:.1f} s",
+                request.bookie,
+                request.wait_s,
+                waited,
+            )
+
+    def answer_delivered(self, answer: Answer) -> None:
+        request = answer.request
+        if request is not None and request.kind == "add" and not request.recovery and answer.code is Code.OK:
+            key = (request.client, request.ledger, request.entry)
+            self._ok.setdefault(key, {})[request.bookie] = self._now()
+
+    def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
+        """L4: told soon after the last event that it needed. Patience covers a change of ensemble under way."""
+        metadata = ledger.metadata
+        if metadata is None or handle.explicit:
+            return
+        since = self._changed_at.get(ledger.ledger, 0.0)
+        for earlier in range(max(0, entry - 5), entry + 1):
+            ok = self._ok.get((handle.client, ledger.ledger, earlier), {})
+            times = sorted(at for bookie, at in ok.items() if bookie in write_set(metadata, earlier))
+            if len(times) >= metadata.ack_quorum:
+                since = max(since, times[metadata.ack_quorum - 1])
+        if self._steady(handle.client, since) and self._steady(HOST, since):
+            self.report.check(
+                "L4",
+                self._now() - since <= self._change_s,
+                "entry {} of ledger {} had all that it needed {:.1f} s before it was acknowledged",
+                entry,
+                ledger.ledger,
+                self._now() - since,
+            )
+
+    def metadata_changed(
+        self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
+    ) -> None:
+        self._changed_at[ledger.ledger] = self._now()
+        if old is not None and new is not None and who == ledger.writer and new.state is LedgerState.OPEN:
+            self.report.check("L9", True)
+            if old.fragments != new.fragments:
+                self._lost_quorums(ledger, old, new)
+
+    def _lost_quorums(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        for (client, ledger_id, entry), ok in self._ok.items():
+            if ledger_id == ledger.ledger and client == ledger.writer and entry not in ledger.acked:
+                before = [b for b in write_set(old, entry) if b in ok]
+                after = [b for b in write_set(new, entry) if b in ok]
+                if len(before) >= new.ack_quorum > len(after):
+                    self.report.situation("completed add lost its quorum")
+                    return
+
+    def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
+        if type(error).__name__ != "NotEnoughBookies" or ledger.metadata is None:
+            return
+        began = self._now() - 30.0
+        steady = [
+            name
+            for name, one in self.facts.bookies.items()
+            if one.running and not one.liar and self._steady(name, began)
+        ]
+        self.report.check(
+            "L9",
+            len(steady) < ledger.metadata.ensemble_size or not self._steady(handle.client, began),
+            "{} gave up for want of bookies, but {} were well",
+            handle.client,
+            steady,
+        )
+
+    def quiet(self) -> None:
+        """Faults were healed a good while ago and nothing was submitted since: nothing may be left half done."""
+        for poll in self._polls:
+            if poll.conn is not None and poll.conn.broken:
+                continue  # nobody to answer
+            if poll.wait_s is not None and self._now() > (poll.delivered_at or 0.0) + poll.wait_s + self._poll_s:
+                self._poll_ended(poll)
+        self._polls.clear()
+        for handle in self.facts.handles:
+            ledger = self.facts.ledgers[handle.ledger]
+            waiting = [n for n, result in enumerate(handle.results) if result == "pending"]
+            if not self._steady(handle.client, 0.0) or handle.explicit or ledger.metadata is None:
+                continue
+            self.report.check(
+                "L3",
+                not waiting,
+                "appends {} of {} on ledger {} are pending since the faults ended",
+                waiting,
+                handle.client,
+                handle.ledger,
+            )
+            if waiting and waiting[0] == handle.acked:
+                entry = waiting[0]
+                ok = self._ok.get((handle.client, handle.ledger, entry), {})
+                members = [b for b in write_set(ledger.metadata, entry) if b in ok]
+                self.report.check(
+                    "L4",
+                    len(members) < ledger.metadata.ack_quorum,
+                    "entry {} of ledger {} has its quorum {} and is not acknowledged",
+                    entry,
+                    handle.ledger,
+                    members,
+                )

@@ -1,0 +1,95 @@
+"""Bugs as edits: a few words of one function, replaced in its source; no caller can tell, whoever imported it.
+
+Where the words are not there (any more), or more than once, planting fails loudly: a bug that is not planted would
+count as one that nothing catches, or worse, as caught by something else.
+"""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from buckram.sim.engine.planting import Patches
+
+
+class StaleEdit(Exception):
+    """The function is not the one that the bug was written for."""
+
+
+def edited(*edits: tuple[str, str, str]) -> Patches:
+    """A mutant's `apply`: each edit is ("package.module:Class.method", words, other words).
+
+    The words may go over lines, indented as in a function of a module. Only code that runs after planting changes.
+    """
+    return lambda: _edit(edits)
+
+
+@contextmanager
+def _edit(edits: tuple[tuple[str, str, str], ...]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for where in dict.fromkeys(where for where, *_ in edits):
+            function = find(where)
+            code = _compiled(where, function, [(words, others) for one, words, others in edits if one == where])
+            stack.callback(setattr, function, "__code__", function.__code__)
+            function.__code__ = code
+        yield
+
+
+def find(where: str) -> FunctionType:
+    """The plain function behind a property, a class method, a context manager."""
+    module, _, path = where.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = inspect.getattr_static(found, name, None)
+    found = found.fget if isinstance(found, property) else found
+    found = inspect.unwrap(getattr(found, "__func__", found))
+    if not isinstance(found, FunctionType):
+        raise StaleEdit(f"{where}: there is no such function")
+    return found
+
+
+def _compiled(where: str, function: FunctionType, edits: list[tuple[str, str]]) -> CodeType:
+    source = textwrap.dedent(inspect.getsource(function))
+    for words, others in edits:
+        if source.count(words) != 1:
+            raise StaleEdit(f"{where}: {words!r} is in it {source.count(words)} times; it must be there once")
+        source = source.replace(words, others)
+    while source.startswith("@"):
+        source = source[source.index("\n") + 1 :]
+    names, free = function.__code__.co_freevars, ""
+    if names:  # a function of these names around it, so that they stay cells
+        free = f"    {' = '.join(names)} = None\n"
+        source = f"def around():\n{free}{textwrap.indent(source, '    ')}"
+    filename = function.__code__.co_filename
+    module = compile(source, filename, "exec", flags=__future__.annotations.compiler_flag, dont_inherit=True)
+    code = _inner(module, function.__code__.co_name)
+    if code is None or code.co_freevars != names:
+        raise StaleEdit(f"{where}: it cannot be edited, it uses names of a function around it")
+    return code
+
+
+def _inner(code: CodeType, name: str) -> CodeType | None:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found = constant if constant.co_name == name else _inner(constant, name)
+            if found is not None:
+                return found
+    return None
+
+
+def stale(patches: Patches) -> str:
+    """Why these cannot be planted; "" if they can."""
+    try:
+        with patches():
+            return ""
+    except (StaleEdit, ImportError) as error:
+        return str(error)
+
+
+__all__ = ["StaleEdit", "edited", "find", "stale"]

@@ -1,0 +1,47 @@
+"""What a life leaves behind for the sums of many."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from buckram.errors import InvariantViolation
+from buckram.sim.engine.checkers.report import Violation
+from buckram.sim.engine.world import World
+
+
+@dataclass(slots=True)
+class LifeResult:
+    seed: int
+    plan: str
+    violations: list[Violation]
+    evaluated: dict[str, int]
+    reached: dict[str, int]
+    acked: int
+    crashes: int
+    faults: int
+    steps: int
+    virtual_s: float
+    trace_hash: str
+    lines: list[str] = field(default_factory=list)
+    replay: str = ""
+
+
+class report_broken_invariants(AbstractContextManager[None]):  # reads like a function
+    """An InvariantViolation counts from the moment it is made, whatever catches it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._original = InvariantViolation.__init__
+
+    def __enter__(self) -> None:
+        world, original = self._world, self._original
+
+        def noticed(error: InvariantViolation, *args: object) -> None:
+            original(error, *args)
+            world.report.violate(str(args[0]).split(":")[0] if args else "invariant", f"checked in the code: {args}")
+
+        InvariantViolation.__init__ = noticed  # type: ignore[method-assign,assignment]  # for the time of a life
+
+    def __exit__(self, *exc: object) -> None:
+        InvariantViolation.__init__ = self._original  # type: ignore[method-assign]  # as it was

@@ -1,0 +1,59 @@
+"""Files of simulated bookies as their neighbours see them: seams.LocalFiles. Here clients are on all machines."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Sequence
+
+from buckram.seams import Piece, Place
+from buckram.sim.engine.disk import Device
+
+_AT_ONCE = 0.5
+"""So many reads are over when they return, as of a fast device."""
+
+
+class SimNeighbours:
+    """`devices()` gives all there are by name; `came` hears of each read that succeeded."""
+
+    def __init__(self, rng: random.Random, devices: Callable[[], dict[str, Device]], came: Callable[[], None]) -> None:
+        self._rng, self._devices, self._came = rng, devices, came
+
+    def open(self, directory: str, identity: str) -> SimDirectory | None:
+        device = self._devices().get(directory)
+        return SimDirectory(device, self._rng, self._came) if device is not None and identity == device.name else None
+
+
+class SimDirectory:
+    """One device. What is in its files may come from before a crash, be damaged, or fail to be read."""
+
+    def __init__(self, device: Device, rng: random.Random, came: Callable[[], None]) -> None:
+        self._device, self._rng, self._came = device, rng, came
+
+    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+        return self._at_once(places) if self._rng.random() < _AT_ONCE else asyncio.ensure_future(self._late(places))
+
+    def _at_once(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+        done: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+        try:
+            done.set_result([self._piece(*place) for place in places])
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+    async def _late(self, places: Sequence[Place]) -> list[Piece]:
+        low, high = self._device.read_s
+        await asyncio.sleep(low + (high - low) * self._rng.random())
+        return [self._piece(*place) for place in places]
+
+    def _piece(self, name: str, offset: int, length: int) -> Piece:
+        if self._device.fail_reads:
+            self._device.fail_reads -= 1
+            raise OSError(errno.EIO, "input/output error")
+        data = self._device.model.inode(name).read(offset, length)
+        self._came()
+        return Piece(data, 0)
+
+    def give_back(self, pieces: Sequence[Piece]) -> None:
+        """Nothing is used again."""

@@ -1,0 +1,29 @@
+"""How planted bugs get into production classes and out again. What they are: the mutants of each subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+Patches = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set attributes of classes or modules: (owner, name, value); everything is put back at the end."""
+    with ExitStack() as stack:
+        for owner, name, value in changes:
+            original = owner.__dict__[name]
+            stack.callback(setattr, owner, name, original)
+            setattr(owner, name, value)
+        yield
+
+
+def plant(*changes: tuple[Any, str, Any]) -> Patches:
+    """A mutant's `apply` for changes that need no state of their own."""
+    return lambda: patched(*changes)
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """In place of a check."""

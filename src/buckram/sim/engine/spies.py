@@ -1,0 +1,165 @@
+"""Watching the bookies' stores without changing them: during a life two methods of Store also tell the judge, and some
+of its parts which situations they were in.
+
+Planted bugs (mutants/) are applied before, so the judge sees what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from buckram.bookie.service.admission import Admission, Verdict
+from buckram.bookie.storage.compaction_output import Group, Output
+from buckram.bookie.storage.growth import Growth
+from buckram.bookie.storage.log_scan import Scanned
+from buckram.bookie.storage.maintenance import Maintenance
+from buckram.bookie.storage.opening import Opening
+from buckram.bookie.storage.segments import Segment
+from buckram.bookie.storage.store import Store
+from buckram.bookie.storage.store_state import StoreState
+from buckram.bookie.storage.superblock import SegmentEntry
+from buckram.client.maintain.repair import _Repair
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.client.write.ensemble_change import EnsembleChange
+from buckram.sim.engine.disk import SimDisk
+from buckram.sim.engine.planting import patched
+from buckram.sim.engine.world import World
+from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
+
+
+@contextmanager
+def watch_files(world: World) -> Iterator[None]:
+    """Count what stores of this world's machines do with their files; those that are only looked at do not count."""
+    write, mend, start, rebuilt = Output.write, Maintenance.mend, Opening.run, Opening._load
+    grow = Growth._grow
+
+    def seen(state: StoreState, name: str) -> None:
+        if isinstance(state.disk, SimDisk):
+            world.report.situation(name)
+
+    async def watched_write(self: Output, group: Group) -> Segment:
+        written = await write(self, group)
+        seen(self._state, "compaction output written")
+        return written
+
+    async def watched_grow(self: Growth, segment: Segment, size: int, *, reserve: bool) -> None:
+        await grow(self, segment, size, reserve=reserve)
+        seen(self._state, "log file made longer")
+
+    def watched_mend(self: Maintenance, segment: Segment | None) -> None:
+        if segment is None:
+            seen(self._state, "damaged ledger table")
+        elif segment.index is None:
+            seen(self._state, "footer mended")
+        mend(self, segment)
+
+    def watched_load(self: Opening, entry: SegmentEntry) -> tuple[Segment, Scanned] | None:
+        found = rebuilt(self, entry)
+        if found is not None and entry.log_end and not self._state.superblock.clean and not found[1].damaged:
+            seen(self._state, "footer mended")
+        return found
+
+    def watched_start(self: Opening) -> None:
+        start(self)
+        if self._state.table.file is not None:
+            seen(self._state, "ledger table loaded at a start")
+        if self._torn:
+            seen(self._state, "log with a torn end")
+        if self._missing.seq:
+            seen(self._state, "log behind its witness")
+
+    with patched(
+        (Output, "write", watched_write),
+        (Maintenance, "mend", watched_mend),
+        (Opening, "run", watched_start),
+        (Opening, "_load", watched_load),
+        (Growth, "_grow", watched_grow),
+    ):
+        yield
+
+
+@contextmanager
+def watch_decisions(world: World) -> Iterator[None]:
+    """Count what admission and writers decide, which nobody sees from outside."""
+    write_down, settle, is_reborn = Admission._write_down, MetadataCell.settle, EnsembleChange._is_reborn
+    is_durable = _Repair._is_durable
+
+    def watched_verdict(self: Admission, *arguments: Any) -> Verdict:
+        verdict = write_down(self, *arguments)
+        if verdict is Verdict.FENCED:
+            world.report.situation("admission verdict FENCED")
+        return verdict
+
+    async def watched_settle(self: MetadataCell, *, patience_s: float) -> LedgerMetadata:
+        before = self.in_doubt
+        metadata = await settle(self, patience_s=patience_s)
+        if before and not self.in_doubt:
+            world.report.situation("a doubt settled")
+        return metadata
+
+    def watched_rebirth(self: EnsembleChange, bookie: BookieId) -> bool:
+        reborn = is_reborn(self, bookie)
+        if reborn:
+            world.report.situation("a reborn bookie seen by a writer")
+        return reborn
+
+    async def watched_durable(self: _Repair, target: BookieId) -> bool:
+        durable = await is_durable(self, target)
+        holder = world.machines[target].bookie
+        record = None if holder is None or holder.store is None else holder.store.ledger(self._ledger_id)
+        if not durable and (record is None or record.tombstone):
+            world.report.situation("a copy was collected before metadata named it")
+        return durable
+
+    with patched(
+        (Admission, "_write_down", watched_verdict),
+        (MetadataCell, "settle", watched_settle),
+        (EnsembleChange, "_is_reborn", watched_rebirth),
+        (_Repair, "_is_durable", watched_durable),
+    ):
+        yield
+
+
+@contextmanager
+def watch_stores(world: World) -> Iterator[None]:
+    """Report inserts and burials of every bookie of this world to its judge."""
+    add_run, bury = Store.add_run, Store.bury
+
+    def watched_add_run(
+        self: Store,
+        ledger_id: LedgerId,
+        first: EntryId,
+        count: int,
+        lac: EntryId,
+        chunk: Buffer,
+        start: int,
+        end: int,
+        *,
+        even: bool = False,
+    ) -> None:
+        bookie = world.watched_bookie(self)
+        if bookie is not None:
+            record = self.ledger(ledger_id)
+            fenced = record is not None and (record.fenced or record.tombstone)
+            key = None if record is None else bytes(record.master_key)
+            world.judge.inserted(bookie, ledger_id, chunk, start, end, fenced, key)
+        add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even)
+
+    def watched_bury(self: Store, ledger_id: LedgerId) -> None:
+        bookie = world.watched_bookie(self)
+        if bookie is not None:
+            record = self.ledger(ledger_id)
+            if record is not None:
+                world.judge.buried(bookie, ledger_id, record.birth, bytes(record.master_key))
+        bury(self, ledger_id)
+
+    Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose
+    Store.bury = watched_bury  # type: ignore[method-assign,assignment]  # as above
+    try:
+        with watch_files(world), watch_decisions(world):
+            yield
+    finally:
+        Store.add_run = add_run  # type: ignore[method-assign]  # as above
+        Store.bury = bury  # type: ignore[method-assign]  # as above

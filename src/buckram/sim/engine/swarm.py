@@ -1,0 +1,149 @@
+"""Many lives: seeds over processes, sums of what was evaluated and reached, and what a failure prints."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from buckram.sim.engine.checkers.judge import merge
+from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS
+from buckram.sim.engine.lives import LifeResult
+
+LEAST = 5
+"""In a thousand lives every invariant is evaluated and every situation reached at least this often."""
+FLOORS = {
+    "compaction output written": 200,
+    "log file made longer": 200,
+    "ledger table loaded at a start": 60,
+    "admission verdict FENCED": 20,
+    "crash during a sync": 50,
+    "M5": 50,
+    "M6": 50,
+    "M7": 20,
+    "M8": 20,
+    "a wrong key gave way": 2,
+    "damaged superblock refused": 2,
+}
+"""What was rare once and is looked for on purpose: more often than LEAST. Less often: what two rare events make."""
+DIRECTED = frozenset(("I27", "recovery refused below a promise", "a copy was collected before metadata named it"))
+"""What only directed schedules (sim/ledgers/scenarios) bring about, each of them in every run of their tests: a store
+of ours went back by less than its witnesses tell, more than one fault broke a promise, and a bookie collected what a
+repair had just made durable there."""
+ENOUGH_LIVES = 1000
+"""Fewer say nothing about how often something is reached."""
+CHUNK = 20
+
+
+@dataclass(slots=True)
+class Totals:
+    lives: int = 0
+    acked: int = 0
+    crashes: int = 0
+    faults: int = 0
+    evaluated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
+    reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SITUATIONS, 0))
+    failed: list[tuple[int, str, str]] = field(default_factory=list)
+    hashes: dict[int, str] = field(default_factory=dict)
+
+    def add(self, result: LifeResult) -> None:
+        self.lives += 1
+        self.acked += result.acked
+        self.crashes += result.crashes
+        self.faults += result.faults
+        merge(self.evaluated, result.evaluated)
+        merge(self.reached, result.reached)
+        self.hashes[result.seed] = result.trace_hash
+        for violation in result.violations[:1]:
+            self.failed.append((result.seed, str(violation), result.plan))
+
+    @property
+    def trace_hash(self) -> str:
+        """Of all lives in order of their seeds, so it does not depend on how they were spread."""
+        text = "".join([self.hashes[seed] for seed in sorted(self.hashes)])
+        return f"{zlib.crc32(text.encode()):08x}"
+
+    def missing(self) -> list[str]:
+        """What was evaluated or reached too seldom, for so many lives. A short run never misses anything."""
+        if self.lives < ENOUGH_LIVES:
+            return []
+        counts = {**self.evaluated, **self.reached}
+        return [f"{name} ({count})" for name, count in counts.items() if count * 1000 < self.floor(name) * self.lives]
+
+    def floor(self, name: str) -> int:
+        """Per thousand lives."""
+        return 0 if name in DIRECTED else FLOORS.get(name, LEAST)
+
+    def line(self) -> str:
+        return json.dumps(
+            {
+                "lives": self.lives,
+                "violations": len(self.failed),
+                "invariants": self.evaluated,
+                "reached": self.reached,
+                "acked": self.acked,
+                "crashes": self.crashes,
+                "faults": self.faults,
+                "trace_hash": self.trace_hash,
+            }
+        )
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    chunk: list[int] = []
+    for seed in seeds:
+        chunk.append(seed)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def run_seeds(
+    first: int,
+    last: int,
+    *,
+    jobs: int,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    run: Callable[[list[int]], list[LifeResult]],
+    totals: Totals | None = None,
+) -> Totals:
+    """Lives first..last-1 (half open). With `minutes` it ends early, after whole chunks. `say` gets progress.
+
+    `run` lives a chunk (importable by name, for other processes), `totals` are its sums.
+    """
+    totals = totals or Totals()
+    chunks = list(_chunks(range(first, last)))
+    gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
+    if jobs <= 1:
+        gather.all(map(run, chunks))
+        return totals
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        gather.all(pool.imap(run, chunks))
+    return totals
+
+
+@dataclass(slots=True)
+class _Gather:
+    totals: Totals
+    wanted: int
+    limit_s: float | None
+    say: Callable[[str], None]
+
+    def all(self, results: Iterator[list[LifeResult]]) -> None:
+        began, totals = time.monotonic(), self.totals
+        for chunk in results:
+            for result in chunk:
+                totals.add(result)
+                for violation in result.violations[:1]:
+                    self.say(f"seed {result.seed}: {violation}\n  {result.plan}\n  replay: {result.replay}\n")
+            seconds = time.monotonic() - began
+            rate = totals.lives / seconds
+            self.say(f"{totals.lives}/{self.wanted} lives, {rate:.1f}/s, {len(totals.failed)} violations\r")
+            if self.limit_s is not None and seconds > self.limit_s:
+                break

@@ -1,0 +1,56 @@
+"""A server of a simulated ZooKeeper that lies behind: its sessions read an older state, until they write or `sync`.
+
+It is the same tree, to which the same changes are made in the same order, later. As a real one does it fires its own
+sessions' watches when it makes the change, and answers their writes and syncs only when it has made all before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from buckram.errors import BuckramError
+from buckram.sim.engine.zk_tree import ZkTree
+
+Step = Callable[[ZkTree], Any]
+Later = Callable[[float, Callable[[], None]], object]
+
+
+class Follower:
+    """`commit` tells it of each change; `most_s` is how far it lies behind at most."""
+
+    def __init__(self, rng: random.Random, now_ms: Callable[[], int], most_s: float, later: Later) -> None:
+        self._rng, self._now_ms, self._most_s, self._later = rng, now_ms, most_s, later
+        self._at_ms = 0
+        self.tree = ZkTree(lambda: self._at_ms)
+        self._due: deque[tuple[float, int, Step]] = deque()
+        self._until = 0.0
+
+    def commit(self, step: Step) -> None:
+        """The leader has made a change, successfully."""
+        now_ms = self._now_ms()
+        lag = self._rng.random() * self._most_s if self._rng.random() < 0.5 else 0.0
+        self._until = max(self._until, now_ms / 1000 + lag)
+        self._due.append((self._until, now_ms, step))
+        self._later(self._until - now_ms / 1000, self._advance)
+
+    def _advance(self) -> None:
+        now = self._now_ms() / 1000 + 0.002  # milliseconds were cut off
+        while self._due and self._due[0][0] <= now:
+            self._make()
+
+    def _make(self) -> None:
+        _, self._at_ms, step = self._due.popleft()
+        try:
+            step(self.tree)
+        except BuckramError as error:
+            raise AssertionError(f"a follower cannot make what the leader made: {error!r}") from error
+
+    def catch_up(self) -> bool:
+        """Make all there is; whether it lay behind."""
+        behind = bool(self._due)
+        while self._due:
+            self._make()
+        return behind

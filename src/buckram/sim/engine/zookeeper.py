@@ -1,0 +1,417 @@
+"""A simulated ZooKeeper as its clients see it: `SimZkSession` is the ZkSession of one process.
+
+Requests and answers of a connection keep their order. A connection that breaks loses what was on its way; the session
+connects again, and what was sent before can then not happen any more. Expiry, a server that is away, late and spurious
+watches come from the faults. The server is zk_server, its tree zk_tree; what lies between two hosts is zk_line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
+from buckram.metadata.zookeeper.session import (
+    READS,
+    OperationCount,
+    ZkStat,
+    check_size,
+    check_version,
+    create_with_parents,
+)
+from buckram.metadata.zookeeper.watches import Change, WatchTable
+from buckram.seams import CheckVersion, Create, KeyOp, Notify, SetValue
+from buckram.sim.engine.zk_line import Line
+from buckram.sim.engine.zk_server import SimZooKeeper
+from buckram.sim.engine.zk_tree import ZkTree
+
+_MAX_WAITING = 10_000
+_CLOSED = "this metadata store was closed"
+
+
+class _Request:
+    """`keys` are the paths that it changes, `path` the one that it is about."""
+
+    __slots__ = ("apply", "future", "keys", "kind", "path", "session", "watch")
+
+    def __init__(
+        self,
+        kind: str,
+        keys: Sequence[str],
+        apply: Callable[[ZkTree], Any],
+        watch: Notify | None,
+        path: str,
+        session: int,
+        future: asyncio.Future[Any],
+    ) -> None:
+        self.kind, self.keys, self.apply, self.watch, self.path = kind, keys, apply, watch, path
+        self.session, self.future = session, future
+
+
+class SimZkSession:
+    """A ZkSession. `expire()` and the server's faults are what can happen to it."""
+
+    def __init__(self, server: SimZooKeeper, line: Line) -> None:
+        self.hosts = "sim:2181"
+        self.operations = OperationCount()
+        self._server, self._line = server, line
+        self._lagging = server.follower is not None and server.rng.random() < 0.5
+        self._watches = WatchTable()
+        self._lost: list[Notify] = []
+        self._known: dict[str, int] = {}
+        self._waiting: deque[_Request] = deque()
+        self._sent: dict[_Request, None] = {}
+        self._there: deque[Callable[[], None]] = deque()
+        self._back: deque[Callable[[], None]] = deque()
+        self._closed = self._connected = self._silent = False
+        self._session = self._epoch = 0
+        # What the server knows: the session, the connection that it is on, one whose answers are lost.
+        self._at_server = self._attached = self._muted = 0
+        line.on_death(self._notice_s, lambda: server.end_session(self._at_server))
+        server.sessions.append(self)
+        self._connect()
+
+    # the ZkSession face
+
+    @property
+    def session_id(self) -> int:
+        return self._session
+
+    @property
+    def ticket(self) -> str:
+        return str(self._session) if self._session else ""
+
+    async def end_other(self, ticket: str) -> None:
+        session = int(ticket)
+        await self._ask("sync", [f"/session {session}"], lambda _: self._server.end_session(session))
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._server.session_timeout_s
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
+        world_open: bool = False,
+    ) -> tuple[str, int]:
+        check_size([Create(path, value)])
+
+        async def create_one(wanted: str) -> str:
+            asked = wanted == path
+
+            def apply(_: ZkTree) -> str:
+                owner = self._at_server
+                made = self._server.commit(
+                    lambda tree: tree.create(
+                        wanted,
+                        value if asked else b"",
+                        owner,
+                        ephemeral=asked and ephemeral,
+                        sequence=asked and sequence,
+                    )
+                )
+                self._server.changed(self._line.name, made)
+                return made
+
+            made: str = await self._ask("create", [wanted], apply)
+            self._known[made] = 0
+            return made
+
+        return await (create_with_parents(path, create_one) if parents else create_one(path)), 0
+
+    async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
+        value, stat = await self._ask(
+            "get", [path], lambda tree: tree.get(path, self._at_server, watch=watch is not None), watch
+        )
+        self._known[path] = stat.version
+        return value, stat
+
+    async def set(self, path: str, value: bytes, version: int, *, session: int = 0) -> int:
+        check_size([SetValue(path, value, version)])
+        check_version(path, version)
+        self._check_known(path, version)
+        new: int = await self._ask(
+            "set", [path], lambda _: self._server.commit(lambda tree: tree.set(path, value, version)), session=session
+        )
+        self._known[path] = new
+        return new
+
+    async def delete(self, path: str, version: int, *, session: int = 0) -> None:
+        check_version(path, version)
+        self._check_known(path, version)
+        await self._ask(
+            "delete", [path], lambda _: self._server.commit(lambda tree: tree.delete(path, version)), session=session
+        )
+
+    async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
+        stat: ZkStat | None = await self._ask(
+            "exists", [path], lambda tree: tree.exists(path, self._at_server, watch=watch is not None), watch
+        )
+        if stat is not None:
+            self._known[path] = stat.version
+        return stat
+
+    async def children(self, path: str, watch: Notify | None = None) -> list[str]:
+        names: list[str] = await self._ask(
+            "children", [path], lambda tree: tree.children(path, self._at_server, watch=watch is not None), watch
+        )
+        return sorted(names)
+
+    async def multi(self, ops: Sequence[KeyOp]) -> None:
+        check_size(ops)
+        if not ops:
+            self._check_usable()
+            return
+        made: dict[str, None] = {}
+        for op in ops:
+            if isinstance(op, Create):
+                made[op.key] = None
+            elif op.key not in made:
+                self._check_known(op.key, op.version)
+        changed = [op.key for op in ops if not isinstance(op, CheckVersion)]
+
+        def apply(_: ZkTree) -> None:
+            owner = self._at_server
+            self._server.commit(lambda tree: tree.multi(ops, owner))
+
+        await self._ask("multi", changed, apply)
+        for op in ops:
+            if isinstance(op, Create):
+                self._known[op.key] = 0
+            elif isinstance(op, SetValue):
+                self._known[op.key] = op.version + 1
+
+    async def sync(self, path: str) -> None:
+        await self._ask("sync", [path], lambda _: None)
+
+    def on_session_lost(self, notify: Notify) -> None:
+        self._lost.append(notify)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._line.check_alive()
+        self._closed = True
+        self._server.end_session(self._at_server)
+        for request in (*self._sent, *self._waiting):
+            _fail(request, _CLOSED)
+        self._watches.take_all()
+
+    def expire(self) -> None:
+        """The server gives the session up; the process learns of it later."""
+        self._server.end_session(self._at_server)
+        self._answer(partial(self._lose_connection, self._epoch))
+
+    # requests, at the client
+
+    def _check_usable(self) -> None:
+        self._line.check_alive()
+        if self._closed:
+            raise MetadataUnavailable(_CLOSED)
+        if len(self._waiting) + len(self._sent) >= _MAX_WAITING:
+            raise MetadataUnavailable(f"{_MAX_WAITING} operations wait for {self.hosts}, the limit; try again later")
+
+    def _check_known(self, path: str, version: int) -> None:
+        # An older one was read, too: another handle of the process may have seen more since.
+        if version >= 0 and self._known.get(path, -1) < version:
+            for observer in self._server.observers:
+                observer.unread_version(self._line.name, path, version)
+
+    async def _ask(
+        self, kind: str, keys: list[str], apply: Callable[[ZkTree], Any], watch: Notify | None = None, session: int = 0
+    ) -> Any:
+        self._check_usable()
+        future = asyncio.get_running_loop().create_future()
+        request = _Request(kind, [] if kind in READS else keys, apply, watch, keys[0] if keys else "", session, future)
+        self._waiting.append(request)
+        self._pump()
+        timer = self._line.later(self._server.timeout_s, partial(self._time_out, request))
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _pump(self) -> None:
+        while self._connected and self._waiting:
+            request = self._waiting.popleft()
+            if request.future.done():
+                continue
+            if request.session and request.session != self._session:
+                request.future.set_exception(NoSuchKey(request.path))
+                continue
+            if request.kind == "sync":
+                self.operations.syncs += 1
+            elif request.kind in READS:
+                self.operations.reads += 1
+            else:
+                self.operations.writes += 1
+            self._sent[request] = None
+            self._send(partial(self._arrive, self._epoch, request))
+
+    def _time_out(self, request: _Request) -> None:
+        if not request.future.done():
+            _fail(request, f"no answer from ZooKeeper at {self.hosts} within {self._server.timeout_s:g} s")
+            self._silent = True
+            self._lose_connection(self._epoch)
+
+    def _answered(self, epoch: int, request: _Request, result: Any, error: BuckramError | None) -> None:
+        if epoch != self._epoch or request not in self._sent:
+            return
+        del self._sent[request]
+        if request.future.done():
+            return
+        if error is not None:
+            request.future.set_exception(error)
+            return
+        if request.watch is not None:
+            self._set_watch(request.path, request.watch, children=request.kind == "children")
+        request.future.set_result(result)
+
+    # the connection, at the client
+
+    def _connect(self) -> None:
+        if not self._closed:
+            self._epoch += 1
+            self._send(partial(self._attach, self._epoch, self._silent))
+            self._line.later(1.0 + 2 * self._server.late_s, partial(self._connect_again, self._epoch))
+
+    def _connect_again(self, epoch: int) -> None:
+        if epoch == self._epoch and not self._connected:
+            self._connect()
+
+    def _attached_as(self, epoch: int, session: int) -> None:
+        if epoch != self._epoch or self._closed:
+            return
+        before, self._session = self._session, session
+        self._connected, self._silent = True, False
+        self.operations.syncs += 1
+        if before and before != session:
+            for notify in list(self._lost):
+                notify()
+        for notify in self._watches.take_all():
+            notify()
+        self._pump()
+
+    def _lose_connection(self, epoch: int) -> None:
+        if epoch != self._epoch or not self._connected or self._closed:
+            return
+        self._connected = False
+        again = [request for request in self._sent if request.kind in READS and not request.future.done()]
+        for request in self._sent:
+            if request.kind not in READS:
+                _fail(request, f"the connection to ZooKeeper at {self.hosts} was lost")
+        self._sent.clear()
+        self._waiting.extendleft(reversed(again))
+        self._line.later(self._server.rng.random() * 0.1, self._connect)
+
+    # watches, at the client
+
+    def _set_watch(self, path: str, notify: Notify, *, children: bool) -> None:
+        rng = self._server.rng
+        if rng.random() < self._server.spurious_watches:  # it fires once, some time, without a change
+            self._line.later(rng.random() * 0.2, partial(self._tell, notify))
+        else:
+            self._watches.add(path, notify, children=children)
+
+    def _node_changed(self, path: str, change: Change) -> None:
+        rng = self._server.rng
+        for notify in self._watches.take(path, change):
+            if self._server.late_watch_s and rng.random() < 0.2:
+                self._line.later(rng.random() * self._server.late_watch_s, partial(self._tell, notify))
+            else:
+                self._tell(notify)
+
+    def _tell(self, notify: Notify) -> None:
+        if not self._closed:
+            notify()
+
+    # at the server
+
+    def _attach(self, epoch: int, silent: bool) -> None:
+        server = self._server
+        if server.down or self._closed:
+            return
+        if silent and server.rng.random() < server.expire_after_silence:
+            server.end_session(self._at_server)
+        if not server.tree.alive(self._at_server):
+            self._at_server = server.open_session(self._report, lagging=self._lagging)
+        if self._lagging and server.follower is not None:
+            server.follower.catch_up()  # no server serves a client that has seen more than the server has
+        self._attached = epoch
+        self._answer(partial(self._attached_as, epoch, self._at_server))
+
+    def _arrive(self, epoch: int, request: _Request) -> None:
+        server, name = self._server, self._line.name
+        if epoch != self._attached or not server.tree.alive(self._at_server):
+            self._answer(partial(self._lose_connection, epoch))
+            return
+        fate = server.fate(name, request.keys)
+        if server.down or fate == "before":
+            self._attached = 0
+            self._answer(partial(self._lose_connection, epoch))
+            return
+        result, error = None, None
+        server.given_up = request.future.done()
+        try:
+            result = request.apply(self._reads)
+        except BuckramError as caught:
+            error = caught
+            for key in request.keys[:1]:
+                for observer in server.observers:
+                    observer.key_conflict(name, key)
+        if self._lagging and server.follower is not None:
+            if request.kind == "sync" or request.kind not in READS:
+                server.follower.catch_up()
+            elif server.follower.tree.peek(request.path) != server.peek(request.path):
+                server.stale_read()
+        for key in request.keys:
+            server.changed(name, key)
+        if fate == "after" and error is not None:
+            server.not_lost()
+        if fate == "after" and error is None:
+            for key in request.keys:
+                for observer in server.observers:
+                    observer.reply_lost(name, key)
+            self._muted = epoch  # what comes behind it is carried out, too, and its answers are lost as well
+            self._answer(partial(self._lose_connection, epoch))
+        elif epoch != self._muted:
+            self._answer(partial(self._answered, epoch, request, result, error))
+
+    @property
+    def _reads(self) -> ZkTree:
+        follower = self._server.follower
+        return follower.tree if follower is not None and self._lagging else self._server.tree
+
+    def _report(self, path: str, change: Change) -> None:
+        self._answer(partial(self._node_changed, path, change))
+
+    def _notice_s(self) -> float:
+        rng = self._server.rng
+        return rng.choice((0.0, rng.random() * self._server.session_timeout_s))
+
+    # What travels keeps its order: whichever comes through takes the oldest.
+
+    def _send(self, item: Callable[[], None]) -> None:
+        self._there.append(item)
+        self._line.send(lambda: self._there.popleft()())
+
+    def _answer(self, item: Callable[[], None]) -> None:
+        self._back.append(item)
+        self._line.answer(lambda: self._back.popleft()())
+
+
+def _fail(request: _Request, why: str) -> None:
+    if not request.future.done():
+        unsure = "" if request.kind in READS else "; whether it happened is not known"
+        request.future.set_exception(MetadataUnavailable(f"{request.path}: {request.kind}: {why}{unsure}"))
+
+
+__all__ = ["SimZkSession", "SimZooKeeper"]

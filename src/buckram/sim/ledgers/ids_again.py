@@ -1,0 +1,142 @@
+"""The end of some lives: software that keeps no list of used ids gives a deleted ledger's id to another one.
+
+Bookies still hold the old one, or its tombstone. The new one takes its entries and ends where its writer left it (I7,
+I8, I9). Such ledgers have no birth of ours, so the time of their creation says which one they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from buckram.client.client import Client
+from buckram.client.write.engine import LedgerAppender
+from buckram.client.write.writer import Writer
+from buckram.core.ledgers.metadata import created
+from buckram.core.ledgers.metadata_codec import serialise
+from buckram.core.ledgers.quorum import Quorum
+from buckram.errors import BuckramError
+from buckram.sim.engine.world import Died
+from buckram.sim.ledgers.workload.recovering import RecovererActor
+from buckram.sim.ledgers.workload.writing import WriterActor
+from buckram.types import LedgerId, Versioned
+
+if TYPE_CHECKING:
+    from buckram.bookie.storage.store import Store
+    from buckram.sim.ledgers.workload.stage import Stage
+
+HOST = "a1"
+MOST = 2
+"""Ledgers of one life whose ids are used again."""
+DEADLINE_S = 60.0
+
+
+class IdsAgain:
+    def __init__(self, stage: Stage, present: list[LedgerId]) -> None:
+        self.stage, self.world, self.plan = stage, stage.world, stage.plan
+        self.judge, self.report = stage.world.judge, stage.world.report
+        self._ledgers = present[:MOST]
+        self._rng = stage.world.rng
+
+    def possible(self) -> bool:
+        """Every bookie is there and whole: what is missing is no other fault's matter then. And what was deleted is so
+        for good: no older store brought it back. A first look at metadata takes no longer than a request may."""
+        net = self.plan.configs.net
+        if self.judge.facts.restores or self.plan.pace.patience(0.0, questions=6) >= net.request_timeout_s:
+            return False
+        for name, machine in self.world.machines.items():
+            facts = self.judge.facts.bookie(name)
+            if not machine.ready or facts.wiped or facts.damaged or facts.limbo or facts.liar or facts.reborn:
+                return False
+        return True
+
+    async def run(self, first: RecovererActor) -> None:
+        actor = WriterActor(self.stage, HOST)
+        client = await actor.connect(20)
+        if client is None or first.client is None:
+            return
+        for ledger_id in self._ledgers:
+            await first.delete(first.client, ledger_id)
+            if not self.judge.facts.ledger(ledger_id).deleted:
+                continue
+            buried = self._bury_somewhere(ledger_id)
+            await self._again(actor, client, first, ledger_id, "I9" if buried else "")
+
+    def _stores(self) -> list[Store]:
+        return [
+            machine.bookie.store
+            for machine in self.world.machines.values()
+            if machine.bookie is not None and machine.bookie.store is not None
+        ]
+
+    def _bury_somewhere(self, ledger_id: LedgerId) -> bool:
+        """As collection does, at some bookies or at none."""
+        if self._rng.random() < 0.5:
+            for store in self._stores():
+                if self._rng.random() < 0.7:
+                    store.bury(ledger_id)
+        records = [store.ledger(ledger_id) for store in self._stores()]
+        return any(record is not None and record.tombstone for record in records)
+
+    async def _again(
+        self, actor: WriterActor, client: Client, first: RecovererActor, ledger_id: LedgerId, rule: str
+    ) -> None:
+        count, plan = self._rng.choice((0, 0, 1, 3)), self.plan
+
+        async def write() -> None:
+            writer = await self._created(client, ledger_id)
+            actor.note(f"created ledger {ledger_id} again, for {count} entries")
+            handle = self.judge.opened_writer(HOST, ledger_id, explicit=False, deferred=False)
+            for _ in range(count):
+                actor._append(writer, handle, actor._payload(), None, nowait=True)
+                actor.sent += 1
+            await asyncio.sleep(0)  # one that found no room waits from now on
+            await writer.flush()
+            if self._rng.random() < 0.5:
+                await writer.close()
+
+        invariant = rule or ("I7" if count else "I8")
+        try:
+            async with asyncio.timeout(plan.pace.patience(DEADLINE_S, syncs=200, questions=30)):
+                await self.world.join(actor.process, write(), "an id again")
+                recovered = await self._recovered(first, ledger_id)
+        except (BuckramError, Died, TimeoutError) as error:
+            self.report.check(invariant, False, "ledger {} cannot be written under a used id: {!r}", ledger_id, error)
+            return
+        acked, closed = len(self.judge.facts.ledger(ledger_id).acked), self.judge.facts.ledger(ledger_id).closed
+        self.report.check(
+            invariant,
+            recovered and acked == count and closed is not None and closed[0] == count - 1,
+            "ledger {} was used again for {} entries, {} were acknowledged, and it ends at {}",
+            ledger_id,
+            count,
+            acked,
+            closed,
+        )
+
+    async def _recovered(self, first: RecovererActor, ledger_id: LedgerId) -> bool:
+        """Not at once where its metadata lags behind."""
+        assert first.client is not None
+        for _ in range(6):
+            if await first.recover(first.client, ledger_id):
+                return True
+            await asyncio.sleep(1.0)
+        return False
+
+    async def _created(self, client: Client, ledger_id: LedgerId) -> Writer:
+        """As Apache's client makes a ledger whose id the application chose: nothing says which ids were used."""
+        services, plan = client.services, self.plan
+        size, width, acks = plan.shape
+        found = await services.bookies.choose_fresh(Quorum(size, width, acks), degraded=False)
+        record = created(
+            size,
+            width,
+            acks,
+            found.members,
+            digest_type=plan.digest,
+            password=plan.password,
+            creation_time_ms=services.runtime.clock.wall_us() // 1000,
+            creator_token=1 + self._rng.randrange(2**40),
+        )
+        version = await services.store.ledgers.create(ledger_id, serialise(record), chosen=False)  # type: ignore[attr-defined]
+        return Writer(LedgerAppender(services, ledger_id, Versioned(record, version), password=plan.password))

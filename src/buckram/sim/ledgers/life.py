@@ -1,0 +1,186 @@
+"""One life of a cluster, from birth to judgement: the plan's bookies, clients and faults in one simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+from buckram.sim.engine.checkers.report import Violation
+from buckram.sim.engine.lives import LifeResult, report_broken_invariants
+from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.spies import watch_stores
+from buckram.sim.engine.transport import Connection
+from buckram.sim.engine.world import World
+from buckram.sim.ledgers.ending import Ending
+from buckram.sim.ledgers.faults import Faults
+from buckram.sim.ledgers.liar import Liar
+from buckram.sim.ledgers.plan import Plan, make_plan
+from buckram.sim.ledgers.workload.reading import ReaderActor
+from buckram.sim.ledgers.workload.recovering import RecovererActor
+from buckram.sim.ledgers.workload.stage import Stage
+from buckram.sim.ledgers.workload.writing import WriterActor
+
+UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "F21", "uncaught")
+"""What must hold although a bookie lies (MAC digest, Qa >= 2); all else assumes that bookies only crash."""
+
+
+class _Recorder:
+    """A network observer that keeps requests for replays."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
+        if to_server and not conn.ghost:
+            self._faults.record(conn.client, conn.server, conn.port, frame)
+
+    def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
+        """Sent is enough."""
+
+
+class Life:
+    def __init__(self, plan: Plan, echo: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
+        self.stage = Stage(self.world, plan)
+        self.faults = Faults(self.stage)
+        if "replay" in plan.faults:
+            self.world.fabric.observers.append(_Recorder(self.faults))
+
+    async def run(self) -> None:
+        world, plan = self.world, self.plan
+        world.broken = asyncio.Event()
+        world.trace.note("plan", str(plan))
+        await self._bring_up()
+        work = asyncio.create_task(self._live(), name="life")
+        broken = asyncio.create_task(world.broken.wait(), name="broken")
+        await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+
+    async def _bring_up(self) -> None:
+        """A cluster in which all is well; faults begin afterwards."""
+        world = self.world
+        await world.store(world.loop.world, world.rng).initialise()
+        for n in range(1, self.plan.bookies + 1):
+            rack = f"/rack{n % 2}" if self.plan.racks else None
+            machine = world.add_machine(f"b{n}", rack)
+            if n == 1 and self.plan.liar:
+                world.judge.facts.bookie(machine.name).liar = True
+                world.fabric.tamperers[machine.name] = Liar(world.rng)
+        started = await asyncio.gather(*[world.boot(machine) for machine in world.machines.values()])
+        if not all(started):
+            world.report.violate("L1", f"a new cluster does not start: {[m.refused for m in world.machines.values()]}")
+
+    async def _live(self) -> None:
+        plan, stage = self.plan, self.stage
+        actors: list[asyncio.Task[None]] = []
+        for n in range(plan.writers):
+            actors.append(asyncio.create_task(WriterActor(stage, f"w{n + 1}").run(), name=f"w{n + 1}"))
+        for n in range(plan.readers):
+            actors.append(asyncio.create_task(ReaderActor(stage, f"r{n + 1}").run(), name=f"r{n + 1}"))
+        for n in range(plan.recoverers):
+            actors.append(asyncio.create_task(RecovererActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}"))
+        watchers = [
+            asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+            for machine in self.world.machines.values()
+        ]
+        chaos = asyncio.create_task(self.faults.run(), name="faults")
+        await asyncio.sleep(plan.busy_s * 3 + 1.0)
+        await chaos
+        await Ending(stage, self.faults, actors).run()
+        for task in (*actors, *watchers):
+            task.cancel()
+
+    def result(self, keep_lines: bool) -> LifeResult:
+        world, report = self.world, self.world.report
+        violations = report.violations
+        if self.plan.liar:
+            violations = [v for v in violations if v.invariant in UNDER_A_LIAR]
+        acked = sum(handle.acked for handle in world.judge.facts.handles)
+        return LifeResult(
+            self.plan.seed,
+            str(self.plan),
+            violations,
+            report.evaluated,
+            report.reached,
+            acked,
+            world.crashes,
+            world.faults,
+            world.loop.steps,
+            world.loop.time(),
+            world.trace.digest,
+            list(world.trace.lines) if keep_lines else [],
+        )
+
+
+def run_life(
+    seed: int,
+    *,
+    plan: Plan | None = None,
+    echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+) -> LifeResult:
+    """Live one life. Collection of garbage waits until it is over: when finalisers run must not depend on history."""
+    enabled = gc.isenabled()
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        life = Life(plan or make_plan(seed), echo)
+        stack.enter_context(watch_stores(life.world))
+        stack.enter_context(report_broken_invariants(life.world))
+        try:
+            life.world.loop.run_until_complete(life.run())
+        except Stuck as stuck:
+            life.world.report.violate("stuck", str(stuck))
+        result = life.result(keep_lines=True)
+        life.world.close()
+    if enabled:
+        gc.enable()
+    return result
+
+
+def replay_command(seed: int, faults: list[str] | None = None) -> str:
+    chosen = f' --faults "{",".join(faults)}"' if faults is not None else ""
+    return f"python -m buckram.sim --seed {seed}{chosen} --trace"
+
+
+def shrink(seed: int, invariant: str) -> str:
+    """The command that shows the violation with as few faults as leaving out one after the other gives."""
+    faults = make_plan(seed).faults
+    kept: list[str] | None = None
+    for fault in list(faults):
+        fewer = list(faults)
+        fewer.remove(fault)
+        plan = make_plan(seed)
+        plan.faults = fewer
+        try:
+            found = run_life(seed, plan=plan).violations
+        except Exception:
+            continue
+        if any(violation.invariant == invariant for violation in found):
+            faults = kept = fewer
+    return replay_command(seed, kept)
+
+
+def run_chunk(seeds: list[int]) -> list[LifeResult]:
+    """Lives of these seeds, for `engine/swarm.py`."""
+    logging.disable(logging.CRITICAL)
+    results = []
+    for seed in seeds:
+        try:
+            result = run_life(seed)
+        except Exception:
+            text = traceback.format_exc(limit=-4)
+            result = LifeResult(seed, "?", [Violation("harness", text, 0.0)], {}, {}, 0, 0, 0, 0, 0.0, "broken")
+        result.lines.clear()
+        if result.violations:
+            result.replay = shrink(seed, result.violations[0].invariant)
+        results.append(result)
+    gc.collect()
+    return results

@@ -1,0 +1,109 @@
+"""Planted bugs of what recovery takes for absent, for promised and for its own record (F18 to F22)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buckram.client.maintain import accusing, recover
+from buckram.client.read import lac
+from buckram.client.shared.bookies import BookieWatcher
+from buckram.core.entries.entry import Digest
+from buckram.core.ledgers.promises import Promises
+from buckram.core.ledgers.reading import Race, Strategy
+from buckram.core.ledgers.recovery import ForwardRead
+from buckram.sim.engine.planting import nothing, plant
+from buckram.sim.ledgers.mutants.base import Mutant
+from buckram.sim.ledgers.plan import Plan
+from buckram.types import NO_ENTRY
+
+
+def _impatient(self: ForwardRead, entry: int, order: Any) -> Race[Any]:
+    members = [self._ensemble[position] for position in self._quorum.write_set(entry)]
+    members.sort(key=lambda bookie: order.get(bookie, 0))
+    return Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage)
+
+
+def _gives_up_at_once(self: recover._Patience) -> None:
+    self.left_s = 0.0
+
+
+def _unproven(ledger_id: int, digest: Digest, packet: bytes | None, stored: bytes | None) -> int:
+    """As the bookie says it, whatever its digest."""
+    said = [int.from_bytes(packet[8:16], "big", signed=True)] if packet else []
+    said += [int.from_bytes(stored[16:24], "big", signed=True)] if stored else []
+    return max(said, default=NO_ENTRY)
+
+
+_candidates = BookieWatcher._candidates
+
+
+def _with_the_convicted(self: BookieWatcher) -> Any:
+    kept, self.convicted = self.convicted, frozenset()
+    try:
+        return _candidates(self)
+    finally:
+        self.convicted = kept
+
+
+def _any_damage(digest: Digest, ledger: int, entry: int | None, stored: bytes) -> str:
+    return "it was answered with other bytes"
+
+
+def _lying(plan: Plan) -> bool:
+    return plan.liar and plan.entries > 0 and plan.shape[2] >= 2
+
+
+MUTANTS = [
+    Mutant(
+        "closes-on-first-denials",
+        "F18, S1",
+        "recovery ends at the first Qw-Qa+1 denials, whoever else has a copy",
+        plant((ForwardRead, "race", _impatient)),
+        ("denied",),
+        _lying,
+    ),
+    Mutant(
+        "no-time-for-members",
+        "F18",
+        "recovery gives members that have not answered no time",
+        plant((recover._Patience, "__init__", _gives_up_at_once)),
+        ("denied",),
+        _lying,
+    ),
+    Mutant(
+        "promise-ignored",
+        "F19",
+        "recovery closes below a LAC that a bookie proved to it",
+        plant((Promises, "check_end", nothing)),
+        ("promised",),
+        _lying,
+        100,
+    ),
+    Mutant(
+        "unproven-promise",
+        "F19, L1",
+        "a LAC counts as a promise whatever its digest says",
+        plant((lac, "_proven", _unproven)),
+        ("false-promise",),
+        _lying,
+        100,
+    ),
+    Mutant(
+        "convicted-chosen",
+        "F21",
+        "a convicted bookie gets new ensembles",
+        plant((BookieWatcher, "_candidates", _with_the_convicted)),
+        ("mixed",),
+        _lying,
+        100,
+    ),
+    Mutant(
+        "damage-convicts",
+        "F21",
+        "bytes that fail their digest are taken for a lie",
+        plant((accusing, "shown_for_another", _any_damage)),
+        ("rotten",),
+        _lying,
+        100,
+    ),
+]

@@ -1,0 +1,29 @@
+"""A planted bug of fault domains: copies are counted, and not where they are."""
+
+from __future__ import annotations
+
+from buckram.core.ledgers.append import AppendWindow
+from buckram.sim.engine.planting import plant
+from buckram.sim.ledgers.mutants.base import Mutant
+from buckram.sim.ledgers.plan import Plan
+from buckram.types import EntryId
+
+
+def _anywhere(self: AppendWindow, head: EntryId) -> EntryId:
+    return head
+
+
+def _fewer_acks_than_copies(plan: Plan) -> bool:
+    return plan.racks > 0 and plan.shape[2] < plan.shape[1]
+
+
+MUTANTS = (
+    Mutant(
+        "racks-not-counted",
+        "M5",
+        "An entry is acknowledged by Qa members, although all are in one rack.",
+        plant((AppendWindow, "_spanned", _anywhere)),
+        lives=_fewer_acks_than_copies,
+        seeds=2000,
+    ),
+)

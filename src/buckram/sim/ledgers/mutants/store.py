@@ -1,0 +1,133 @@
+"""Planted bugs of what a directory proves: the page that witnesses the end of the log, losses, starts."""
+
+from __future__ import annotations
+
+from buckram.sim.engine.edits import edited
+from buckram.sim.ledgers.mutants.base import Mutant
+from buckram.sim.ledgers.plan import Plan
+
+
+def _tail(plan: Plan) -> bool:
+    return "tail" in plan.faults
+
+
+def _tail_after_power(plan: Plan) -> bool:
+    return "tail after power loss" in plan.faults
+
+
+def _kills(plan: Plan) -> bool:
+    return "crash in sync" in plan.faults
+
+
+def _small(plan: Plan) -> bool:
+    return "small files" in plan.faults
+
+
+MUTANTS = [
+    Mutant(
+        "tail-page-ignored",
+        "I13, F6",
+        "a log that ends before what was acknowledged is taken for a shorter one",
+        edited(
+            (
+                "buckram.bookie.storage.opening:Opening._judge_ends",
+                "known = [] if mark is None else [*mark.earlier, mark.end]",
+                "known = []",
+            )
+        ),
+        (),
+        _tail,
+        120,
+    ),
+    Mutant(
+        "cut-file-ignored",
+        "I13, F6",
+        "a log file that is shorter than it was made is taken for a shorter log",
+        edited(
+            (
+                "buckram.bookie.storage.opening:Opening._load",
+                "elif size < entry.made and not entry.log_end:",
+                "elif False:",
+            )
+        ),
+        (),
+        _tail_after_power,
+        120,
+    ),
+    Mutant(
+        "rest-proves-nothing",
+        "I13, F6",
+        "a bad block before an empty one is taken for a write that was cut short",
+        edited(
+            (
+                "buckram.bookie.storage.log_scan:scan_segment",
+                "            result.damaged = True\n        offset =",
+                "            result.damaged = result.damaged or bool(block.payload)\n        offset =",
+            )
+        ),
+        (),
+        _tail_after_power,
+        300,
+    ),
+    Mutant(
+        "tail-page-before-sync",
+        "I16",
+        "the end of a block is witnessed before its sync",
+        edited(
+            (
+                "buckram.bookie.storage.commit:GroupCommit._write",
+                "self._disk.write([write], done)",
+                "self.page and self.page.write(group.segment.seq, group.end, group.checksum)\n"
+                "    self._disk.write([write], done)",
+            )
+        ),
+        (),
+        _kills,
+        200,
+    ),
+    Mutant(
+        "starts-not-counted",
+        "I18",
+        "a start leaves the count of starts as it is",
+        edited(
+            (
+                "buckram.bookie.storage.opening:Opening._settle",
+                "starts=state.superblock.starts + 1",
+                "starts=state.superblock.starts",
+            )
+        ),
+        (),
+        _kills,
+        40,
+    ),
+    Mutant(
+        "copied-with-a-bad-byte",
+        "S7",
+        "compaction changes the last byte of each piece it copies",
+        edited(
+            (
+                "buckram.bookie.storage.compaction_output:Output._place",
+                "self._parts.append(frames)",
+                "self._parts.append(frames[:-1] + bytes([frames[-1] ^ 1]))",
+            )
+        ),
+        (),
+        _small,
+        120,
+    ),
+    Mutant(
+        "torn-counts-as-lost",
+        "I16",
+        "a write that was cut short is counted as a loss",
+        edited(
+            (
+                "buckram.bookie.storage.opening:Opening._load",
+                "if scanned.damaged or scanned.log_end < entry.log_end:",
+                "if scanned.damaged or scanned.torn or scanned.log_end < entry.log_end:",
+            )
+        ),
+        (),
+        _kills,
+        300,
+    ),
+]

@@ -1,0 +1,269 @@
+"""What a life will be like, drawn from its seed: shape, sizes, modes, configuration, kinds of faults.
+
+Biased to where defects were found: E > Qw, Qw == Qa, Qa = 1, clusters no larger than the ensemble, few entries.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
+from buckram.sim.engine.pace import LATE_S, Pace, draw_pace
+from buckram.sim.engine.world import KIB, Configs
+from buckram.sim.ledgers.faults import of_lives, stories
+from buckram.sim.ledgers.faults.registry import LEDGERS
+from buckram.types import DigestType
+
+SHAPES = (
+    (3, 3, 2),
+    (3, 3, 2),
+    (3, 2, 2),
+    (3, 2, 2),
+    (2, 2, 2),
+    (2, 2, 2),
+    (3, 3, 3),
+    (3, 2, 1),
+    (3, 3, 1),
+    (2, 2, 1),
+    (4, 3, 2),
+    (4, 2, 2),
+    (4, 2, 1),
+    (4, 4, 3),
+    (5, 3, 2),
+    (5, 2, 2),
+    (5, 3, 3),
+    (4, 3, 3),
+    (1, 1, 1),
+    (2, 1, 1),
+    (3, 1, 1),
+    (5, 5, 3),
+)
+LIED_TO = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (5, 5, 3))
+METADATA = ("memory",) * 8 + ("zk+hierarchical", "zk+hierarchical", "zk+longhierarchical", "zk+flat")
+"""A third of the lives on a simulated ZooKeeper. Drawn by itself, so that it changes nothing else of a life."""
+
+
+@dataclass(slots=True)
+class Plan:
+    seed: int
+    bookies: int
+    shape: tuple[int, int, int]
+    digest: DigestType
+    configs: Configs
+    faults: list[str]
+    metadata: str = "memory"
+    writers: int = 1
+    readers: int = 1
+    recoverers: int = 1
+    entries: int = 3
+    explicit: bool = False
+    deferred: bool = False
+    racks: int = 0
+    liar: bool = False
+    attacker: bool = False
+    deleting: bool = False
+    again: bool = False
+    """At the end, ids of deleted ledgers are given to others."""
+    repairing: bool = False
+    collecting: bool = False
+    hung_for_good: bool = False
+    final_power_loss: bool = False
+    late_wake: bool = False
+    calm: bool = False
+    large: bool = False
+    password: bytes = b""
+    busy_s: float = 2.0
+    pace: Pace = field(default_factory=Pace)
+    notes: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        modes = [
+            name
+            for name in (
+                "explicit",
+                "deferred",
+                "liar",
+                "attacker",
+                "deleting",
+                "again",
+                "repairing",
+                "collecting",
+                "hung_for_good",
+                "final_power_loss",
+                "late_wake",
+                "calm",
+            )
+            if getattr(self, name)
+        ]
+        shape = "/".join(map(str, self.shape))
+        return (
+            f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
+            f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "
+            f"faults {self.faults}, {self.pace}, "
+            f"{' '.join(modes)}{f' racks {self.racks}' if self.racks else ''}"
+        )
+
+
+def make_plan(seed: int) -> Plan:
+    """A life of ledgers."""
+    plan = make_cluster(seed)
+    draw_apart(plan, LEDGERS)
+    return plan
+
+
+def make_cluster(seed: int) -> Plan:
+    """A plan with common faults only."""
+    rng = random.Random(f"plan {seed}")
+    shape = rng.choice(SHAPES)
+    bookies = max(3, min(5, shape[0] + rng.choice((0, 0, 1, 1, 2))))
+    plan = Plan(seed, bookies, shape, rng.choice(list(DigestType)), _configs(rng), _faults(rng, shape, bookies))
+    plan.entries = rng.choice((0, 1, 2, 3, 5, 5, 8, 12, 20, 30))
+    plan.writers = rng.choice((1, 1, 1, 2))
+    plan.readers = rng.choice((0, 1, 1, 2))
+    plan.recoverers = rng.choice((0, 1, 1, 2)) if plan.readers else rng.choice((1, 1, 2))
+    plan.busy_s = rng.choice((0.3, 1.0, 2.0, 6.0))
+    plan.password = rng.choice((b"", b"", b"secret"))
+    _suit_faults(plan)
+    shape = plan.shape
+    kind = rng.random()
+    if kind < 0.08:
+        plan.explicit = True
+    elif kind < 0.16:
+        plan.deferred = True
+    elif kind < 0.24 and shape[1] >= 2:
+        plan.racks = 2
+        plan.faults = [fault for fault in plan.faults if fault != "wipe"] or ["kill"]
+    elif kind < 0.30:
+        plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
+        plan.faults = [fault for fault in plan.faults if not stories()[fault].damages] or ["cut"]
+        _suit_liar(plan)
+        shape = plan.shape
+    plan.attacker = rng.random() < 0.12
+    plan.deleting = rng.random() < 0.12
+    plan.repairing = rng.random() < 0.15
+    plan.collecting = plan.deleting and rng.random() < 0.7
+    plan.hung_for_good = 2 <= shape[2] < shape[1] and shape[0] == shape[1] and rng.random() < 0.12
+    plan.final_power_loss = rng.random() < 0.2
+    plan.late_wake = rng.random() < 0.3
+    plan.calm = rng.random() < 0.15
+    if "wipe" in plan.faults and rng.random() < 0.5:
+        plan.repairing = True
+    if "flip" in plan.faults:
+        plan.repairing = plan.repairing or rng.random() < 0.5
+        if plan.digest is DigestType.DUMMY:
+            plan.digest = DigestType.CRC32C  # DUMMY finds nothing, so the reader could not notice
+    if plan.collecting:
+        plan.configs.bookie = BookieConfig(collection_interval_s=4.0, collection_age_s=6.0)
+    if plan.racks:
+        _enforce_racks(plan)
+    plan.again = not plan.racks and random.Random(f"ids again {seed}").random() < 0.14
+    plan.metadata = random.Random(f"metadata kind {seed}").choice(METADATA)
+    plan.pace = draw_pace(seed, plan.bookies)
+    set_pace(plan)
+    return plan
+
+
+def _suit_liar(plan: Plan) -> None:
+    """What one liar may not break needs Qa >= 2; three quarters of its lives have it, drawn by themselves."""
+    rng = random.Random(f"liar {plan.seed}")
+    if plan.shape[2] < 2 and rng.random() < 0.75:
+        plan.shape = rng.choice(LIED_TO)
+        plan.bookies = max(plan.bookies, min(5, plan.shape[0] + rng.choice((0, 1))))
+    plan.entries = max(plan.entries, rng.choice((3, 5, 12)))
+
+
+def is_rare(plan: Plan) -> bool:
+    """Whether most lives are not like this: slow, late, damaged, with modes or stories of their own."""
+    pace = plan.pace
+    told = any(stories()[fault].apart or stories()[fault].damages for fault in plan.faults)
+    return bool(told or pace.late_s or pace.sync_s or plan.racks or plan.repairing)
+
+
+def _suit_faults(plan: Plan) -> None:
+    """Some faults only mean something in lives of a certain kind."""
+    told = stories()
+    for story in told.values():
+        if story.name in plan.faults:
+            story.suit(plan)
+    if plan.shape[2] < 2:
+        plan.faults = [fault for fault in plan.faults if not told[fault].damages] or ["kill"]
+
+
+def draw_apart(plan: Plan, lives: str) -> None:
+    """The stories that are drawn each by itself, once the rest of the plan is known."""
+    told = stories()
+    for story in of_lives(lives, apart=True):
+        damaged = any(told[fault].damages for fault in plan.faults)
+        if random.Random(f"{story.name} {plan.seed}").random() * 100 >= story.weight or not story.fits(plan):
+            continue
+        if not story.damages or (plan.shape[2] >= 2 and not damaged and not plan.liar):
+            plan.faults.append(story.name)
+            story.suit(plan)
+
+
+def set_pace(plan: Plan) -> None:
+    """What fits the pace of the life."""
+    pace = plan.pace
+    # Clients come up and ledgers are made before the faults have passed.
+    plan.busy_s = max(plan.busy_s, 10 * pace.sync_s, 1.5 * pace.metadata_s if pace.late_s else 0.0)
+    # An add to a new ledger waits for what its bookie asks metadata. Where that takes longer than any timeout that
+    # makes sense, requests fail; what must hold then is safety.
+    net, least = plan.configs.net, max(10 * pace.sync_s, 6 * pace.metadata_s if 0 < pace.late_s <= LATE_S else 0.0)
+    if net.request_timeout_s < least:
+        plan.configs.net = replace(net, request_timeout_s=least)
+
+
+def _enforce_racks(plan: Plan) -> None:
+    client = plan.configs.client
+    plan.configs.client = ClientConfig(
+        idle_lac_ms=client.idle_lac_ms,
+        speculative_read_ms=client.speculative_read_ms,
+        quarantine_s=client.quarantine_s,
+        long_poll_s=client.long_poll_s,
+        wire_protocol=client.wire_protocol,
+        min_racks_per_write_quorum=plan.racks,
+        enforce_min_racks=1,
+    )
+
+
+def _configs(rng: random.Random) -> Configs:
+    segment = rng.choice((64, 64, 128)) * KIB
+    return Configs(
+        net=NetConfig(connect_timeout_s=1.0, request_timeout_s=rng.choice((0.3, 1.0, 3.0)), sweep_interval_s=0.25),
+        store=StoreConfig(
+            segment_bytes=segment,
+            commit_max_bytes=rng.choice((4, 16)) * KIB,
+            tail_cache_bytes=rng.choice((8, 64)) * KIB,
+            ledger_cache_entries=rng.choice((4, 64)),
+            reserved_bytes=2 * segment,
+            writable_again_bytes=3 * segment,
+        ),
+        bookie=BookieConfig(),
+        client=ClientConfig(
+            max_pending_entries=rng.choice((2, 20_000, 20_000)),
+            idle_lac_ms=10.0,
+            speculative_read_ms=rng.choice((20.0, 200.0)),
+            read_ahead_entries=rng.choice((4, 100)),
+            read_batch_bytes=rng.choice((256, 4096, 1 << 20)),
+            quarantine_s=rng.choice((0.5, 5.0)),
+            long_poll_s=rng.choice((0.3, 2.0)),
+            wire_protocol=rng.choice((2, 2, 3)),
+            local_read_bytes=1,
+        ),
+    )
+
+
+def _faults(rng: random.Random, shape: tuple[int, int, int], bookies: int) -> list[str]:
+    pool = of_lives(LEDGERS, apart=False)
+    count = rng.choice((1, 1, 2, 2, 3, 4))
+    faults = rng.choices(pool, [story.weight for story in pool], k=count)
+    # Damage within the guarantee: at most one bookie loses what it was given, and only where others hold it too.
+    damage = [fault for fault in faults if fault.damages]
+    names = [fault.name for fault in faults if not fault.damages]
+    if damage:
+        # A bookie that is gone for good needs another in its place where every copy counts (Qw == Qa).
+        replaceable = bookies > shape[0] or shape[1] > shape[2]
+        if shape[2] >= 2 and (damage[0].name != "wipe" or replaceable):
+            names.append(damage[0].name)
+    return names or ["kill"]

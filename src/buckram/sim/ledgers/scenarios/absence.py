@@ -1,0 +1,143 @@
+"""Directed schedules of recovery against denials and of one lying bookie (F18 to F21)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.sim.ledgers.liar import Liar
+from buckram.sim.ledgers.scenarios.script import Script
+from buckram.types import DigestType
+
+
+def lies(s: Script, bookie: str, *tricks: str) -> None:
+    """From now on; everything that is written has a MAC."""
+    s.plan.digest = DigestType.MAC
+    s.facts.bookie(bookie).liar = True
+    s.fabric.tamperers[bookie] = Liar(s.world.rng, tricks)
+
+
+async def denied(s: Script) -> None:
+    """F18 (2/2/2): b1 denies everything, and the only honest holder answers later than it: its copies count."""
+    await s.bookies(2)
+    lies(s, "b1", "deny")
+    w = await s.writer()
+    w.append(3)
+    await s.until(lambda: w.acked == 3, "acks")
+    s.process("w1").crash()
+    s.fabric.slow("b2", "c1", 0.2)
+    c = await s.recoverer()
+    s.expect(await s.recover(c, w.ledger), "not recovered")
+    ledger = s.ledger(w.ledger)
+    s.expect(ledger.closed is not None and ledger.closed[0] == 2, f"closed at {ledger.closed}")
+    s.fabric.slow("b2", "c1", 0.0)
+    await s.recovered(w.ledger)
+
+
+async def unstored(s: Script) -> None:
+    """F20 (3/3/2): b1 acknowledges without storing, denies and ignores fences; b3 missed everything; b2 has it."""
+    await s.bookies(3)
+    lies(s, "b1", "drop", "deny", "ignore fence")
+    w = await s.writer()
+    s.cut(("w1", "b3"))
+    w.append(3)
+    await s.until(lambda: w.acked == 3, "acks by b1 and b2")
+    s.process("w1").crash()
+    s.mend(("w1", "b3"))
+    ledger = await s.recovered(w.ledger)
+    s.expect(ledger.closed is not None and ledger.closed[0] == 2, f"closed at {ledger.closed}")
+
+
+async def promised(s: Script) -> None:
+    """F19 (3/2/2): b1 denies entry 0, which only b2 has besides, and b2 hangs; a sealed LAC says that it is there."""
+    await s.bookies(3)
+    lies(s, "b1", "deny")
+    w = await s.writer()
+    w.append()
+    await s.until(lambda: w.acked == 1, "ack")
+    await s.until(lambda: s.ledger(w.ledger).max_lac >= 0, "the sealed LAC leaves")
+    await asyncio.sleep(0.1)
+    s.process("w1").crash()
+    s.world.pause("b2")
+    c = await s.recoverer()
+    s.expect(not await s.recover(c, w.ledger), "closed against a promise")
+    s.expect(s.ledger(w.ledger).closed is None, "closed against a promise")
+    s.world.resume("b2")
+    ledger = await s.recovered(w.ledger)
+    s.expect(ledger.closed is not None and ledger.closed[0] == 0, f"closed at {ledger.closed}")
+
+
+async def false_promise(s: Script) -> None:
+    """F19 (3/3/2): b1 says of every LAC that it is far higher: no digest covers that, and nobody is impressed."""
+    await s.bookies(3)
+    lies(s, "b1", "lac")
+    w = await s.writer()
+    w.append(2)
+    await s.until(lambda: w.acked == 2, "acks")
+    await asyncio.sleep(0.1)
+    s.process("w1").crash()
+    ledger = await s.recovered(w.ledger, tries=2)
+    s.expect(ledger.closed is not None and ledger.closed[0] == 1, f"closed at {ledger.closed}")
+
+
+async def slow_copies(s: Script) -> None:
+    """S5 (3/3/2): disks are slow, fenced bookies answer at once: nothing is closed before its copies are written."""
+    await s.bookies(3)
+    w = await s.writer()
+    s.cut(("w1", "b1"), ("w1", "b2"))
+    w.append(2)
+    await s.until(lambda: s.claimed(w.ledger, 1, "b3"), "both entries on b3")
+    s.process("w1").crash()
+    for machine in s.world.machines.values():
+        machine.device.sync_s = (0.2, 0.3)
+    c = await s.recoverer()
+    s.expect(await s.recover(c, w.ledger), "not recovered")
+    await s.recovered(w.ledger)
+
+
+async def mixed(s: Script) -> None:
+    """F21 (2/2/2): b1 answers with other entries than asked for. Recovery convicts it; new ledgers go without it."""
+    await s.bookies(3)
+    lies(s, "b1", "mix")
+    w = await s.writer()
+    w.append(5)
+    await s.until(lambda: w.acked == 5, "acks")
+    s.process("w1").crash()
+    s.fabric.slow("b2", "c1", 0.1)
+    c = await s.recoverer()
+    s.expect(await s.recover(c, w.ledger), "not recovered")
+    s.expect(s.world.report.reached["liar convicted"] > 0, "the liar is not convicted")
+    assert c.client is not None
+    bookies = c.client.services.bookies
+    await s.world.join(s.process("c1"), bookies.refresh(), "refresh")
+    s.world.report.check("F21", all("b1" not in bookies.choose(2, 2, 2) for _ in range(20)), "a liar gets new ledgers")
+
+
+async def unrepaired(s: Script) -> None:
+    """F21 (3/3/2): b1 acknowledges what it does not store and denies it: repair, which wrote it, convicts it."""
+    await s.bookies(3)
+    lies(s, "b1", "drop", "deny")
+    w = await s.writer()
+    w.append(2)
+    await s.until(lambda: w.acked == 2, "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    c = await s.recoverer()
+    assert c.client is not None
+    await c.repair(c.client, w.ledger)
+    s.expect(s.world.report.reached["liar convicted"] > 0, "the liar is not convicted")
+
+
+async def rotten(s: Script) -> None:
+    """F21 (2/2/2): every answer of b1 has a changed bit under a MAC. That is damage, and convicts nobody."""
+    await s.bookies(2)
+    s.plan.digest = DigestType.MAC
+    s.fabric.tamperers["b1"] = Liar(s.world.rng, ("change",))
+    w = await s.writer()
+    w.append(3)
+    await s.until(lambda: w.acked == 3, "acks")
+    s.process("w1").crash()
+    await s.recovered(w.ledger)
+    c = await s.recoverer()
+    assert c.client is not None
+    await c.repair(c.client, w.ledger)
+    s.expect(s.world.report.reached["liar convicted"] == 0, "damage is taken for a lie")

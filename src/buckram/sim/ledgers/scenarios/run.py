@@ -1,0 +1,140 @@
+"""Runs one directed schedule in a world of its own and says what was violated."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+from buckram.sim.engine.checkers.report import Violation
+from buckram.sim.engine.lives import report_broken_invariants
+from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.spies import watch_stores
+from buckram.sim.engine.world import Died, World
+from buckram.sim.ledgers.scenarios import absence, absent, directed, identity, more, strangers
+from buckram.sim.ledgers.scenarios.script import ScenarioFailed, Script, quiet_plan
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    story: Callable[[Script], Awaitable[None]]
+    shape: Shape
+    wire: int = 2
+    metadata: tuple[str, ...] = ("memory", "zk+hierarchical")
+    """The kinds of metadata stores in which it can come about."""
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "D1": Scenario(directed.amnesia, (3, 3, 2)),
+    "D2": Scenario(directed.lost_fence, (3, 3, 2)),
+    "D3": Scenario(directed.volatile_fence, (2, 2, 2)),
+    "D4": Scenario(directed.striping_change, (3, 2, 2)),
+    "D4-late": Scenario(directed.striping_change_late, (3, 2, 2)),
+    "D5": Scenario(directed.identity_reuse, (2, 2, 2)),
+    "D5-delete": Scenario(identity.reuse_after_deletion, (2, 2, 2)),
+    "id-again": Scenario(identity.an_id_used_again, (3, 3, 2), metadata=("memory",)),
+    "id-twice": Scenario(identity.an_id_given_twice, (3, 3, 2), metadata=("memory",)),
+    "id-again-empty": Scenario(identity.an_id_used_again_for_nothing, (3, 3, 2), metadata=("memory",)),
+    "id-after-burial": Scenario(identity.an_id_used_after_its_burial, (3, 3, 2), metadata=("memory",)),
+    "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
+    "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
+    "D8": Scenario(directed.lost_replies, (3, 3, 2)),
+    "D9": Scenario(directed.late_acks, (3, 3, 2)),
+    "D10": Scenario(directed.change_back, (3, 3, 3)),
+    "D11": Scenario(strangers.wanted_another, (2, 2, 2)),
+    "D12": Scenario(strangers.cut_off_by_strangers, (2, 2, 2)),
+    "change-race": Scenario(more.change_race, (3, 3, 2)),
+    "stale-close": Scenario(more.stale_close, (3, 3, 2)),
+    "stalled-recovery": Scenario(more.stalled_recovery, (3, 3, 2)),
+    "recovery-change": Scenario(more.recovery_change, (3, 3, 2)),
+    "one-denial": Scenario(more.one_denial, (3, 3, 2)),
+    "open-repair": Scenario(more.open_repair, (3, 3, 2)),
+    "forgotten-force": Scenario(more.forgotten_force, (2, 2, 2)),
+    "hung-member": Scenario(more.hung_member, (3, 3, 2)),
+    "idle-writer": Scenario(more.idle_writer, (3, 3, 2)),
+    "waiting-tail": Scenario(more.waiting_tail, (3, 3, 2)),
+    "empty-disk": Scenario(more.empty_disk, (3, 3, 2)),
+    "late-look": Scenario(more.late_look, (3, 3, 2)),
+    "denied": Scenario(absence.denied, (2, 2, 2)),
+    "unstored": Scenario(absence.unstored, (3, 3, 2)),
+    "promised": Scenario(absence.promised, (3, 2, 2)),
+    "false-promise": Scenario(absence.false_promise, (3, 3, 2)),
+    "mixed": Scenario(absence.mixed, (2, 2, 2)),
+    "unrepaired": Scenario(absence.unrepaired, (3, 3, 2)),
+    "rotten": Scenario(absence.rotten, (2, 2, 2)),
+    "slow-copies": Scenario(absence.slow_copies, (3, 3, 2)),
+    "away-at-birth": Scenario(absent.away_at_birth, (3, 3, 2)),
+    "two-away-at-birth": Scenario(absent.two_away_at_birth, (3, 3, 2)),
+    "limbo": Scenario(more.limbo, (3, 3, 2)),
+    "slow-repair": Scenario(more.slow_repair, (3, 3, 2), metadata=("memory",)),
+    "two-repairs": Scenario(more.two_repairs, (3, 3, 2)),
+    "collected-while-repaired": Scenario(more.collected_while_repaired, (3, 3, 2)),
+    "wrong-key": Scenario(more.wrong_key, (3, 3, 2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`failed`: the schedule could not be carried out, or ended wrong; violations count in any case."""
+
+    violations: list[Violation]
+    failed: str
+    evaluated: dict[str, int]
+    trace_hash: str
+    lines: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations and not self.failed
+
+
+def run_scenario(
+    name: str,
+    seed: int = 0,
+    *,
+    echo: Callable[[str], None] | None = None,
+    mutant: AbstractContextManager[None] | None = None,
+    metadata: str = "memory",
+) -> Outcome:
+    scenario = SCENARIOS[name]
+    plan = quiet_plan(scenario.shape, wire=scenario.wire)
+    failed: list[str] = []
+    gc.disable()
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mutant)
+        world = World(f"{name} {seed}", echo=echo, configs=plan.configs, metadata=metadata)
+        stack.enter_context(watch_stores(world))
+        stack.enter_context(report_broken_invariants(world))
+
+        async def live() -> None:
+            world.broken = asyncio.Event()
+            script = Script(world, plan)
+            story = asyncio.ensure_future(scenario.story(script))
+            broken = asyncio.ensure_future(world.broken.wait())
+            await asyncio.wait([story, broken], return_when=asyncio.FIRST_COMPLETED)
+            if story.done():
+                try:
+                    story.result()
+                except (ScenarioFailed, Died) as error:
+                    failed.append(f"{type(error).__name__}: {error}")
+            world.judge.ended()
+
+        try:
+            world.loop.run_until_complete(live())
+        except Stuck as stuck:
+            world.report.violate("stuck", str(stuck))
+        outcome = Outcome(
+            list(world.report.violations),
+            "; ".join(failed),
+            world.report.evaluated,
+            world.trace.digest,
+            list(world.trace.lines),
+        )
+        world.close()
+    gc.enable()
+    return outcome

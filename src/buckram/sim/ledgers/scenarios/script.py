@@ -1,0 +1,250 @@
+"""What a directed schedule is written with: a small cluster, clients by name, cuts, crashes, and waiting for a fact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from buckram.client.write.writer import Writer
+from buckram.config import ClientConfig, NetConfig
+from buckram.sim.engine.checkers.facts import Handle, LedgerFacts
+from buckram.sim.engine.loop import Process
+from buckram.sim.engine.world import Configs, World
+from buckram.sim.ledgers.plan import Plan
+from buckram.sim.ledgers.workload.reading import ReaderActor, read_and_judge
+from buckram.sim.ledgers.workload.recovering import RecovererActor
+from buckram.sim.ledgers.workload.stage import Stage
+from buckram.sim.ledgers.workload.writing import WriterActor
+from buckram.types import DigestType, EntryId, LedgerId
+
+
+class ScenarioFailed(AssertionError):
+    """The schedule did not come about, or its outcome is wrong in a way that no invariant names."""
+
+
+@dataclass(slots=True)
+class Pen:
+    """A writer and how the script appends with it."""
+
+    actor: WriterActor
+    writer: Writer
+    handle: Handle
+    asked: int = 0
+
+    @property
+    def ledger(self) -> LedgerId:
+        return self.writer.ledger_id
+
+    @property
+    def host(self) -> str:
+        return self.actor.host
+
+    def append(self, count: int = 1, entry_id: EntryId | None = None) -> None:
+        """Submit entries in one turn of the writer's process."""
+        self.asked += count
+
+        def go() -> None:
+            for _ in range(count):
+                payload = f"{self.host}/{len(self.handle.payloads)}/".encode() + bytes(20)
+                self.actor._append(self.writer, self.handle, payload, entry_id, nowait=True)
+
+        process = self.actor.process
+        process.loop.call_soon(go, context=process.context.copy())
+
+    @property
+    def acked(self) -> int:
+        return self.handle.acked
+
+    @property
+    def over(self) -> bool:
+        """No append is pending."""
+        return len(self.handle.results) >= self.asked and "pending" not in self.handle.results
+
+
+class Script:
+    """`shape` is (E, Qw, Qa); bookies are b1 to bN, an ensemble is (b1, ..., bE) in this order where asked for."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world, self.plan = world, plan
+        self.stage = Stage(world, plan)
+        self.fabric, self.judge, self.facts = world.fabric, world.judge, world.judge.facts
+
+    # the cluster
+
+    async def bookies(self, count: int) -> None:
+        setup = self.world.store(self.world.loop.world, self.world.rng)
+        await setup.initialise()
+        self.setup = setup
+        for n in range(1, count + 1):
+            machine = self.world.add_machine(f"b{n}")
+            if not await self.world.boot(machine):
+                raise ScenarioFailed(machine.refused)
+
+    def power_loss(self, *names: str) -> None:
+        for name in names:
+            self.world.crash(self.world.machines[name], power=True)
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.world.crash(self.world.machines[name], power=False)
+
+    async def boot(self, *names: str) -> None:
+        for name in names:
+            machine = self.world.machines[name]
+            if not await self.world.boot(machine):
+                raise ScenarioFailed(f"{name} does not start: {machine.refused}")
+
+    async def replace_disk(self, name: str) -> None:
+        """The operator's way: remove the cookie, start an empty bookie under the old id and address."""
+        machine, facts = self.world.machines[name], self.facts.bookie(name)
+        if machine.running:
+            self.kill(name)
+        machine.device.wipe()
+        cookie = await self.setup.read_cookie(name)
+        await self.setup.delete_cookie(name, cookie.version)
+        self.world.cookie_deleted[name] = facts.wiped = True
+        await self.boot(name)
+
+    def cut(self, *pairs: tuple[str, str]) -> None:
+        for source, target in pairs:
+            self.world.disturb(source, 1)
+            self.world.disturb(target, 1)
+            self.fabric.block(source, target)
+
+    def mend(self, *pairs: tuple[str, str]) -> None:
+        for source, target in pairs:
+            self.fabric.unblock(source, target)
+            self.world.disturb(source, -1)
+            self.world.disturb(target, -1)
+
+    # clients
+
+    async def writer(self, host: str = "w1", *, order: bool = True, **options: object) -> Pen:
+        """Create a ledger of the plan's shape. With `order` again until the ensemble is (b1, b2, ...)."""
+        actor = WriterActor(self.stage, host)
+        client = await actor.connect()
+        if client is None:
+            raise ScenarioFailed("no client")
+        wanted = tuple(f"b{n}" for n in range(1, self.plan.shape[0] + 1))
+
+        async def create() -> Writer:
+            for _ in range(5000 if order else 0):
+                chosen = client.services.bookies.choose(*self.plan.shape)
+                if chosen == wanted:
+                    client.services.bookies.choose = lambda *args, **kwargs: wanted  # type: ignore[method-assign]
+                    break
+            return await client.create(
+                ensemble=self.plan.shape,
+                digest=self.plan.digest,
+                password=self.plan.password,
+                custom_metadata={"op": host},
+                **options,  # type: ignore[arg-type]  # explicit_ids, deferred_sync
+            )
+
+        writer = await self.world.join(actor.process, create(), "create")
+        actor._look_at_members(writer)
+        handle = self.judge.opened_writer(
+            host,
+            writer.ledger_id,
+            explicit=bool(options.get("explicit_ids")),
+            deferred=bool(options.get("deferred_sync")),
+        )
+        self.stage.ledgers.append(writer.ledger_id)
+        self.stage.writers.append((host, actor.process, writer, handle))
+        return Pen(actor, writer, handle)
+
+    async def recoverer(self, host: str = "c1") -> RecovererActor:
+        actor = RecovererActor(self.stage, host)
+        if await actor.connect() is None:
+            raise ScenarioFailed("no client")
+        return actor
+
+    async def reader(self, host: str = "r1") -> ReaderActor:
+        actor = ReaderActor(self.stage, host)
+        if await actor.connect() is None:
+            raise ScenarioFailed("no client")
+        return actor
+
+    def recover(self, actor: RecovererActor, ledger: LedgerId) -> asyncio.Task[bool]:
+        assert actor.client is not None
+        return asyncio.create_task(actor.recover(actor.client, ledger))
+
+    async def recovered(self, ledger: LedgerId, host: str = "f1", tries: int = 10) -> LedgerFacts:
+        """Recover with a fresh client until it works, and read the ledger in full."""
+        actor = await self.recoverer(host)
+        assert actor.client is not None
+        for _ in range(tries):
+            if await actor.recover(actor.client, ledger):
+                break
+            await asyncio.sleep(1.0)
+        else:
+            self.world.report.check("L1", False, "ledger {} cannot be recovered", ledger)
+        await self.read_in_full(actor, ledger)
+        return self.ledger(ledger)
+
+    async def read_in_full(self, actor: RecovererActor, ledger: LedgerId) -> None:
+        closed = self.ledger(ledger).closed
+        if closed is None or closed[0] < 0 or actor.client is None:
+            return
+        client, last = actor.client, closed[0]
+
+        async def work() -> None:
+            reader = await client.open(ledger, password=self.plan.password)
+            await read_and_judge(actor, reader, "final", 0, last, lambda: reader.read(0, last))
+            await reader.close()
+
+        await self.world.join(actor.process, work(), "final read")
+
+    def process(self, host: str) -> Process:
+        return self.world.processes[host]
+
+    # facts
+
+    def ledger(self, ledger: LedgerId) -> LedgerFacts:
+        return self.facts.ledger(ledger)
+
+    def claimed(self, ledger: LedgerId, entry: EntryId, bookie: str) -> bool:
+        return bookie in self.ledger(ledger).claims.get(entry, {})
+
+    async def until(self, fact: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
+        """Wait until it is true, looking every fifth of a millisecond."""
+        end = self.world.loop.time() + deadline_s
+        while not fact():
+            if self.world.loop.time() > end:
+                raise ScenarioFailed(f"{what}: not within {deadline_s} s")
+            await asyncio.sleep(0.0002)
+
+    async def ends(self, pen: Pen, deadline_s: float = 60.0) -> None:
+        """L3: every append of the writer ends."""
+        with suppress(ScenarioFailed):
+            await self.until(lambda: pen.over, "appends end", deadline_s)
+        self.world.report.check(
+            "L3",
+            pen.over,
+            "appends of {} are pending after {} s: {}",
+            pen.host,
+            deadline_s,
+            [n for n, result in enumerate(pen.handle.results) if result == "pending"],
+        )
+
+    async def die_with_adds_under_way(self, pen: Pen, bookie: str) -> None:
+        """The bookie gets three more adds, which it never answers: so the writer notices its death."""
+        self.world.pause(bookie)
+        pen.append(3)
+        await asyncio.sleep(0.002)
+        self.kill(bookie)
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise ScenarioFailed(what)
+
+
+def quiet_plan(shape: tuple[int, int, int], *, request_timeout_s: float = 2.0, wire: int = 2) -> Plan:
+    """No faults but the script's."""
+    configs = Configs(
+        net=NetConfig(connect_timeout_s=1.0, request_timeout_s=request_timeout_s, sweep_interval_s=0.1),
+        client=ClientConfig(wire_protocol=wire, quarantine_s=0.5, speculative_read_ms=50.0),
+    )
+    return Plan(0, 0, shape, DigestType.CRC32C, configs, [])

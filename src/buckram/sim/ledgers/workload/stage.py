@@ -1,0 +1,61 @@
+"""What the actors of a life share, and what an actor is: a client host with its own randomness."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+from buckram.client.client import Client
+from buckram.client.write.writer import Writer
+from buckram.errors import BuckramError
+from buckram.sim.engine.checkers.facts import Handle
+from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.loop import Process
+from buckram.sim.engine.world import Died, World
+from buckram.sim.ledgers.plan import Plan
+from buckram.types import LedgerId
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the actors of a life share."""
+
+    world: World
+    plan: Plan
+    ledgers: list[LedgerId] = field(default_factory=list)
+    writers: list[tuple[str, Process, Writer, Handle]] = field(default_factory=list)
+    tails: list[asyncio.Task[None]] = field(default_factory=list)
+    over: bool = False
+
+
+class Actor:
+    """A client host with its own randomness."""
+
+    def __init__(self, stage: Stage, host: str) -> None:
+        self.stage, self.world, self.plan, self.host = stage, stage.world, stage.plan, host
+        self.judge = stage.world.judge
+        self.rng = random.Random(f"{stage.plan.seed} {host}")
+        self.client: Client | None = None
+
+    @property
+    def process(self) -> Process:
+        return self.world.processes[self.host]
+
+    def note(self, text: str) -> None:
+        self.world.trace.note(self.host, text)
+
+    async def connect(self, tries: int = 5) -> Client | None:
+        """A client, again where starting it fails; None after a few tries."""
+        for _ in range(tries):
+            try:
+                self.client = await self.world.client(self.host)
+            except (BuckramError, Died) as error:
+                self.note(f"cannot connect: {describe(error)}")
+                await asyncio.sleep(0.5)
+            else:
+                return self.client
+        return None
+
+    async def nap(self, most_s: float) -> None:
+        await asyncio.sleep(self.rng.random() * most_s)
