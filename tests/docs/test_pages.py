@@ -100,7 +100,7 @@ def test_commands_named_in_pages_exist() -> None:
 
     context = click.Context(app)
     for page in HANDWRITTEN:
-        for words in re.findall(r"`buckram ((?:[a-z]+ ?)+)", page.read_text()):
+        for words in re.findall(r"`buckram ((?:[a-z]+(?:-[a-z]+)* ?)+)", page.read_text()):
             command: click.Command | None = app
             for word in words.split():
                 if not isinstance(command, click.Group):
