@@ -92,8 +92,9 @@ def commands() -> str:
     from buckram.cli.exits import Exit
 
     lines = ["# Commands\n", NOTE, "Results go to standard output, logs and progress to standard error.\n"]
-    lines += ["## Exit codes\n", "| code | name |", "|---|---|"]
-    lines += [f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in Exit]
+    lines += ["## Exit codes\n", "| code | name | meaning |", "|---|---|---|"]
+    said = attribute_docs(Exit)
+    lines += [f"| {code.value} | {code.name.lower().replace('_', ' ')} | {said[code.name]} |" for code in Exit]
     lines.append("")
     context = click.Context(app, info_name="buckram")
     for name in app.list_commands(context):

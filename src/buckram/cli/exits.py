@@ -12,14 +12,23 @@ class Exit(enum.IntEnum):
     """What a command's exit code means (docs/reference/commands.md)."""
 
     OK = 0
+    """Done."""
     FAILED = 1
+    """It failed, or a check found something that is not in order."""
     USAGE = 2
+    """The command, an option or the configuration is wrong, or there is no cluster where it looked."""
     NOT_FOUND = 3
+    """The ledger, entry, bookie, stream, namespace, cursor or key does not exist (any more)."""
     TRY_AGAIN = 4
+    """It failed for now, for example because too few bookies answer: the same command may succeed later."""
     REFUSED = 5
+    """The cluster does not allow it: fenced, closed, exists already, wrong password, wrong cookie, damaged store."""
     INTERNAL = 70
+    """A bug in Buckram; BUCKRAM_DEBUG=1 shows where."""
     INTERRUPTED = 130
+    """Ctrl-C."""
     PIPE = 141
+    """Whoever read its output has gone."""
 
 
 _NOT_FOUND = (
