@@ -8,10 +8,10 @@ import pytest
 
 from buckram.sim.__main__ import main
 from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS
-from buckram.sim.engine.swarm import Totals
-from buckram.sim.ledgers.life import shrink
+from buckram.sim.engine.swarm import Totals, shrink
 from buckram.sim.ledgers.mutants.hunt import MUTANTS
 from buckram.sim.ledgers.plan import make_plan
+from buckram.sim.ledgers.subject import Ledgers
 
 KEYS = ["lives", "violations", "invariants", "reached", "acked", "crashes", "faults", "trace_hash"]
 
@@ -49,7 +49,7 @@ def test_a_violation_is_shrunk_to_one_command() -> None:
     plan = make_plan(1)
     assert len(plan.faults) > 1
     with MUTANTS["ack-early"].apply():
-        command = shrink(1, "S4")
+        command = shrink(Ledgers(), 1, "S4")
     assert command.startswith("python -m buckram.sim --seed 1 --faults")
     assert command.endswith("--trace")
 

@@ -10,8 +10,9 @@ import pytest
 
 from buckram.sim.engine.swarm import run_seeds
 from buckram.sim.ledgers.faults import stories
-from buckram.sim.ledgers.life import run_chunk, run_life
+from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.plan import is_rare, make_cluster, make_plan
+from buckram.sim.ledgers.subject import Ledgers
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 LIVES = 60
@@ -38,7 +39,7 @@ def test_lives_with_new_seeds() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not SOAK, reason="2000 lives: BUCKRAM_SOAK=1")
 def test_two_thousand_lives_reach_everything() -> None:
-    totals = run_seeds(0, 2000, jobs=2, run=run_chunk)
+    totals = run_seeds(Ledgers(), 0, 2000, jobs=2)
     assert totals.failed == []
     assert totals.missing() == []
 

@@ -12,12 +12,12 @@ import sys
 import pytest
 
 from buckram.sim.__main__ import main
-from buckram.sim.engine.swarm import run_seeds
-from buckram.sim.streams.command import StreamTotals, run_chunk, shrink
+from buckram.sim.engine.swarm import run_seeds, shrink
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants.hunt import MUTANTS
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import OWN_FAULTS, make_stream_plan
+from buckram.sim.streams.subject import Streams
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 LIVES = 20
@@ -36,7 +36,7 @@ def test_lives_with_new_seeds() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not SOAK, reason="2000 lives: BUCKRAM_SOAK=1")
 def test_two_thousand_lives_reach_everything() -> None:
-    totals = run_seeds(0, 2000, jobs=2, run=run_chunk, totals=StreamTotals())
+    totals = run_seeds(Streams(), 0, 2000, jobs=2)
     assert totals.failed == []
     assert totals.missing() == []
 
@@ -129,5 +129,5 @@ def test_a_violation_fails_the_command_and_says_how_to_see_it_again(capsys: pyte
 def test_a_violation_is_shrunk_to_fewer_faults() -> None:
     seed = next(seed for seed in range(100) if len(make_stream_plan(seed).faults) > 1)
     with MUTANTS["whole-batch"].apply():
-        command = shrink(seed, "exactly-once")
+        command = shrink(Streams(), seed, "exactly-once")
     assert command.startswith(f"python -m buckram.sim --streams --seed {seed}")

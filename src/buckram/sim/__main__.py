@@ -10,10 +10,11 @@ import json
 import logging
 import sys
 
-from buckram.sim.engine.swarm import Totals, run_seeds
-from buckram.sim.ledgers.faults.registry import LEDGERS, names
-from buckram.sim.ledgers.life import run_chunk, run_life, shrink
-from buckram.sim.ledgers.plan import make_plan
+from buckram.sim.engine.subject import Subject
+from buckram.sim.engine.swarm import run_seeds, shrink
+from buckram.sim.ledgers.subject import Ledgers
+from buckram.sim.streams.crashing import sweep
+from buckram.sim.streams.subject import Streams
 
 
 def _seeds(text: str) -> tuple[int, int]:
@@ -47,48 +48,46 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=int, metavar="SEEDS", help="with --mutants: at most this many seeds each")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    if options.streams or options.crash_points:
-        from buckram.sim.streams.command import run
-
-        return run(options, parser.error)
+    of_streams = options.streams or options.crash_points
+    subject: Subject = Streams() if of_streams else Ledgers()
     if options.mutants:
-        from buckram.sim.ledgers.mutants.hunt import hunt
-
-        return hunt(options.budget, options.jobs, options.only)
+        return subject.hunt(options.budget, options.jobs, options.only)
+    if options.crash_points:
+        return sweep(options.only, options.jobs)
     if options.seed is not None:
-        return _one(options.seed, options.trace, options.faults)
+        return _one(subject, options.seed, options.trace, options.faults)
     if options.seeds is None:
-        parser.error("give --seeds A:B, --seed N or --mutants")
+        parser.error(f"give --seeds A:B, --seed N{', --mutants or --crash-points' if of_streams else ' or --mutants'}")
     first, last = options.seeds
-    return _many(first, last, options.jobs, options.minutes)
+    return _many(subject, first, last, options.jobs, options.minutes)
 
 
 def _say(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 
-def _one(seed: int, trace: bool, faults: str | None) -> int:
-    plan = make_plan(seed)
-    if faults is not None:
-        plan.faults = [fault for fault in faults.split(",") if fault]
-        if unknown := [fault for fault in plan.faults if fault not in names(LEDGERS)]:
-            print(f"unknown faults {unknown}; there are: {', '.join(names(LEDGERS))}", file=sys.stderr)
+def _one(subject: Subject, seed: int, trace: bool, listed: str | None) -> int:
+    faults = None
+    if listed is not None:
+        faults, known = [fault for fault in listed.split(",") if fault], subject.fault_names()
+        if unknown := [fault for fault in faults if fault not in known]:
+            print(f"unknown faults {unknown}; there are: {', '.join(known)}", file=sys.stderr)
             return 2
-    result = run_life(seed, plan=plan, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
-    totals = Totals()
+    result = subject.live(seed, faults=faults, echo=(lambda line: print(line, file=sys.stderr)) if trace else None)
+    totals = subject.totals()
     totals.add(result)
     for violation in result.violations:
         print(f"VIOLATION {violation}", file=sys.stderr)
     if result.violations and not trace:
-        print(f"replay: {shrink(seed, result.violations[0].invariant)}", file=sys.stderr)
+        print(f"replay: {shrink(subject, seed, result.violations[0].invariant)}", file=sys.stderr)
     line = json.loads(totals.line())
     line["trace_hash"] = result.trace_hash
     print(json.dumps(line))
     return 1 if result.violations else 0
 
 
-def _many(first: int, last: int, jobs: int, minutes: float | None) -> int:
-    totals = run_seeds(first, last, jobs=jobs, minutes=minutes, say=_say, run=run_chunk)
+def _many(subject: Subject, first: int, last: int, jobs: int, minutes: float | None) -> int:
+    totals = run_seeds(subject, first, last, jobs=jobs, minutes=minutes, say=_say)
     failed = bool(totals.failed)
     if missing := totals.missing():
         print(f"too seldom evaluated or reached in {totals.lives} lives: {', '.join(missing)}", file=sys.stderr)

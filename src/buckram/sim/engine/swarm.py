@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
 import multiprocessing
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from buckram.sim.engine.checkers.judge import merge
-from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS
+from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS, Violation
 from buckram.sim.engine.lives import LifeResult
+from buckram.sim.engine.subject import Subject
 
 LEAST = 5
 """In a thousand lives every invariant is evaluated and every situation reached at least this often."""
@@ -103,23 +108,59 @@ def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
         yield chunk
 
 
+def replay_command(subject: Subject, seed: int, faults: list[str] | None = None) -> str:
+    option = f" {subject.option}" if subject.option else ""
+    chosen = f' --faults "{",".join(faults)}"' if faults is not None else ""
+    return f"python -m buckram.sim{option} --seed {seed}{chosen} --trace"
+
+
+def shrink(subject: Subject, seed: int, invariant: str) -> str:
+    """The command that replays the violation with fewer faults: each one that it does not need is left out."""
+    faults, kept = subject.planned_faults(seed), None
+    for fault in list(faults):
+        fewer = list(faults)
+        fewer.remove(fault)
+        try:
+            found = subject.live(seed, faults=list(fewer)).violations
+        except Exception:
+            continue
+        if any(violation.invariant == invariant for violation in found):
+            faults = kept = fewer
+    return replay_command(subject, seed, kept)
+
+
+def _run_chunk(subject: Subject, seeds: list[int]) -> list[LifeResult]:
+    logging.disable(logging.CRITICAL)
+    results = []
+    for seed in seeds:
+        try:
+            result = subject.live(seed)
+        except Exception:
+            text = traceback.format_exc(limit=-4)
+            result = LifeResult(seed, "?", [Violation("harness", text, 0.0)], {}, {}, 0, 0, 0, 0, 0.0, "broken")
+        result.lines.clear()
+        if result.violations:
+            result.replay = shrink(subject, seed, result.violations[0].invariant)
+        results.append(result)
+    gc.collect()
+    return results
+
+
 def run_seeds(
+    subject: Subject,
     first: int,
     last: int,
     *,
     jobs: int,
     minutes: float | None = None,
     say: Callable[[str], None] = lambda text: None,
-    run: Callable[[list[int]], list[LifeResult]],
-    totals: Totals | None = None,
 ) -> Totals:
-    """Lives first..last-1 (half open). With `minutes` it ends early, after whole chunks. `say` gets progress.
-
-    `run` lives a chunk (importable by name, for other processes), `totals` are its sums.
-    """
-    totals = totals or Totals()
+    """Run the lives first to last-1 and sum them up. With `minutes` the run ends early, after whole chunks. `say` gets
+    reports of progress."""
+    totals = subject.totals()
     chunks = list(_chunks(range(first, last)))
     gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
+    run = partial(_run_chunk, subject)
     if jobs <= 1:
         gather.all(map(run, chunks))
         return totals

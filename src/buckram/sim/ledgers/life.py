@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
-from buckram.sim.engine.checkers.report import Violation
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.spies import watch_stores
@@ -143,44 +140,3 @@ def run_life(
     if enabled:
         gc.enable()
     return result
-
-
-def replay_command(seed: int, faults: list[str] | None = None) -> str:
-    chosen = f' --faults "{",".join(faults)}"' if faults is not None else ""
-    return f"python -m buckram.sim --seed {seed}{chosen} --trace"
-
-
-def shrink(seed: int, invariant: str) -> str:
-    """The command that shows the violation with as few faults as leaving out one after the other gives."""
-    faults = make_plan(seed).faults
-    kept: list[str] | None = None
-    for fault in list(faults):
-        fewer = list(faults)
-        fewer.remove(fault)
-        plan = make_plan(seed)
-        plan.faults = fewer
-        try:
-            found = run_life(seed, plan=plan).violations
-        except Exception:
-            continue
-        if any(violation.invariant == invariant for violation in found):
-            faults = kept = fewer
-    return replay_command(seed, kept)
-
-
-def run_chunk(seeds: list[int]) -> list[LifeResult]:
-    """Lives of these seeds, for `engine/swarm.py`."""
-    logging.disable(logging.CRITICAL)
-    results = []
-    for seed in seeds:
-        try:
-            result = run_life(seed)
-        except Exception:
-            text = traceback.format_exc(limit=-4)
-            result = LifeResult(seed, "?", [Violation("harness", text, 0.0)], {}, {}, 0, 0, 0, 0, 0.0, "broken")
-        result.lines.clear()
-        if result.violations:
-            result.replay = shrink(seed, result.violations[0].invariant)
-        results.append(result)
-    gc.collect()
-    return results

@@ -1,0 +1,38 @@
+"""Ledgers as a subject of the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from buckram.sim.engine.lives import LifeResult
+from buckram.sim.engine.swarm import Totals
+from buckram.sim.ledgers.faults.registry import LEDGERS, names
+from buckram.sim.ledgers.life import run_life
+from buckram.sim.ledgers.mutants import hunt
+from buckram.sim.ledgers.plan import make_plan
+
+
+class Ledgers:
+    """An engine.subject.Subject."""
+
+    option = ""
+
+    def totals(self) -> Totals:
+        return Totals()
+
+    def fault_names(self) -> list[str]:
+        return names(LEDGERS)
+
+    def planned_faults(self, seed: int) -> list[str]:
+        return make_plan(seed).faults
+
+    def live(
+        self, seed: int, *, faults: list[str] | None = None, echo: Callable[[str], None] | None = None
+    ) -> LifeResult:
+        plan = make_plan(seed)
+        if faults is not None:
+            plan.faults = faults
+        return run_life(seed, plan=plan, echo=echo)
+
+    def hunt(self, budget: int | None, jobs: int, only: str | None) -> int:
+        return hunt.hunt(budget, jobs, only)
