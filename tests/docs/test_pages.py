@@ -59,9 +59,18 @@ def test_generated_pages_are_current() -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            path, _, anchor = target.partition("#")
             if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                found = page.parent / path if path else page
+                assert found.exists(), f"{page.name} links to {target}"
+                assert not anchor or anchor in anchors(found), f"{page.name} links to {target}: no such heading"
+
+
+def anchors(page: Path) -> set[str]:
+    """What headings are called in links, as GitHub does it."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_index_names_every_page() -> None:
