@@ -38,12 +38,6 @@ class Claim:
     cluster: str = ""
 
 
-def remembered_id(disk: Disk) -> BookieId | None:
-    """The id that the directory was given at its first start."""
-    cookie = _local(disk, COOKIE_FILE) or _local(disk, UNFINISHED_FILE)
-    return None if cookie is None else cookie.bookie_host
-
-
 async def claim(
     disk: Disk,
     metadata: MetadataStore,

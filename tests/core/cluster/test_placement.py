@@ -1,11 +1,11 @@
 import random
 
 import pytest
+from tests.support.racks import spans_enough_racks
 
 from buckram.core.cluster.placement import (
     Candidate,
     RackRule,
-    adheres,
     choose_ensemble,
     choose_with_absent,
     replace_members,
@@ -76,7 +76,7 @@ def test_a_failed_member_that_stays_counts_with_its_rack() -> None:
     rule = RackRule(2, enforce=True)
     got = replace_members([Candidate("d", "/r1")], ensemble, [0, 1], 3, random.Random(3), racks=racks, rule=rule)
     after = [got.get(position, member) for position, member in enumerate(ensemble)]
-    assert adheres(after, racks, 3, rule), after
+    assert spans_enough_racks(after, racks, 3, rule), after
     assert got == {1: "d"}
 
 
@@ -98,7 +98,7 @@ def test_same_seed_same_choice_whatever_the_order() -> None:
     candidates = [Candidate(f"b{i}", f"/r{i % 2}") for i in range(8)]
     first = choose_ensemble(candidates, 5, 3, 2, random.Random(11))
     assert first == choose_ensemble(candidates[::-1], 5, 3, 2, random.Random(11))
-    assert adheres(first, {c.bookie_id: c.rack or "" for c in candidates}, 3, RackRule(2))
+    assert spans_enough_racks(first, {c.bookie_id: c.rack or "" for c in candidates}, 3, RackRule(2))
 
 
 def test_absent_members_fill_up_an_ensemble() -> None:

@@ -5,8 +5,9 @@ from itertools import permutations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.racks import spans_enough_racks
 
-from buckram.core.cluster.placement import Candidate, RackRule, adheres, choose_ensemble, replace_members
+from buckram.core.cluster.placement import Candidate, RackRule, choose_ensemble, replace_members
 from buckram.errors import NotEnoughBookies
 
 racks = st.lists(st.integers(0, 2), min_size=1, max_size=6)
@@ -21,14 +22,14 @@ def test_the_rule_is_met_whenever_it_can_be(
     rule = RackRule(min_racks, enforce)
     rack_of = {f"b{i}": f"/r{r}" for i, r in enumerate(where)}
     candidates = [Candidate(b, r) for b, r in rack_of.items()]
-    possible = any(adheres(order, rack_of, write_quorum, rule) for order in permutations(rack_of, size))
+    possible = any(spans_enough_racks(order, rack_of, write_quorum, rule) for order in permutations(rack_of, size))
     try:
         got = choose_ensemble(candidates, size, write_quorum, 1, random.Random(seed), rule=rule)
     except NotEnoughBookies:
         assert len(where) < size or (enforce and not possible)
         return
     assert len(set(got)) == size
-    assert adheres(got, rack_of, write_quorum, rule) or (not enforce and not possible)
+    assert spans_enough_racks(got, rack_of, write_quorum, rule) or (not enforce and not possible)
 
 
 @settings(max_examples=150, deadline=None)
@@ -52,10 +53,10 @@ def test_replacement_keeps_a_good_ensemble_good_under_enforcement(
     assert len(set(got.values())) == len(got)
     changed = [got.get(position, member) for position, member in enumerate(ensemble)]
     if set(got) == failed:
-        assert adheres(changed, rack_of, write_quorum, rule)
+        assert spans_enough_racks(changed, rack_of, write_quorum, rule)
     spare = [b for b in rack_of if b not in ensemble]
     if len(failed) == 1 and not got:
         (seat,) = failed
         for bookie in spare:
             trial = [bookie if position == seat else member for position, member in enumerate(ensemble)]
-            assert not adheres(trial, rack_of, write_quorum, rule)
+            assert not spans_enough_racks(trial, rack_of, write_quorum, rule)

@@ -12,7 +12,6 @@ def test_write_set_starts_at_the_entry_and_wraps() -> None:
     assert Quorum(5, 3, 2).write_set(0) == (0, 1, 2)
     assert Quorum(5, 3, 2).write_set(4) == (4, 0, 1)
     assert Quorum(3, 3, 2).write_set(4) == (1, 2, 0)
-    assert Quorum(5, 3, 2).ensemble_set(7) == (2, 3, 4, 0, 1)
 
 
 def test_ids_beyond_32_bits_keep_their_place() -> None:

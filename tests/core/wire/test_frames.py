@@ -10,38 +10,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buckram.core.wire.frames import ChunkBuffer, FrameSplitter, FrameTooLarge, frame
+from buckram.core.wire.frames import PREFIX_BYTES, ChunkBuffer, FrameTooLarge, frame
 
 LIMIT = 5 * 1024 * 1024
+
+
+def feed(chunks: ChunkBuffer, chunk: bytes) -> list[bytes]:
+    """The packets, without their prefix, that this chunk completes."""
+    packets, offset = [], 0
+    buffer = chunks.push(chunk)
+    while end := chunks.next_frame(buffer, offset):
+        packets.append(buffer[offset + PREFIX_BYTES : end])
+        offset = end
+    chunks.keep(buffer, offset)
+    return packets
 
 
 @given(st.lists(st.binary(max_size=50), max_size=12), st.data())
 def test_any_chunking_gives_the_same_packets(packets: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frame(packet) for packet in packets)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
-    splitter = FrameSplitter(LIMIT)
+    chunks = ChunkBuffer(LIMIT)
     found = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += splitter.feed(stream[start:end])
+        found += feed(chunks, stream[start:end])
     assert found == packets
 
 
 def test_the_limit_counts_the_prefix() -> None:
-    splitter = FrameSplitter(LIMIT)
-    assert splitter.feed(struct.pack(">I", LIMIT - 4)) == []
-    assert len(splitter.feed(bytes(LIMIT - 4))[0]) == 5_242_876
+    chunks = ChunkBuffer(LIMIT)
+    assert feed(chunks, struct.pack(">I", LIMIT - 4)) == []
+    assert len(feed(chunks, bytes(LIMIT - 4))[0]) == 5_242_876
     for size in (LIMIT - 3, 2**32 - 1):
         with pytest.raises(FrameTooLarge) as caught:
-            FrameSplitter(LIMIT).feed(struct.pack(">I", size))
+            feed(ChunkBuffer(LIMIT), struct.pack(">I", size))
         assert caught.value.limit == LIMIT
 
 
 def test_the_limit_is_seen_when_the_prefix_comes_in_pieces() -> None:
-    splitter = FrameSplitter(100)
-    assert splitter.feed(b"\0") == []
-    assert splitter.feed(b"\0\0") == []
+    chunks = ChunkBuffer(100)
+    assert feed(chunks, b"\0") == []
+    assert feed(chunks, b"\0\0") == []
     with pytest.raises(FrameTooLarge):
-        splitter.feed(b"\x61")
+        feed(chunks, b"\x61")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -76,7 +87,7 @@ def test_a_large_frame_is_received_in_its_place_or_pushed_or_both(seed: int) -> 
 
 
 def test_an_empty_packet_is_delivered() -> None:
-    assert FrameSplitter(LIMIT).feed(bytes(4)) == [b""]
+    assert feed(ChunkBuffer(LIMIT), bytes(4)) == [b""]
 
 
 def test_a_large_frame_in_small_chunks_is_joined_once() -> None:

@@ -176,16 +176,6 @@ def replace_members(
     return {}
 
 
-def adheres(ensemble: Sequence[BookieId], racks: Mapping[BookieId, str], write_quorum: int, rule: RackRule) -> bool:
-    """Whether every window of the ensemble spans enough racks (M6); unknown racks count as one."""
-    where = [racks.get(member, DEFAULT_RACK) for member in ensemble]
-    size = len(where)
-    needed = rule.racks_needed(write_quorum)
-    return all(
-        len({where[(start + offset) % size] for offset in range(write_quorum)}) >= needed for start in range(size)
-    )
-
-
 def _located(candidate: Candidate, rule: RackRule) -> bool:
     return not rule.enforce or candidate.rack not in (None, DEFAULT_RACK)
 

@@ -66,12 +66,6 @@ class Quorum:
         """All of them, by entry modulo E: for who needs one for each entry."""
         return [self.write_set(entry) for entry in range(self.ensemble_size)]
 
-    def ensemble_set(self, entry: EntryId) -> tuple[int, ...]:
-        """All E positions rotated to begin with the entry's first: the order of long polls and of force."""
-        size = self.ensemble_size
-        start = entry % size
-        return tuple((start + i) % size for i in range(size))
-
     def holds(self, position: int, entry: EntryId) -> bool:
         """Whether `entry` belongs to the bookie at `position`."""
         return (position - entry) % self.ensemble_size < self.write_quorum

@@ -126,24 +126,6 @@ class ChunkBuffer:
         return end if end <= len(buffer) else 0
 
 
-class FrameSplitter:
-    """Chunks in, whole packets (without their prefix) out. FrameTooLarge ends it."""
-
-    def __init__(self, limit: int) -> None:
-        self._chunks = ChunkBuffer(limit)
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        packets: list[bytes] = []
-        chunks = self._chunks
-        buffer = chunks.push(chunk)
-        offset = 0
-        while end := chunks.next_frame(buffer, offset):
-            packets.append(buffer[offset + PREFIX_BYTES : end])
-            offset = end
-        chunks.keep(buffer, offset)
-        return packets
-
-
 def frame(packet: bytes) -> bytes:
     """The packet with its length before it."""
     return _U32.pack(len(packet)) + packet
