@@ -16,7 +16,7 @@ from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.seams import Write
 from buckram.sim.engine.damage import flip_some_byte
 from buckram.sim.engine.disk import Device, SimDisk
-from buckram.sim.engine.strangers import Strangers
+from buckram.sim.engine.foreign import ForeignBookies
 from buckram.sim.engine.world import World
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.types import DigestType
@@ -84,7 +84,7 @@ def test_metadata_goes_back_to_an_older_copy(kind: str) -> None:
     run(world, story())
 
 
-def test_a_strangers_answers_are_no_claims_of_the_bookie_at_that_address() -> None:
+def test_replies_of_a_foreign_bookie_are_no_claims_of_ours() -> None:
     """Two of two bookies are taken by another cluster's: whatever they acknowledge, the judge counts none of it."""
     world = World(1)
 
@@ -95,9 +95,9 @@ def test_a_strangers_answers_are_no_claims_of_the_bookie_at_that_address() -> No
             assert await world.boot(machine)
         client = await world.client("w1")
         writer = await world.join(world.processes["w1"], made(client, (2, 2, 2)))
-        strangers = Strangers(world)
+        foreign = ForeignBookies(world)
         for machine in machines:
-            await strangers.take(machine)
+            await foreign.take(machine)
         try:
             await world.join(world.processes["w1"], writer.append(b"x"))
         except Exception as error:
@@ -105,7 +105,7 @@ def test_a_strangers_answers_are_no_claims_of_the_bookie_at_that_address() -> No
         claims = world.judge.facts.ledger(writer.ledger_id).claims
         assert not [name for held in claims.values() for name in held if name in ("b1", "b2")]
         for machine in machines:
-            strangers.leave(machine)
+            foreign.leave(machine)
             assert await world.boot(machine)
 
     run(world, story())

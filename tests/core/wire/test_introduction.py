@@ -8,7 +8,7 @@ from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.core.wire import v3 as wire_v3
 from buckram.core.wire.context import OP_BOOKIE_INFO, ReplyContext
 from buckram.core.wire.frames import frame
-from buckram.core.wire.introduction import Identity, Introduction, stranger
+from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
 from buckram.errors import Code
 
@@ -41,9 +41,9 @@ def test_names_that_are_no_text_break_nothing() -> None:
     decoded = wire_v3.decode_request(frame(request.SerializeToString())[4:])
     assert decoded is not None
     assert isinstance(decoded[0], GetBookieInfo)
-    assert stranger(Introduction("c", "b"), MINE) == ""
+    assert identity_mismatch(Introduction("c", "b"), MINE) == ""
     assert decoded[0].introduction is not None
-    assert stranger(decoded[0].introduction, MINE)
+    assert identity_mismatch(decoded[0].introduction, MINE)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_names_that_are_no_text_break_nothing() -> None:
         (Introduction("", "b", "i"), "cluster"),
     ],
 )
-def test_a_stranger_is_whoever_differs_in_anything(expected: Introduction, why: str) -> None:
-    assert why in stranger(expected, MINE)
-    assert bool(why) == bool(stranger(expected, MINE))
+def test_any_difference_is_an_identity_mismatch(expected: Introduction, why: str) -> None:
+    assert why in identity_mismatch(expected, MINE)
+    assert bool(why) == bool(identity_mismatch(expected, MINE))

@@ -22,7 +22,7 @@ from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
 from buckram.core.wire import availability
 from buckram.core.wire.context import ReplyContext
-from buckram.core.wire.introduction import Identity, Introduction, stranger
+from buckram.core.wire.introduction import Identity, Introduction, identity_mismatch
 from buckram.core.wire.messages import (
     FREE_DISK_SPACE,
     LOSS,
@@ -237,7 +237,7 @@ class Dispatcher:
         """Say who this is. To a client that expects somebody else nothing more is said, nor heard."""
         mine = self._identity()
         session.reply(context, BookieInfoReply(Code.OK, identity=mine))
-        if stranger(said, mine):
+        if identity_mismatch(said, mine):
             session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, this is another one")
         else:
             session.introduction = said

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.core.cluster.wall_time import Reading, Steadiness, WallClocks, between
-from buckram.core.wire.introduction import Expected, Identity, says_who_it_is, stranger
+from buckram.core.wire.introduction import Expected, Identity, identity_mismatch, says_who_it_is
 from buckram.core.wire.messages import BookieInfoReply, GetBookieInfo
 from buckram.errors import BuckramError, InvariantViolation
 from buckram.net.pool import BookiePool
@@ -135,7 +135,11 @@ class Clocks:
             raise
         except BuckramError:
             return
-        if isinstance(reply, BookieInfoReply) and reply.identity and not stranger(introduction, reply.identity):
+        if (
+            isinstance(reply, BookieInfoReply)
+            and reply.identity
+            and not identity_mismatch(introduction, reply.identity)
+        ):
             self.met(bookie, reply.identity)
 
     def _tell(self) -> None:

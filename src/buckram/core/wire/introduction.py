@@ -85,14 +85,14 @@ def expected_of(cluster: str, info: BookieInfo, *, required: bool = False, epoch
 
 
 def objection(expected: Expected, found: Identity | None) -> str:
-    """Why a bookie that said this of itself (None: nothing) must not be used; "" when it may be."""
+    """Why the client must not use a bookie that identified itself so (None: not at all); "" if it may."""
     if found is None:
         return "it does not say who it is" if expected.must_answer else ""
-    return stranger(expected.introduction, found)
+    return identity_mismatch(expected.introduction, found)
 
 
-def stranger(expected: Introduction, found: Identity) -> str:
-    """Why `found` is not whom the client expects, to be told to people; "" when it is."""
+def identity_mismatch(expected: Introduction, found: Identity) -> str:
+    """Why `found` is not the bookie that the client expects, as a text for people; "" if it is."""
     if found.cluster != expected.cluster:
         return f"it belongs to cluster {found.cluster}, not to {expected.cluster}"
     if found.bookie_id != expected.bookie_id:

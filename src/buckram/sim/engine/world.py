@@ -6,7 +6,7 @@ What a life does with them (workload, faults, ending) is decided elsewhere. Host
 For stories of identity (sim/ledgers/faults): a directory goes back with `machine.device.snapshot()` and, while no
 process of it runs, `device.restore(image)`; the metadata store with `metadata.snapshot()` and
 `restore_metadata(image)`; `machine.away = True` keeps supervisors from starting a bookie meanwhile. `add_machine(name,
-rack, host)` and `boot` give a bookie with a new id at the address of one that is gone; sim/engine/strangers puts
+rack, host)` and `boot` give a bookie with a new id at the address of one that is gone; sim/engine/foreign puts
 another cluster's bookie there. The judge knows who answers by the process, not by the address: what somebody else
 acknowledged counts for nothing.
 """

@@ -193,7 +193,7 @@ MUTANTS = [
         plant(
             (Admission, "_decide", _admit_all),
             (EnsembleChange, "_is_reborn", lambda self, bookie: False),
-            (dispatch, "stranger", _nobody),
+            (dispatch, "identity_mismatch", _nobody),
             (introductions, "objection", _nobody),
             (Connection, "check_incarnation", nothing),
         ),

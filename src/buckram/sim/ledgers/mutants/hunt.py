@@ -15,7 +15,7 @@ from typing import Any
 
 from buckram.sim.engine.checkers.report import INVARIANTS, Violation
 from buckram.sim.ledgers.life import run_life
-from buckram.sim.ledgers.mutants import absence, bookie, identity, racks, reading, recovery, store, strangers, writer
+from buckram.sim.ledgers.mutants import absence, bookie, foreign, identity, racks, reading, recovery, store, writer
 from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.scenarios import run_scenario
@@ -29,7 +29,7 @@ MUTANTS: dict[str, Mutant] = {
         *bookie.MUTANTS,
         *identity.MUTANTS,
         *absence.MUTANTS,
-        *strangers.MUTANTS,
+        *foreign.MUTANTS,
         *store.MUTANTS,
         *racks.MUTANTS,
     )

@@ -42,7 +42,7 @@ MUTANTS = [
         plant(
             (Admission, "__init__", _takes_anybody),
             (EnsembleChange, "_is_reborn", lambda self, bookie: False),
-            (dispatch, "stranger", _nobody),
+            (dispatch, "identity_mismatch", _nobody),
             (introductions, "objection", _nobody),
             (Connection, "check_incarnation", nothing),
         ),

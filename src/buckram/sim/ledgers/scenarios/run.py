@@ -13,7 +13,7 @@ from buckram.sim.engine.lives import report_broken_invariants
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.scenarios import absence, absent, directed, identity, more, strangers
+from buckram.sim.ledgers.scenarios import absence, absent, directed, foreign, identity, more
 from buckram.sim.ledgers.scenarios.script import ScenarioFailed, Script, quiet_plan
 
 Shape = tuple[int, int, int]
@@ -45,8 +45,8 @@ SCENARIOS: dict[str, Scenario] = {
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),
     "D9": Scenario(directed.late_acks, (3, 3, 2)),
     "D10": Scenario(directed.change_back, (3, 3, 3)),
-    "D11": Scenario(strangers.wanted_another, (2, 2, 2)),
-    "D12": Scenario(strangers.cut_off_by_strangers, (2, 2, 2)),
+    "D11": Scenario(foreign.wanted_another, (2, 2, 2)),
+    "D12": Scenario(foreign.cut_off_by_foreign_bookies, (2, 2, 2)),
     "change-race": Scenario(more.change_race, (3, 3, 2)),
     "stale-close": Scenario(more.stale_close, (3, 3, 2)),
     "stalled-recovery": Scenario(more.stalled_recovery, (3, 3, 2)),

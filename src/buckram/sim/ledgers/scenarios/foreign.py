@@ -8,8 +8,8 @@ from buckram.core.entries.entry import master_key
 from buckram.core.wire.introduction import Introduction
 from buckram.core.wire.messages import GetBookieInfo, Read
 from buckram.core.wire.v3 import encode_request
+from buckram.sim.engine.foreign import ForeignBookies
 from buckram.sim.engine.network import SimNetwork
-from buckram.sim.engine.strangers import Strangers
 from buckram.sim.ledgers.scenarios.script import Script
 
 
@@ -31,14 +31,14 @@ async def wanted_another(s: Script) -> None:
     s.expect(w.acked == 3, f"{w.acked} of 3 acknowledged: somebody was fenced")
 
 
-async def cut_off_by_strangers(s: Script) -> None:
+async def cut_off_by_foreign_bookies(s: Script) -> None:
     """D12 (2/2/2): both members' addresses are another cluster's when a recovery begins: it must not end at -1."""
     await s.bookies(2)
     w = await s.writer()
     w.append(4)
     await s.until(lambda: w.acked == 4, "acknowledgements")
     c = await s.recoverer()
-    others = Strangers(s.world)
+    others = ForeignBookies(s.world)
     machines = [s.world.machines[name] for name in ("b1", "b2")]
     for machine in machines:
         await others.take(machine)

@@ -1,8 +1,8 @@
-"""Bookies that are not whom one expects: of another cluster, at the address of one of ours.
+"""Foreign bookies: bookies of another cluster that listen at addresses of this one.
 
-The other cluster has a metadata store of its own, which no fault touches and nobody judges. Its bookies say that they
-are who they are told to be, and take everything that their own store lets them take. What they answer is no claim of
-the bookie whose address they have: the judge knows them by the names of their processes.
+The other cluster has its own metadata store, which faults do not touch and the judge does not watch. Its bookies
+introduce themselves under the id that they are given and accept whatever their own store accepts. The judge tells them
+apart by the names of their processes, so their replies do not count as replies of the bookie whose address they use.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from buckram.sim.engine.stores import MemoryStores
 from buckram.sim.engine.world import Machine, World
 
 
-class Strangers:
-    """The other cluster. `take` a host's address, `leave` it again."""
+class ForeignBookies:
+    """The other cluster: `take` an address of this one, and `leave` it again."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -28,7 +28,7 @@ class Strangers:
         self._initialised = False
 
     async def take(self, machine: Machine, bookie_id: str | None = None) -> Process:
-        """The machine goes away, and a bookie of the other cluster listens where it did; by default under its name."""
+        """Stop the machine's bookie and start a foreign one at its address, by default under the same id."""
         world, host = self._world, machine.host
         machine.away = True
         world.crash(machine, power=False)
@@ -56,7 +56,7 @@ class Strangers:
         return process
 
     def leave(self, machine: Machine) -> None:
-        """The address is free again, and the supervisor may start the machine's own bookie."""
+        """Stop the foreign bookie, so that the supervisor may start the machine's own one again."""
         process = self._known.pop(machine.host, None)
         if process is not None:
             process.crash()

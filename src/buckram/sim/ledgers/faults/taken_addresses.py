@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from buckram.sim.engine.strangers import Strangers
+from buckram.sim.engine.foreign import ForeignBookies
 from buckram.sim.ledgers.faults.registry import LEDGERS, register
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 async def address_taken(f: Faults) -> None:
     """Bookies of another cluster, under the names of ours or under others, at the addresses of one or two of ours."""
-    others = Strangers(f.world)
+    others = ForeignBookies(f.world)
     taken = [
         machine
         for machine in dict.fromkeys(f.machine().name for _ in range(f.rng.choice((1, 2, 2))))
