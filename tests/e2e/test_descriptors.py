@@ -58,7 +58,7 @@ def test_more_idle_connections_than_descriptors(tmp_path: Path, bookies: list[Li
         for first in range(0, 448, 64):
             assert set(peer.add(1, first, 64, SIZE)) == {0}
         assert {peer.read(1, entry, SIZE) for entry in range(0, 448, 7)} == {0}
-        assert len(bookie.logs()) > 6
+        assert len(bookie.logs()) >= 6
         left = sum(map(is_open, doors))
         assert 30 < left < limit - 48, "it takes connections, and leaves descriptors for files"
         assert descriptors(bookie.process) < limit

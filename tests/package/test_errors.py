@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import pkgutil
 import re
 from pathlib import Path
@@ -79,3 +80,10 @@ def test_every_error_is_named_by_a_call_that_raises_it() -> None:
 async def test_the_first_error_that_a_newcomer_meets_is_exported(tmp_path: object) -> None:
     with pytest.raises(buckram.ClusterNotInitialised, match="buckram up"):
         await buckram.connect(f"sqlite://{tmp_path}/nothing.db")
+
+
+def test_errors_name_the_public_module_and_cross_processes_as_they_are() -> None:
+    assert errors.NoSuchLedger.__module__ == errors.StreamError.__module__ == "buckram.errors"
+    for error in (errors.NoSuchLedger(3), errors.NotEnoughBookies(3, 1), errors.ConfigError("no")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

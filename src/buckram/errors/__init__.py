@@ -190,3 +190,8 @@ __all__ = [
     "check",
     "invariant_failed",
 ]
+
+for _error in list(globals().values()):
+    if isinstance(_error, type) and issubclass(_error, BuckramError):
+        _error.__module__ = __name__  # tracebacks and pickles name the place that programs import it from
+del _error

@@ -6,7 +6,7 @@ succeed later without any change by the caller.
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from buckram.codes import Code
 
@@ -15,6 +15,17 @@ class BuckramError(Exception):
     """Base of every error that Buckram raises on purpose."""
 
     retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as it is: most classes make their message from values, and would make it again from the message."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(cls: type[BuckramError], args: tuple[Any, ...], values: dict[str, Any]) -> BuckramError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(values)
+    return error
 
 
 class InvariantViolation(BuckramError):
