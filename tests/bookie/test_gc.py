@@ -169,7 +169,7 @@ async def test_collection_runs_by_itself(tmp_path: Path) -> None:
         await until(lambda: kit.store.ledger(2).tombstone)
 
 
-async def test_burying_very_many_ledgers_never_holds_the_loop(tmp_path: Path) -> None:
+async def test_deleting_very_many_ledgers_never_holds_the_loop(tmp_path: Path) -> None:
     """Counted in ledgers per turn of the loop, not in time: others get many turns while a thousand go."""
     count = 1000
     async with running(tmp_path) as kit:
@@ -182,12 +182,12 @@ async def test_burying_very_many_ledgers_never_holds_the_loop(tmp_path: Path) ->
         assert len(await finder.round()) == count
         turns.cancel()
         most = await turns
-        assert 0 < most <= gc.BURIED_AT_ONCE
+        assert 0 < most <= gc.DELETED_AT_ONCE
         assert kit.store.ledgers(-1, 10) == []
 
 
 async def _most_per_turn(finder: Collector) -> int:
-    """The most ledgers buried between two turns of the loop, until cancelled."""
+    """The most ledgers deleted between two turns of the loop, until cancelled."""
     most, before = 0, finder.collected
     try:
         while True:
@@ -197,7 +197,7 @@ async def _most_per_turn(finder: Collector) -> int:
         return most
 
 
-async def test_a_burial_that_fails_is_made_up_for_in_the_next_round(
+async def test_a_deletion_that_fails_is_made_up_for_in_the_next_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as kit:
@@ -205,15 +205,15 @@ async def test_a_burial_that_fails_is_made_up_for_in_the_next_round(
         finder = collector(kit)
         await finder.round()
         await older()
-        bury = kit.store.bury
+        delete = kit.store.delete_ledger
 
         def busy_for_the_second(ledger: int) -> None:
             if ledger == 2:
                 raise StoreError("busy", "no room")
-            bury(ledger)
+            delete(ledger)
 
         with monkeypatch.context() as patch:
-            patch.setattr(kit.store, "bury", busy_for_the_second)
+            patch.setattr(kit.store, "delete_ledger", busy_for_the_second)
             with pytest.raises(StoreError):
                 await finder.round()
         assert (await finder.round()).tolist() == [2, 3]

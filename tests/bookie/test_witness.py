@@ -429,8 +429,8 @@ async def test_ids_that_the_store_never_gave_are_kept(tmp_path: Path) -> None:
             kit.store.put_ledger(ledger, b"k" * 20)
         finder = kit.bookie.collector
         assert finder is not None
-        buried = [(await finder.round()).tolist() for _ in range(3)]
-        assert buried == [[], [last], []]
+        deleted = [(await finder.round()).tolist() for _ in range(3)]
+        assert deleted == [[], [last], []]
         assert not kit.store.ledger(last + 1).tombstone
 
 

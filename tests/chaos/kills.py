@@ -30,7 +30,7 @@ from buckram.net.stats import NullStats
 KEY = b"k" * 20
 LEDGERS = 3
 KEPT = 60
-"""Ledgers that are checked at each start; older ones are buried and compacted away."""
+"""Ledgers that are checked at each start; older ones are deleted and compacted away."""
 CONFIG = StoreConfig(
     segment_bytes=1 << 20,
     commit_max_bytes=256 << 10,
@@ -116,7 +116,7 @@ async def _live(root: Path, kind: str, shared: Shared, expected: dict[int, int],
     store = Store.open(disk, CONFIG, NullStats(), rng)
     _check(store, expected)
     for ledger in range(max(0, min(expected, default=0) - 4 * LEDGERS), min(expected, default=0)):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     shared.ready()
     work = asyncio.create_task(_load(store, shared, ledgers, rng))
     if seed % 5 == 0:

@@ -74,7 +74,7 @@ async def test_after_collection_the_id_is_good_for_a_new_ledger() -> None:
     async with cluster(bookies=3) as c, c.client() as client:
         await old_ledger(c, client)
         for bookie in running(c):
-            bookie.store.bury(5)
+            bookie.store.delete_ledger(5)
         async with client.create(ensemble=3, ledger_id=5) as writer:
             await writer.append_many(NEW)
         async with client.open(5) as reader:

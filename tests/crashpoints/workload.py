@@ -73,8 +73,8 @@ class Known:
     lac: int = -1
     packet: int = -1
     packets: list[bytes] = field(default_factory=list)
-    buried: int = 0
-    """1: burial inserted but not acknowledged, 2: acknowledged, 3: coming back, not acknowledged yet."""
+    deleted: int = 0
+    """1: deletion inserted but not acknowledged, 2: acknowledged, 3: coming back, not acknowledged yet."""
 
 
 @dataclass
@@ -92,9 +92,9 @@ class Oracle:
                 assert not isinstance(outcome, StoreError), outcome
                 versions = known.possible.get(entry, [])
                 if outcome is None:
-                    assert entry not in known.acked or known.buried, f"ledger {ledger} entry {entry} is missing"
+                    assert entry not in known.acked or known.deleted, f"ledger {ledger} entry {entry} is missing"
                 else:
-                    assert known.buried != 2, f"ledger {ledger} entry {entry} has risen"
+                    assert known.deleted != 2, f"ledger {ledger} entry {entry} has risen"
                     assert outcome in versions, f"ledger {ledger} entry {entry} is something else"
                     # A version that was acknowledged is never replaced by an older one.
                     newest = max(number for number, version in enumerate(versions) if version == outcome)
@@ -107,10 +107,10 @@ class Oracle:
             return
         assert record.master_key == KEY
         assert record.fenced or not known.fenced
-        if known.buried == 2:
+        if known.deleted == 2:
             assert record.tombstone
             assert ledger not in store.ledgers(-1, 100)
-        elif not known.buried:
+        elif not known.deleted:
             assert not record.tombstone
             assert record.lac >= known.lac
             assert ledger in store.ledgers(-1, 100)
@@ -201,17 +201,17 @@ class Life:
         ledger = rng.choice(LEDGERS)
         known = self.oracle.ledgers[ledger]
         dice = rng.random()
-        if known.buried in (1, 3) or (known.buried == 2 and dice > 0.2):
+        if known.deleted in (1, 3) or (known.deleted == 2 and dice > 0.2):
             await self._settle()
         elif dice < 0.70:
             self._add(ledger, known)
-        elif dice < 0.75 and known.seen and not known.buried:
+        elif dice < 0.75 and known.seen and not known.deleted:
             self.store.fence(ledger)
             self.store.after_durable(lambda error: setattr(known, "fenced", True))
-        elif dice < 0.83 and known.seen and not known.buried:
+        elif dice < 0.83 and known.seen and not known.deleted:
             self._explicit_lac(ledger, known)
-        elif dice < 0.86 and known.seen and not known.buried:
-            self._bury(ledger, known)
+        elif dice < 0.86 and known.seen and not known.deleted:
+            self._delete(ledger, known)
         elif dice < 0.88:
             await self._settle()
             await self.store.compact()
@@ -235,10 +235,10 @@ class Life:
             frames.append(struct.pack(">I", len(packet)) + packet)
             known.possible.setdefault(entry, []).append(body)
         chunk = b"".join(frames)
-        if known.buried:
-            # Only a repair brings a buried ledger back.
+        if known.deleted:
+            # Only a repair brings a deleted ledger back.
             self.store.put_ledger(ledger, KEY, admitted=False)
-            known.buried = 3
+            known.deleted = 3
             known.acked = {}
             known.possible = {entry: [known.possible[entry][-1]] for entry in range(first, first + count)}
             known.lac, known.packet, known.packets = -1, -1, []
@@ -250,9 +250,9 @@ class Life:
         def done(error: OSError | None) -> None:
             assert error is None
             known.seen = True
-            if known.buried == 3:
-                known.buried = 0
-            if not known.buried:
+            if known.deleted == 3:
+                known.deleted = 0
+            if not known.deleted:
                 known.acked.update(acked)
                 known.lac = max(known.lac, lac)
 
@@ -265,18 +265,18 @@ class Life:
         number = len(known.packets) - 1
 
         def done(error: OSError | None) -> None:
-            if not known.buried:
+            if not known.deleted:
                 known.packet, known.lac = max(known.packet, number), max(known.lac, lac)
 
         self.store.after_durable(done)
 
-    def _bury(self, ledger: int, known: Known) -> None:
-        self.store.bury(ledger)
-        known.buried = 1
+    def _delete(self, ledger: int, known: Known) -> None:
+        self.store.delete_ledger(ledger)
+        known.deleted = 1
 
         def done(error: OSError | None) -> None:
             known.fenced = True
-            known.buried = 2
+            known.deleted = 2
 
         self.store.after_durable(done)
 

@@ -328,7 +328,7 @@ async def test_a_store_on_it(tmp_path: Path, mode: str) -> None:
         disk = LocalDisk(tmp_path, mode)
         store = Store.open(disk, config, NullStats(), random.Random(1))
     for ledger in range(2):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await store.compact()
     assert await read(store, *keys) == [content[key] if key[0] == 2 else None for key in keys]
     await store.close()

@@ -143,7 +143,7 @@ async def test_old_and_new_states_live_beside_each_other(place: Path) -> None:
         elif step == "table":
             await store._maintenance.checkpoint()
         elif step == "compacted":
-            store.bury(10**6)
+            store.delete_ledger(10**6)
             assert await store.compact() > 0
         await store.close()
         disk.close()

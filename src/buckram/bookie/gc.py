@@ -1,7 +1,7 @@
 """Collection: which ledgers of this bookie nobody needs any more.
 
-Compares the store with the metadata listing (F17). Deciding lives here; what burying does to the files is the
-store's matter (store.bury, store.compact), and what a listing is the metadata store's.
+Compares the store with the metadata listing (F17). Deciding lives here; what a deletion does to the files is the
+store's matter (store.delete_ledger, store.compact), and what a listing is the metadata store's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from buckram.types import BookieId, LedgerId, LedgerMetadata
 log = logging.getLogger("buckram.bookie")
 PAGE = 1000
 COMPARED_AT_ONCE = 400
-BURIED_AT_ONCE = 8
-"""Ledgers per slice: a burial is a look into the index of each file and a state frame for the log."""
+DELETED_AT_ONCE = 8
+"""Ledgers per slice: a deletion is a look into the index of each file and a state frame for the log."""
 EXAMINED_PER_ROUND = 2000
 """Ledger records read per round in search of copies that moved elsewhere; the next round goes on behind them."""
 
@@ -87,11 +87,11 @@ class Collector:
         metadata: MetadataStore,
         bookie_id: BookieId,
         config: BookieConfig,
-        on_buried: Callable[[LedgerId], None],
+        on_deleted: Callable[[LedgerId], None],
         brake: Brake | None = None,
     ) -> None:
         self._store, self._metadata, self._bookie_id = store, metadata, bookie_id
-        self._config, self._on_buried, self._brake = config, on_buried, brake
+        self._config, self._on_deleted, self._brake = config, on_deleted, brake
         self._absent = _Absent()
         self._moved: dict[LedgerId, _Moved] = {}
         self._examined_up_to: LedgerId = -1
@@ -112,9 +112,9 @@ class Collector:
                 log.warning("compaction postponed: %s", error)
 
     async def round(self) -> array[int]:
-        """One comparison; returns the ledgers buried. MetadataError: the listing failed, nothing was deleted.
+        """One comparison; returns the ledgers deleted. MetadataError: the listing failed, nothing was deleted.
 
-        StoreError: the store takes no burial now; those not buried yet are in the next round.
+        StoreError: the store takes no deletion now; those not deleted yet are in the next round.
         """
         # Own ledgers first: one that is created meanwhile is then not mistaken for a deleted one.
         if self._brake is not None and not await self._brake.trusted():
@@ -123,22 +123,22 @@ class Collector:
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
         dead, absent = await self._twice_absent(missing, began)
-        buried: array[int] = array("q")
+        deleted: array[int] = array("q")
         reviewed = True
         if self._brake is not None:
             if not await self._brake.trusted():  # what was listed may be another history's
-                return buried
+                return deleted
             reviewed, allowed = await self._brake.released(dead, len(own))
             if len(allowed) < len(dead):
                 absent.keep(frozenset(dead) - frozenset(allowed), self._absent)
             dead = allowed
         _report(dead)
-        await self._bury(dead, buried)
+        await self._delete(dead, deleted)
         self._absent = absent
         if reviewed:
-            await self._collect_moved(present, buried)
+            await self._collect_moved(present, deleted)
         self.rounds += 1
-        return buried
+        return deleted
 
     async def _compare(self, own: array[int]) -> tuple[array[int], array[int]]:
         """Own ledgers that metadata lists, and those that it does not; both only when the listing is complete."""
@@ -178,18 +178,18 @@ class Collector:
             await slices.step()
         return dead, absent
 
-    async def _bury(self, dead: array[int], buried: array[int]) -> None:
-        slices = Slices(BURIED_AT_ONCE)
+    async def _delete(self, dead: array[int], deleted: array[int]) -> None:
+        slices = Slices(DELETED_AT_ONCE)
         for ledger_id in dead:
             record = self._store.ledger(ledger_id)
             if record is not None and not record.tombstone:
-                self._store.bury(ledger_id)
+                self._store.delete_ledger(ledger_id)
                 self.collected += 1
-                buried.append(ledger_id)
-                self._on_buried(ledger_id)
+                deleted.append(ledger_id)
+                self._on_deleted(ledger_id)
             await slices.step()
 
-    async def _collect_moved(self, present: array[int], buried: array[int]) -> None:
+    async def _collect_moved(self, present: array[int], deleted: array[int]) -> None:
         """Copies of closed ledgers that metadata places elsewhere: the same two looks, `collection_age_s` apart.
 
         A ledger that changed here between the two looks starts again: somebody copies it to this bookie, and will
@@ -215,7 +215,7 @@ class Collector:
                 self._moved[ledger_id] = _Moved(now, entries)
             elif now - seen.since >= self._config.collection_age_s:
                 del self._moved[ledger_id]
-                await self._bury(array("q", [ledger_id]), buried)
+                await self._delete(array("q", [ledger_id]), deleted)
 
     def _slice(self, present: array[int]) -> array[int]:
         """The next ledgers to examine, in rotation, so that a round costs a bounded number of metadata reads."""

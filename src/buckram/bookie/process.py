@@ -152,7 +152,7 @@ class Bookie:
             self._metadata,
             claimed.bookie_id,
             self._config,
-            self.service.buried,
+            self.service.ledger_deleted,
             Brake(self._metadata, claimed.bookie_id, witness, self._runtime.stats),
         )
         self._scope.spawn(self.collector.run(), "collection")

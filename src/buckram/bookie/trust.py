@@ -17,7 +17,7 @@ class Trust(Protocol):
         ...
 
     def contradicted(self, ledger_id: LedgerId, birth: bytes) -> bool:
-        """The store says that another ledger has the id of one that is here, by that birth, and not buried. True: the
+        """The store says that another ledger has the id of one that is here, by that birth, and not deleted. True: the
         store is not believed any more; False: who accepted its history knew of it, and the one here gives way."""
         ...
 

@@ -192,7 +192,7 @@ async def test_write_lac_codes(tmp_path: Path) -> None:
         assert (await wire.call(write_lac(1, 1))).code is Code.OK  # fenced: still accepted
         assert (await wire.call(write_lac(5, 1))).code is Code.OK  # unknown: created with the key
         assert (await wire.call(write_lac(5, 1, OTHER_KEY))).code is Code.UNAUTHORIZED
-        kit.store.bury(1)
+        kit.store.delete_ledger(1)
         assert (await wire.call(write_lac(1, 1))).code is Code.NO_LEDGER
         body = DIGEST.seal_lac(1, 1)
         assert (await wire.call(WriteLac(2, 1, KEY, body))).code is Code.BAD_REQUEST  # another ledger inside
@@ -210,7 +210,7 @@ async def test_read_lac_codes(tmp_path: Path) -> None:
         assert (reply.code, reply.lac_body, reply.last_entry_body) == (Code.OK, DIGEST.seal_lac(3, 4), None)
         await wire.call(Read(4, -1, fence=True, master_key=KEY))
         assert (await wire.call(ReadLac(4))).code is Code.NO_ENTRY
-        kit.store.bury(1)
+        kit.store.delete_ledger(1)
         assert (await wire.call(ReadLac(1))).code is Code.NO_ENTRY
 
 
@@ -244,7 +244,7 @@ async def test_list_of_entries(tmp_path: Path) -> None:
         assert (await wire.call(ListEntries(2))).code is Code.NO_LEDGER
         await wire.call(Read(4, -1, fence=True, master_key=KEY))
         assert (await wire.call(ListEntries(4))).availability == bytes(64)
-        kit.store.bury(1)
+        kit.store.delete_ledger(1)
         assert (await wire.call(ListEntries(1))).code is Code.NO_LEDGER
 
 

@@ -169,7 +169,7 @@ async def test_an_add_of_the_living_ledger_buries_the_dead_one(tmp_path: Path, p
 
 
 @PROTOCOLS
-async def test_a_ledger_that_nobody_buried_does_not_give_way(tmp_path: Path, protocol: int) -> None:
+async def test_a_ledger_that_nobody_deleted_does_not_give_way(tmp_path: Path, protocol: int) -> None:
     """Ids are not given twice, so a store that says otherwise went back: what is here is not its to kill."""
     async with running(tmp_path) as kit:
         await ten_of_a(kit)
@@ -204,7 +204,7 @@ async def test_a_tombstone_of_one_birth_does_not_fence_another(tmp_path: Path, p
     async with running(tmp_path) as kit:
         await ten_of_a(kit)
         await forget(kit)
-        kit.store.bury(5)
+        kit.store.delete_ledger(5)
         await make(kit, B)
         b = await named(kit, B, protocol)
         assert (await b.call(add(5, 0))).code is Code.OK
@@ -214,7 +214,7 @@ async def test_a_tombstone_of_one_birth_does_not_fence_another(tmp_path: Path, p
 async def test_a_tombstone_of_unknown_birth_fences(tmp_path: Path) -> None:
     async with running(tmp_path) as kit:
         kit.store.put_ledger(5, KEY)
-        kit.store.bury(5)
+        kit.store.delete_ledger(5)
         await make(kit, B)
         assert (await (await named(kit, B)).call(add(5, 0))).code is Code.FENCED
 
@@ -328,7 +328,7 @@ async def test_a_ledger_of_apaches_clients_is_told_by_its_time(tmp_path: Path, p
         await make(kit, ctime=2000)
         assert (await wire.call(add(5, 0, payload=b"new"))).code is Code.OK
         assert kit.store.entries(5) == [(0, 1)]
-        kit.store.bury(5)
+        kit.store.delete_ledger(5)
         await forget(kit)
         await make(kit, ctime=3000)
         assert (await wire.call(add(5, 0))).code is Code.OK
@@ -336,7 +336,7 @@ async def test_a_ledger_of_apaches_clients_is_told_by_its_time(tmp_path: Path, p
 
 
 async def test_runs_do_not_overtake_the_look_at_a_ledger_without_name(tmp_path: Path) -> None:
-    """What is inserted behind the dead ledger's data while metadata is asked would be buried with it."""
+    """What is inserted behind the dead ledger's data while metadata is asked would be deleted with it."""
     metadata = FlakyMetadata(await memory_metadata())
     async with running(tmp_path, metadata=metadata) as kit:
         await make(kit, ctime=1000)

@@ -138,11 +138,11 @@ async def test_adds_and_fence_in_one_chunk_are_ordered(tmp_path: Path, protocol:
 
 
 @PROTOCOLS
-async def test_a_buried_ledger_stays_closed_to_writers(tmp_path: Path, protocol: int) -> None:
+async def test_a_deleted_ledger_stays_closed_to_writers(tmp_path: Path, protocol: int) -> None:
     async with running(tmp_path) as kit:
         wire = await kit.wire(protocol)
         await wire.call(add(1, 0))
-        kit.store.bury(1)
+        kit.store.delete_ledger(1)
         assert (await wire.call(add(1, 1))).code is Code.FENCED
         assert (await wire.call(fencing("read", 1, -1))).code is Code.NO_LEDGER
         assert (await wire.call(Read(1, 0))).code is Code.NO_LEDGER
@@ -152,11 +152,11 @@ async def test_a_buried_ledger_stays_closed_to_writers(tmp_path: Path, protocol:
         assert (await wire.call(add(1, 1))).code is Code.FENCED
 
 
-async def test_repair_may_bring_a_copy_back_after_burial(tmp_path: Path) -> None:
+async def test_repair_may_bring_a_copy_back_after_deletion(tmp_path: Path) -> None:
     async with running(tmp_path) as kit:
         wire = await kit.wire()
         await wire.call(add(1, 0))
-        kit.store.bury(1)
+        kit.store.delete_ledger(1)
         assert (await wire.call(add(1, 4, recovery=True))).code is Code.OK
         assert (await wire.call(Read(1, 4))).body == stored(1, 4)
         assert (await wire.call(Read(1, 0))).code is Code.NO_ENTRY

@@ -137,7 +137,7 @@ async def test_the_time_ends_it(tmp_path: Path) -> None:
         assert (reply.code, reply.entry_id, reply.max_lac) == (Code.OK, -1, 0)
 
 
-async def test_fence_and_burial_wake_it(tmp_path: Path) -> None:
+async def test_fence_and_deletion_wake_it(tmp_path: Path) -> None:
     async with running(tmp_path) as kit:
         wire, other = await kit.wire(3), await kit.wire(3)
         await fill(wire, 2)
@@ -147,8 +147,8 @@ async def test_fence_and_burial_wake_it(tmp_path: Path) -> None:
         assert (await wire.reply()).entry_id == -1
         wire.send(poll(1, 5))
         await until(lambda: kit.bookie.service.polls.count == 1)
-        kit.store.bury(1)
-        kit.bookie.service.buried(1)
+        kit.store.delete_ledger(1)
+        kit.bookie.service.ledger_deleted(1)
         assert (await wire.reply()).code is Code.NO_LEDGER
 
 

@@ -30,12 +30,12 @@ async def written(store: Store, ledgers: int = 6, entries: int = 120) -> Content
     return content
 
 
-async def check(store: Store, content: Content, buried: tuple[int, ...]) -> None:
+async def check(store: Store, content: Content, deleted: tuple[int, ...]) -> None:
     keys = sorted(content)
     for key, outcome in zip(keys, await read(store, *keys), strict=True):
-        assert outcome == (None if key[0] in buried else content[key])
+        assert outcome == (None if key[0] in deleted else content[key])
     for ledger in {key[0] for key in keys}:
-        assert store.entries(ledger) == ([] if ledger in buried else [(0, max(e for n, e in keys if n == ledger) + 1)])
+        assert store.entries(ledger) == ([] if ledger in deleted else [(0, max(e for n, e in keys if n == ledger) + 1)])
 
 
 async def test_wholly_dead_files_are_handed_on() -> None:
@@ -44,7 +44,7 @@ async def test_wholly_dead_files_are_handed_on() -> None:
     content = await written(store)
     files = len([name for name in disk.names() if name.startswith("log-")])
     for ledger in range(6):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await durable(store)
     sealed = store.stats()["sealed_segments"]
     assert await store.compact() > 0
@@ -79,7 +79,7 @@ async def test_mixed_files_are_rewritten_sorted_and_reading_goes_on() -> None:
     store = open_store(disk)
     content = await written(store)
     for ledger in (0, 2, 3, 5):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await settle(store)
     before = store.stats()["data_bytes"]
     steps: list[tuple[int, int]] = []
@@ -106,18 +106,18 @@ async def test_mixed_files_are_rewritten_sorted_and_reading_goes_on() -> None:
     await store.close()
 
 
-async def test_a_burial_during_compaction_holds() -> None:
+async def test_a_deletion_during_compaction_holds() -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     content = await written(store)
     for ledger in (0, 2, 3):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await settle(store)
     compacting = asyncio.ensure_future(store.compact())
     for turn in range(40):
         await asyncio.sleep(0)
         if turn == 20:
-            store.bury(1)
+            store.delete_ledger(1)
             assert not compacting.done()
     await compacting
     await settle(store)
@@ -134,7 +134,7 @@ async def test_it_can_be_stopped_at_any_time_and_started_again(turns: int) -> No
     store = open_store(disk)
     content = await written(store)
     for ledger in (0, 2, 3, 5):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await settle(store)
     compacting = asyncio.ensure_future(store.compact())
     for _ in range(turns):
@@ -156,7 +156,7 @@ async def test_one_at_a_time() -> None:
     store = open_store()
     await written(store)
     for ledger in range(5):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     first = asyncio.ensure_future(store.compact())
     await asyncio.sleep(0)
     assert await store.compact() == 0
@@ -169,7 +169,7 @@ async def test_damaged_data_is_not_copied() -> None:
     store = open_store(disk)
     content = await written(store)
     for ledger in (0, 2, 3, 5):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await settle(store)
     disk.model.inode("log-00000001").content[20_000] ^= 1
     await store.compact()
@@ -184,7 +184,7 @@ async def test_it_keeps_to_its_speed() -> None:
     store = open_store(config=small_config(compaction_bytes_per_s=2 << 20))
     await written(store)
     for ledger in range(5):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await settle(store)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -202,7 +202,7 @@ async def test_ledger_states_outlive_the_segments_that_held_them() -> None:
     store.set_explicit_lac(50, 7, b"packet")
     await written(store)
     for ledger in range(6):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await settle(store)
     await store.compact()
     await settle(store)
@@ -211,9 +211,9 @@ async def test_ledger_states_outlive_the_segments_that_held_them() -> None:
         record = store.ledger(50)
         assert record is not None
         assert (record.master_key, record.fenced, record.lac, record.explicit_lac) == (b"f" * 20, True, 7, b"packet")
-        buried = store.ledger(3)
-        assert buried is not None
-        assert buried.tombstone
+        deleted = store.ledger(3)
+        assert deleted is not None
+        assert deleted.tombstone
         assert store.ledgers(-1, 10) == [50]
         store = await reopened(store, disk)
     assert store.ledger(51) is None

@@ -11,7 +11,7 @@ DEAD, LONE, TWICE = 1, 50, 60
 
 
 async def filled(store: Store, rounds: int, extra: dict[int, tuple[int, int, bytes]]) -> None:
-    """Rounds of a ledger that is going to be buried; `extra`: round -> (ledger, entry, payload) among them."""
+    """Rounds of a ledger that is going to be deleted; `extra`: round -> (ledger, entry, payload) among them."""
     for number in range(rounds):
         add(store, DEAD, number, [bytes(1500)])
         if number in extra:
@@ -24,7 +24,7 @@ async def filled(store: Store, rounds: int, extra: dict[int, tuple[int, int, byt
 
 
 async def compacted(store: Store) -> None:
-    store.bury(DEAD)
+    store.delete_ledger(DEAD)
     await settle(store)
     assert await store.compact() > 0
     await settle(store)

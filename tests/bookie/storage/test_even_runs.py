@@ -56,8 +56,8 @@ async def test_only_its_pages_are_read(stage: str, monkeypatch: pytest.MonkeyPat
         await store._maintenance.close()
         store = open_store(MemoryDisk(disk.model.crash(random.Random(1))))
     elif stage == "compacted":
-        store.bury(1)
-        store.bury(2)
+        store.delete_ledger(1)
+        store.delete_ledger(2)
         await settle(store)
         assert await store.compact() > 0
         content = {key: one for key, one in content.items() if key[0] == 0}

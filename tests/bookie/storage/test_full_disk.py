@@ -67,7 +67,7 @@ async def test_deletion_frees_space_on_a_full_disk() -> None:
     assert not store.is_writable
     assert await everything(store)
     for ledger in range(LEDGERS):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     assert await durable(store) is None
     assert await store.compact() > 0
     await until_writable(store)
@@ -88,7 +88,7 @@ async def test_compaction_without_room_for_its_superblock_waits_for_it() -> None
     store = await filled(disk)
     await store._maintenance.checkpoint()  # so that only the superblock is missing below
     for ledger in range(LEDGERS):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     await durable(store)
     store._state.reserve.give_up()
     fill(disk)
@@ -124,7 +124,7 @@ async def test_a_store_starts_on_a_full_disk_and_can_be_read(clean: bool, reserv
     assert not store.limbo
     assert await everything(store)
     for ledger in range(LEDGERS):
-        store.bury(ledger)
+        store.delete_ledger(ledger)
     disk.model.total_bytes += 0 if reserve else 200 << 10
     assert await durable(store) is None
     assert await store.compact() > 0

@@ -104,7 +104,7 @@ async def test_the_table_is_rewritten_by_itself() -> None:
 
 
 async def test_all_living_ledgers_wherever_their_states_are() -> None:
-    """In the table, in sealed and unsealed segments and in memory, some buried, over several lives of the store."""
+    """In the table, in sealed and unsealed segments and in memory, some deleted, over several lives of the store."""
     disk = MemoryDisk()
     store = open_store(disk, small_config(ledger_cache_entries=5))
     rng = random.Random(2)
@@ -114,7 +114,7 @@ async def test_all_living_ledgers_wherever_their_states_are() -> None:
         for _ in range(200):
             ledger = rng.randrange(700)
             if ledger in living and rng.random() < 0.3:
-                store.bury(ledger)
+                store.delete_ledger(ledger)
                 living.remove(ledger)
             elif ledger in living or ledger not in last:
                 last[ledger] = last.get(ledger, -1) + 1

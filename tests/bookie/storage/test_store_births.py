@@ -20,7 +20,7 @@ def birth(store: Store, ledger: int) -> bytes:
     return record.birth
 
 
-async def test_a_birth_is_given_learned_once_and_kept_over_starts_and_burials() -> None:
+async def test_a_birth_is_given_learned_once_and_kept_over_starts_and_deletions() -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     store.put_ledger(1, KEY, birth=A)
@@ -34,7 +34,7 @@ async def test_a_birth_is_given_learned_once_and_kept_over_starts_and_burials() 
         store.put_ledger(1, KEY, birth=B)
     with pytest.raises(InvalidArgument, match="16 bytes, not 3"):
         store.put_ledger(3, KEY, birth=b"abc")
-    store.bury(1)
+    store.delete_ledger(1)
     await durable(store)
     store = await reopened(store, disk)
     assert (birth(store, 1), birth(store, 2)) == (A, B)
@@ -47,16 +47,16 @@ async def test_a_birth_is_given_learned_once_and_kept_over_starts_and_burials() 
     await store.close()
 
 
-@pytest.mark.parametrize("buried", [False, True])
-async def test_another_ledger_under_the_id_begins_empty_and_unfenced(buried: bool) -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_another_ledger_under_the_id_begins_empty_and_unfenced(deleted: bool) -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     store.put_ledger(1, KEY, birth=A)
     add(store, 1, 0, [b"old"] * 3)
     store.set_explicit_lac(1, 2, b"p" * 20)
     store.fence(1)
-    if buried:
-        store.bury(1)
+    if deleted:
+        store.delete_ledger(1)
     with pytest.raises(InvalidArgument, match="here already"):
         store.reborn(1, KEY, A)
     store.reborn(1, OTHER_KEY, B)

@@ -258,7 +258,7 @@ async def test_a_claim_of_another_incarnation_or_one_that_is_met_says_nothing() 
         await settle(store, 3)
     claim = claim_of(store)
     await settle(store)
-    store.bury(1)
+    store.delete_ledger(1)
     await durable(store)
     assert await store.compact() > 0
     await stop(store)

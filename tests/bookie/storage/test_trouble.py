@@ -1,4 +1,4 @@
-"""The store when its disk fails or is full, when it is asked for too much, and what a burial leaves."""
+"""The store when its disk fails or is full, when it is asked for too much, and what a deletion leaves."""
 
 from __future__ import annotations
 
@@ -150,14 +150,14 @@ async def test_put_ledger_twice_changes_nothing() -> None:
     await store.close()
 
 
-async def test_burial_outlives_data_and_restart_and_a_repair_brings_the_ledger_back() -> None:
+async def test_deletion_outlives_data_and_restart_and_a_repair_brings_the_ledger_back() -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     add(store, 1, 0, [b"x"] * 3)
     add(store, 2, 0, [b"y"])
-    store.bury(77)
-    store.bury(1)
-    store.bury(1)
+    store.delete_ledger(77)
+    store.delete_ledger(1)
+    store.delete_ledger(1)
     for _ in range(2):
         record = store.ledger(1)
         assert record is not None

@@ -289,7 +289,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-limbo-any",
-        "a bookie that may have lost a burial admits what metadata does not know",
+        "a bookie that may have lost a deletion admits what metadata does not know",
         edited(
             (
                 "buckram.bookie.service.admission:Admission._decide",

@@ -196,7 +196,7 @@ MUTANTS = (
         "a record that is loaded has no birth",
         edited(("buckram.bookie.storage.ledger_table:record_of", "state.birth,", "")),
         (
-            "tests/bookie/storage/test_store_births.py::test_a_birth_is_given_learned_once_and_kept_over_starts_and_burials",
+            "tests/bookie/storage/test_store_births.py::test_a_birth_is_given_learned_once_and_kept_over_starts_and_deletions",
         ),
     ),
     TestMutant(
@@ -205,7 +205,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.bookie.storage.store_ledgers:LedgerStates._anew",
-                "self.bury(record.ledger_id)\n    slot = self._change(record)\n    record.epoch += 1",
+                "self.delete_ledger(record.ledger_id)\n    slot = self._change(record)\n    record.epoch += 1",
                 "slot = self._change(record)",
             )
         ),

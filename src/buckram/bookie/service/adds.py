@@ -211,7 +211,7 @@ class AddPath:
 
     def _recovering(self, run: AddRun, record: LedgerRecord | None, name: bytes) -> None:
         """A copy by recovery or repair makes the ledger known, and is remembered as of the ledger that was named. One
-        that comes back after its burial stays fenced (F3, M10); the store sees to that."""
+        that comes back after its deletion stays fenced (F3, M10); the store sees to that."""
         if record is None or record.tombstone:
             self._store.put_ledger(run.ledger_id, run.master_key, admitted=False, birth=name)
         elif record.birth != name and name != NO_BIRTH:

@@ -13,7 +13,7 @@ where two reads say so, each of them after a sync: a metadata server that lags h
 
 An id that was used again is another ledger by its birth (I7). What is here of the one before gives way when metadata
 says that it is gone; until then nothing of the new one is taken. Ids that a store of ours gives are never given twice:
-where two births that were drawn meet and neither ledger was buried, it is the store that went back, and nothing gives
+where two births that were drawn meet and neither ledger was deleted, it is the store that went back, and nothing gives
 way (I27).
 
 Keys are compared with metadata at first sight, too, whatever comes first: a fence, a copy, a LAC or an add. Only adds
@@ -266,7 +266,7 @@ class Admission:
             log.warning("ledger %d: its metadata is unreadable, its adds get an error: %s", ledger_id, error)
             return Finding(Verdict.UNKNOWN)
         if metadata is None:
-            if self._anybody and not self._store.limbo:  # one that lost data may have lost the burial, too
+            if self._anybody and not self._store.limbo:  # one that lost data may have lost the deletion, too
                 return Finding(Verdict.ADMITTED)
             log.info("ledger %d: no such ledger in metadata, so nothing of it is taken", ledger_id)
             return Finding(Verdict.ABSENT)

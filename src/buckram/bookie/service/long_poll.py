@@ -1,7 +1,7 @@
 """Long polls: who waits at this bookie for the last confirmed entry (LAC) of a ledger to pass a value.
 
 Holds waiters and wakes them; what is then answered is decided in reads.py. A waiter is woken exactly once: by a
-LAC above its mark, by a fence or burial, or by its time. A notification at or below its mark leaves it waiting.
+LAC above its mark, by a fence or deletion, or by its time. A notification at or below its mark leaves it waiting.
 
 A LAC that an add brought is proven by the stored entry itself, which was sent after that LAC was acknowledged; the
 answer need not wait until this bookie has synced the entry, because it says nothing about the entry.
@@ -79,7 +79,7 @@ class LongPolls:
                     waiter.done(waiter, Woken.ADVANCED, now, proof)
 
     def state_changed(self, ledger_id: LedgerId) -> None:
-        """Fenced or buried: nothing more may come, so nobody is kept waiting."""
+        """Fenced or deleted: nothing more may come, so nobody is kept waiting."""
         waiters = self.waiting.get(ledger_id)
         if waiters:
             self._wake(list(waiters))

@@ -91,7 +91,7 @@ class Service:
             introduced,
         )
 
-    def buried(self, ledger_id: LedgerId) -> None:
+    def ledger_deleted(self, ledger_id: LedgerId) -> None:
         self.polls.state_changed(ledger_id)
 
     async def close(self) -> None:

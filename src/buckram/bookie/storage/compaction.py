@@ -42,11 +42,11 @@ class Compaction:
         candidates = [one for one in self._sealed() if self._worth(one)]
         if not candidates:
             return 0
-        self._state.buried = []
+        self._state.deleted_while_compacting = []
         try:
             return await self._run(candidates)
         finally:
-            self._state.buried = None
+            self._state.deleted_while_compacting = None
 
     async def _run(self, candidates: list[Segment]) -> int:
         # States that only these segments' footers hold must outlive them.
@@ -217,7 +217,9 @@ class Compaction:
         at = state.segments.index(inputs[-1])
         if output is not None:
             state.segments.insert(at + 1, output)
-            output.dead_bytes = sum(output.bytes_of(ledger, epoch) for ledger, epoch in state.buried or ())
+            output.dead_bytes = sum(
+                output.bytes_of(ledger, epoch) for ledger, epoch in state.deleted_while_compacting or ()
+            )
         state.segments = [one for one in state.segments if one not in inputs]
         state.lookup.segments_changed()
 

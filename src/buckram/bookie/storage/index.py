@@ -80,7 +80,7 @@ class Slot:
         return len(overlay) - before
 
     def clear(self, epoch: int) -> None:
-        """The ledger was buried: what this segment held of it is dead."""
+        """The ledger was deleted: what this segment held of it is dead."""
         self.runs, self.overlay, self.last, self.epoch = bytearray(), None, NO_ENTRY, epoch
 
     def first_in(self, low: EntryId, high: EntryId) -> EntryId:

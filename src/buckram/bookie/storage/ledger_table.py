@@ -174,7 +174,7 @@ class LedgerTable:
 
     @property
     def highest(self) -> LedgerId:
-        """The highest ledger that is or was here, buried ones included; -1 if there never was one."""
+        """The highest ledger that is or was here, deleted ones included; -1 if there never was one."""
         highest = max(self.pinned, default=-1)
         for segment in self._uncovered():
             if segment.index is not None:
@@ -184,7 +184,7 @@ class LedgerTable:
         return highest if self.file is None else max(highest, self.file.trailer.highest)
 
     def marks(self, after: LedgerId, limit: int) -> tuple[dict[LedgerId, bool], LedgerId | None]:
-        """Whether it is buried, for each ledger above `after` that sealed segments and the table know: complete up to
+        """Whether it is deleted, for each ledger above `after` that sealed segments and the table know: complete up to
         the id returned (None: to the end). About `limit` are read of each file. CorruptBytes, OSError."""
         footers = [one.footer for one in self._uncovered() if one.footer is not None]
         if self.file is not None:

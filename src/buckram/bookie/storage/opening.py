@@ -278,9 +278,9 @@ class Opening:
             state.table.pin(record)
 
     def _count_dead(self) -> None:
-        """Burials in the scanned segments may not be counted yet. Too much is harmless: compaction counts exactly."""
+        """Deletions in the scanned segments may not be counted yet. Too much is harmless: compaction counts exactly."""
         segments = self._state.segments
-        buried = [
+        deleted = [
             slot.state
             for segment in segments
             if segment.index is not None
@@ -290,7 +290,7 @@ class Opening:
         for segment in segments:
             if segment.footer is None:
                 continue
-            for state in buried:
+            for state in deleted:
                 try:
                     found = segment.footer.find(state.ledger_id)
                 except (CorruptBytes, OSError):

@@ -20,7 +20,7 @@ _LOADED_AT_ONCE = 16
 
 
 def ledgers_after(table: LedgerTable, after: LedgerId, limit: int) -> list[LedgerId]:
-    """Ascending ids above `after` of ledgers that are here and not buried. StoreError like living_ledgers."""
+    """Ascending ids above `after` of ledgers that are here and not deleted. StoreError like living_ledgers."""
     try:
         living = (state.ledger_id for state in table.states(after) if not state.tombstone)
         return list(islice(living, limit))
@@ -35,7 +35,7 @@ def _damaged(error: Exception) -> StoreError:
 
 
 async def living_ledgers(table: LedgerTable) -> array[int]:
-    """Ascending ids of the ledgers that were here and not buried when this began; one that comes or goes meanwhile may
+    """Ascending ids of the ledgers that were here and not deleted when this began; one that comes or goes meanwhile may
     or may not be among them. 8 bytes each, and meanwhile some more for those that only memory knows.
 
     StoreError when a page is damaged: an incomplete list never looks complete.

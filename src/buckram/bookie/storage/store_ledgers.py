@@ -1,4 +1,4 @@
-"""The half of a store that writes down what it knows of ledgers: keys, births, burials, LACs. Nothing here awaits.
+"""The half of a store that writes down what it knows of ledgers: keys, births, deletions, LACs. Nothing here awaits.
 
 Checks (keys, fences, births) belong to the caller: between its check and the insertion there is no await.
 """
@@ -78,7 +78,7 @@ class LedgerStates(ReadableStore):
         birth: bytes = NO_BIRTH,
         proven: bool = False,
     ) -> None:
-        """First sight of a ledger, or its return after a burial (it stays fenced). Nothing for one that is here.
+        """First sight of a ledger, or its return after a deletion (it stays fenced). Nothing for one that is here.
 
         `admitted`: metadata allowed normal adds. `born`: the ledger is certainly younger than any loss of this store.
         `birth`: which ledger of that id it is; learned where the record has none, InvalidArgument where it has another.
@@ -112,7 +112,7 @@ class LedgerStates(ReadableStore):
         return losses.count if born or not losses.limbo else losses.count - 1
 
     def learn_birth(self, ledger_id: LedgerId, birth: bytes) -> None:
-        """Which ledger of that id it is, where that was not known; also of one that was buried. InvalidArgument where
+        """Which ledger of that id it is, where that was not known; also of one that was deleted. InvalidArgument where
         another birth is known: that is another ledger, see `reborn`."""
         record = self._known(ledger_id)
         if record.birth == birth:
@@ -151,7 +151,7 @@ class LedgerStates(ReadableStore):
 
     def _anew(self, record: LedgerRecord, master_key: bytes, birth: bytes, born: int, admitted: bool) -> None:
         self._log.make_room(2 * STATE_FRAME_SIZE)
-        self.bury(record.ledger_id)
+        self.delete_ledger(record.ledger_id)
         slot = self._change(record)
         record.epoch += 1
         record.tombstone = record.fenced = False
@@ -201,7 +201,7 @@ class LedgerStates(ReadableStore):
             self._maintenance.mend(segment)
             return 0
 
-    def bury(self, ledger_id: LedgerId) -> None:
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Tombstone: the ledger's data is dead, its key and fence stay for ever. Nothing for an unknown ledger."""
         record = self._table.find(ledger_id)
         if record is None or record.tombstone:
@@ -213,8 +213,8 @@ class LedgerStates(ReadableStore):
         slot = self._change(record)
         for segment, count in dead:
             segment.dead_bytes += count
-        if state.buried is not None:
-            state.buried.append((ledger_id, record.epoch))
+        if state.deleted_while_compacting is not None:
+            state.deleted_while_compacting.append((ledger_id, record.epoch))
         record.epoch += 1
         record.tombstone = record.fenced = True
         record.admitted = False

@@ -87,7 +87,7 @@ class ReadableStore:
         return [] if record is None or record.tombstone else self._lookup.entries(record)
 
     def ledgers(self, after: LedgerId, limit: int) -> list[LedgerId]:
-        """Ascending ids above `after` of ledgers that are here and not buried; [] is the end. StoreError when a page
+        """Ascending ids above `after` of ledgers that are here and not deleted; [] is the end. StoreError when a page
         of the ledger table is unreadable: an incomplete list never looks complete."""
         return ledgers_after(self._table, after, limit)
 

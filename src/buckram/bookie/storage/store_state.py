@@ -49,8 +49,8 @@ class StoreState:
     free: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     """Of those in `free`."""
-    # (ledger, epoch) buried while a compaction runs, None otherwise.
-    buried: list[tuple[int, int]] | None = None
+    # (ledger, epoch) of each deletion while a compaction runs, None otherwise.
+    deleted_while_compacting: list[tuple[int, int]] | None = None
     next_number: int = 1
     next_file: int = 1
     log: GroupCommit = field(init=False)

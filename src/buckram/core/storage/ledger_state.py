@@ -34,7 +34,7 @@ class LedgerState:
     """The newest one written is the whole truth.
 
     `lac` is the highest known (adds and explicit ones), `last` the highest entry id stored, both NO_ENTRY for none.
-    `epoch` counts burials: data of an older epoch is dead. `born` is the number of losses (limbo marks) that the
+    `epoch` counts deletions: data of an older epoch is dead. `born` is the number of losses (limbo marks) that the
     store had suffered when the ledger was certainly new; a store with more of them may have lost part of it.
     `birth` says which ledger of that id it is; NO_BIRTH when that is not known. `proven`: metadata was asked for key
     and birth; without it they are what the first who came said, and give way to what metadata says (F14).

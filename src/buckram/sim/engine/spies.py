@@ -124,8 +124,8 @@ def watch_decisions(world: World) -> Iterator[None]:
 
 @contextmanager
 def watch_stores(world: World) -> Iterator[None]:
-    """Report inserts and burials of every bookie of this world to its judge."""
-    add_run, bury = Store.add_run, Store.bury
+    """Report inserts and deletions of every bookie of this world to its judge."""
+    add_run, delete_ledger = Store.add_run, Store.delete_ledger
 
     def watched_add_run(
         self: Store,
@@ -147,19 +147,19 @@ def watch_stores(world: World) -> Iterator[None]:
             world.judge.inserted(bookie, ledger_id, chunk, start, end, fenced, key)
         add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even)
 
-    def watched_bury(self: Store, ledger_id: LedgerId) -> None:
+    def watched_delete(self: Store, ledger_id: LedgerId) -> None:
         bookie = world.watched_bookie(self)
         if bookie is not None:
             record = self.ledger(ledger_id)
             if record is not None:
                 world.judge.buried(bookie, ledger_id, record.birth, bytes(record.master_key))
-        bury(self, ledger_id)
+        delete_ledger(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose
-    Store.bury = watched_bury  # type: ignore[method-assign,assignment]  # as above
+    Store.delete_ledger = watched_delete  # type: ignore[method-assign,assignment]  # as above
     try:
         with watch_files(world), watch_decisions(world):
             yield
     finally:
         Store.add_run = add_run  # type: ignore[method-assign]  # as above
-        Store.bury = bury  # type: ignore[method-assign]  # as above
+        Store.delete_ledger = delete_ledger  # type: ignore[method-assign]  # as above

@@ -74,7 +74,7 @@ class IdsAgain:
         if self._rng.random() < 0.5:
             for store in self._stores():
                 if self._rng.random() < 0.7:
-                    store.bury(ledger_id)
+                    store.delete_ledger(ledger_id)
         records = [store.ledger(ledger_id) for store in self._stores()]
         return any(record is not None and record.tombstone for record in records)
 

@@ -103,7 +103,7 @@ async def an_id_used_after_its_burial(s: Script) -> None:
         bookie = s.world.machines[name].bookie
         assert bookie is not None
         assert bookie.store is not None
-        bookie.store.bury(old.ledger)
+        bookie.store.delete_ledger(old.ledger)
     w = await another(s, old)
     w.append(2)
     await s.until(lambda: w.over, "appends end", 60.0)

@@ -356,7 +356,7 @@ async def collected_while_repaired(s: Script) -> None:
     s.cut(("c1", "meta"), ("meta", "c1"))
     await s.until(lambda: s.claimed(w.ledger, 3, "b4"), "they are durable")
     await asyncio.sleep(0.6)
-    store.bury(w.ledger)
+    store.delete_ledger(w.ledger)
     s.mend(("c1", "meta"), ("meta", "c1"))
     await repair
     fragment = (await s.setup.read_ledger(w.ledger)).metadata.last_fragment
