@@ -97,7 +97,7 @@ class CreatesDuringListing(FlakyMetadata):
         return page
 
 
-async def test_own_ledgers_are_taken_before_the_listing(tmp_path: Path) -> None:
+async def test_the_store_is_listed_before_metadata(tmp_path: Path) -> None:
     metadata = CreatesDuringListing(await memory_metadata())
     async with running(tmp_path, metadata=metadata) as kit:
         finder = collector(kit, age=0.0)

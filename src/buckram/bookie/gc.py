@@ -119,7 +119,7 @@ class Collector:
         # Own ledgers first: one that is created meanwhile is then not mistaken for a deleted one.
         if self._brake is not None and not await self._brake.trusted():
             return array("q")
-        own = await self._store.living_ledgers()
+        own = await self._store.live_ledger_ids()
         began = asyncio.get_running_loop().time()
         present, missing = await self._compare(own)
         dead, absent = await self._twice_absent(missing, began)

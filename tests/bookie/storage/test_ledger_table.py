@@ -9,7 +9,7 @@ import pytest
 from tests.bookie.storage.test_index import Bytes
 from tests.support.store_kit import KEY, add, durable, open_store, settle, small_config
 
-from buckram.bookie.storage import own_ledgers
+from buckram.bookie.storage import ledger_listing
 from buckram.bookie.storage.ledger_table import LedgerTable, Losses, TableWriter, record_of
 from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import Footer
@@ -103,7 +103,7 @@ async def test_the_table_is_rewritten_by_itself() -> None:
     await store.close()
 
 
-async def test_all_living_ledgers_wherever_their_states_are() -> None:
+async def test_live_ledger_ids_lists_states_on_disk_and_in_memory() -> None:
     """In the table, in sealed and unsealed segments and in memory, some deleted, over several lives of the store."""
     disk = MemoryDisk()
     store = open_store(disk, small_config(ledger_cache_entries=5))
@@ -125,20 +125,20 @@ async def test_all_living_ledgers_wherever_their_states_are() -> None:
         if life == 1:
             await settle(store)
             await store._maintenance.checkpoint()
-        assert (await store.living_ledgers()).tolist() == sorted(living) == store.ledgers(-1, 10_000)
+        assert (await store.live_ledger_ids()).tolist() == sorted(living) == store.ledgers(-1, 10_000)
         if life == 2:
             await store.close()
             store = open_store(disk, small_config(ledger_cache_entries=5))
-            assert (await store.living_ledgers()).tolist() == sorted(living)
+            assert (await store.live_ledger_ids()).tolist() == sorted(living)
     await store.close()
 
 
 async def test_ledgers_that_move_into_files_meanwhile_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_ledgers, "PAGE_IDS", 8)
+    monkeypatch.setattr(ledger_listing, "PAGE_IDS", 8)
     store = open_store()
     for ledger in range(0, 3000, 3):
         add(store, ledger, 0, [bytes(10)])
-    listing = asyncio.ensure_future(store.living_ledgers())
+    listing = asyncio.ensure_future(store.live_ledger_ids())
     while not listing.done():
         add(store, 100_000, store.ledger(100_000).last + 1 if store.ledger(100_000) else 0, [bytes(2000)] * 6)
         await durable(store)

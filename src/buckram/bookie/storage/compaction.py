@@ -65,20 +65,20 @@ class Compaction:
             if segment.footer is None or segment.seq > self._covered(segment):
                 self._advance(2 * segment.log_end)
                 continue
-            live = await self._living(segment)
+            live = await self._live_entries(segment)
             if live is None or not self._worth(segment):
                 self._advance(2 * segment.log_end)
                 continue
             if live and not await self._verified(segment):
                 self._advance(segment.log_end)
                 continue
-            living = sum(entry.bytes for entry in live)
-            too_large = size + living > self._state.config.segment_bytes * 7 // 8
+            live_bytes = sum(entry.bytes for entry in live)
+            too_large = size + live_bytes > self._state.config.segment_bytes * 7 // 8
             if group and (too_large or not self._adjacent(group, segment)):
                 given_back += await self._rewrite(group)
                 group, size = [], 0
             group.append((segment, live))
-            size += living
+            size += live_bytes
         if group:
             given_back += await self._rewrite(group)
         self._progress(self._total, self._total)
@@ -121,8 +121,8 @@ class Compaction:
         # A ledger without a record is kept: its state was lost, its data need not be.
         return record is None or record.epoch == entry.epoch
 
-    async def _living(self, segment: Segment) -> list[DirEntry] | None:
-        """The directory entries of living ledgers; counts the dead bytes exactly. None: the footer is damaged."""
+    async def _live_entries(self, segment: Segment) -> list[DirEntry] | None:
+        """The directory entries of live ledgers; counts the dead bytes exactly. None: the footer is damaged."""
         footer = segment.footer
         assert footer is not None
         live: list[DirEntry] = []
@@ -168,7 +168,7 @@ class Compaction:
     # -- rewriting
 
     async def _rewrite(self, group: Group) -> int:
-        """Replace the segments of `group` by one with their living data, or by none. Returns the bytes won."""
+        """Replace the segments of `group` by one with their live data, or by none. Returns the bytes won."""
         state = self._state
         group = [(one, live) for one, live in group if one in state.segments and one.footer is not None]
         if not group:

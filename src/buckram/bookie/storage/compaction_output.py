@@ -1,4 +1,4 @@
-"""The segment that a compaction writes: living entries sorted by ledger in blocks of about a megabyte, then its footer.
+"""The segment that a compaction writes: live entries sorted by ledger in blocks of about a megabyte, then its footer.
 
 It becomes part of the store only when the superblock names it (compaction.py).
 """
@@ -31,7 +31,7 @@ _PIECE_PAGES = 256
 _SLICE = 100
 
 Group = list[tuple[Segment, list[DirEntry]]]
-"""Segments, oldest first, with the directory entries of their living ledgers."""
+"""Segments, oldest first, with the directory entries of their live ledgers."""
 
 
 class Output:

@@ -286,7 +286,7 @@ class Segment:
         found: DirEntry | None = None,
         most: int = MAX_RUNS,
     ) -> tuple[list[Place], EntryId] | None:
-        """The run that holds an entry of the ledger's living data, those behind it without a gap up to `last`, at most
+        """The run that holds an entry of the ledger's live data, those behind it without a gap up to `last`, at most
         so many, and the id up to which they are the newest; runs of frames of one size without what is not wanted.
 
         `found` spares looking the ledger up in a sealed segment's directory.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.fetching import Outcome
+from buckram.bookie.storage.ledger_listing import ledgers_after, live_ledger_ids
 from buckram.bookie.storage.ledger_table import LedgerTable
 from buckram.bookie.storage.lookup import Lookup
-from buckram.bookie.storage.own_ledgers import ledgers_after, living_ledgers
 from buckram.core.entries.packed import FrameParts
 from buckram.core.wire.located import Located
 from buckram.seams import Disk
@@ -91,6 +91,6 @@ class ReadableStore:
         of the ledger table is unreadable: an incomplete list never looks complete."""
         return ledgers_after(self._table, after, limit)
 
-    async def living_ledgers(self) -> array[int]:
+    async def live_ledger_ids(self) -> array[int]:
         """All that `ledgers` would give, in slices that leave the loop free. StoreError like there."""
-        return await living_ledgers(self._table)
+        return await live_ledger_ids(self._table)

@@ -1,4 +1,7 @@
-"""Which ledgers are here: all of a store's, in slices beside the service. Where states lie is ledger_table.py's."""
+"""Lists the live ledgers of a store, in slices so that requests are served meanwhile.
+
+Not here: where ledger states are stored (`bookie/storage/ledger_table.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ _LOADED_AT_ONCE = 16
 
 
 def ledgers_after(table: LedgerTable, after: LedgerId, limit: int) -> list[LedgerId]:
-    """Ascending ids above `after` of ledgers that are here and not deleted. StoreError like living_ledgers."""
+    """Return up to `limit` ids of live ledgers above `after`, ascending. Raises StoreError as live_ledger_ids does."""
     try:
-        living = (state.ledger_id for state in table.states(after) if not state.tombstone)
-        return list(islice(living, limit))
+        live = (state.ledger_id for state in table.states(after) if not state.tombstone)
+        return list(islice(live, limit))
     except (ValueError, OSError) as error:
         raise _damaged(error) from None
 
@@ -34,23 +37,24 @@ def _damaged(error: Exception) -> StoreError:
     return StoreError("corrupt", f"the ledger table is damaged: {error}")
 
 
-async def living_ledgers(table: LedgerTable) -> array[int]:
-    """Ascending ids of the ledgers that were here and not deleted when this began; one that comes or goes meanwhile may
-    or may not be among them. 8 bytes each, and meanwhile some more for those that only memory knows.
+async def live_ledger_ids(table: LedgerTable) -> array[int]:
+    """Return the ids of all ledgers that were live when the call began, ascending.
 
-    StoreError when a page is damaged: an incomplete list never looks complete.
+    A ledger that is created or deleted during the call may or may not be listed. The list takes 8 bytes per ledger;
+    during the call, ledgers whose states are only in memory take some more.
+    Raises StoreError if a page is damaged, so that an incomplete list is never mistaken for a complete one.
     """
     try:
-        return await _living(table)
+        return await _live_ids(table)
     except (ValueError, OSError) as error:
         raise _damaged(error) from None
 
 
-async def _living(table: LedgerTable) -> array[int]:
+async def _live_ids(table: LedgerTable) -> array[int]:
     slices = Slices(1)
     # Memory first: from there a ledger only moves on into files, so none is missed between the two.
     recent = await _recent(table, slices)
-    living: array[int] = array("q")
+    live: array[int] = array("q")
     after, at = -1, 0
     more = True
     while more:
@@ -70,11 +74,11 @@ async def _living(table: LedgerTable) -> array[int]:
                 loaded += 1
                 if loaded % _LOADED_AT_ONCE == 0:
                     await slices.step()
-        living.extend(one for one in sorted(marks) if not marks[one] and (up_to is None or one <= up_to))
+        live.extend(one for one in sorted(marks) if not marks[one] and (up_to is None or one <= up_to))
         if up_to is not None:
             after, at = up_to, stop
         await slices.step()
-    return living
+    return live
 
 
 async def _recent(table: LedgerTable, slices: Slices) -> array[int]:
