@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tests.support.store_kit import add, durable, open_store, small_config
 
-from buckram.bookie.storage.commit import LAY_AHEAD, LAY_BELOW
+from buckram.bookie.storage.commit import PREZERO_BELOW, PREZERO_BYTES
 from buckram.disk.memory import MemoryDisk
 from buckram.seams import Write
 
@@ -36,30 +36,33 @@ async def spans(sizes: Sequence[int], segment_bytes: int, phase: int = 0) -> lis
 
 async def test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not() -> None:
     first, second, third = await spans([100, 100, 5000], 4 << 20)
-    assert first == (0, LAY_AHEAD)
-    assert 0 < second[0] < second[1] == third[0] < third[1] < LAY_AHEAD
+    assert first == (0, PREZERO_BYTES)
+    assert 0 < second[0] < second[1] == third[0] < third[1] < PREZERO_BYTES
 
 
 async def test_the_next_small_block_that_leaves_the_laid_space_lays_more() -> None:
-    found = await spans([LAY_BELOW - 1000] * 9, 4 << 20)
-    assert [end for _, end in found if not end % LAY_AHEAD] == [LAY_AHEAD, 2 * LAY_AHEAD]
+    found = await spans([PREZERO_BELOW - 1000] * 9, 4 << 20)
+    assert [end for _, end in found if not end % PREZERO_BYTES] == [PREZERO_BYTES, 2 * PREZERO_BYTES]
 
 
 async def test_stores_lay_at_places_of_their_own() -> None:
     """Replicas of one ledger have the same blocks; zeros for the same entry at all of them would hold it up."""
     phase = 40 * 4096
-    found = await spans([LAY_BELOW - 1000] * 9, 4 << 20, phase)
-    assert [end for _, end in found if not (end + phase) % LAY_AHEAD] == [LAY_AHEAD - phase, 2 * LAY_AHEAD - phase]
+    found = await spans([PREZERO_BELOW - 1000] * 9, 4 << 20, phase)
+    assert [end for _, end in found if not (end + phase) % PREZERO_BYTES] == [
+        PREZERO_BYTES - phase,
+        2 * PREZERO_BYTES - phase,
+    ]
     phases = {open_store(seed=seed)._log._phase for seed in range(20)}
     assert len(phases) > 1
-    assert all(not phase % 4096 and 0 <= phase < LAY_AHEAD for phase in phases)
+    assert all(not phase % 4096 and 0 <= phase < PREZERO_BYTES for phase in phases)
 
 
 async def test_a_large_block_lays_nothing_ahead() -> None:
-    first, second = await spans([LAY_BELOW, LAY_BELOW], 4 << 20)
-    assert first[1] < LAY_BELOW + 1024
+    first, second = await spans([PREZERO_BELOW, PREZERO_BELOW], 4 << 20)
+    assert first[1] < PREZERO_BELOW + 1024
     assert second[0] == first[1]
-    assert second[1] < 2 * (LAY_BELOW + 1024)
+    assert second[1] < 2 * (PREZERO_BELOW + 1024)
 
 
 async def test_the_end_of_the_segment_is_not_passed() -> None:

@@ -30,12 +30,12 @@ MUTANTS = (
         ("tests/bookie/storage/test_trouble.py::test_a_disk_that_is_really_full_holds_back_acknowledgements",),
     ),
     TestMutant(
-        "commit-laid-not-noted",
-        "zeros are laid over blocks",
+        "commit-prezero-not-noted",
+        "zeros overwrite blocks",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._lay",
-                "segment.laid_to = stop",
+                "buckram.bookie.storage.commit:GroupCommit._prezero",
+                "segment.zeroed_to = stop",
                 "pass",
             )
         ),

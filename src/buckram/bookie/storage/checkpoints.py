@@ -29,15 +29,18 @@ _SLICE, _MERGED_AT_ONCE = 50, 200
 
 
 class Checkpoints:
-    """`publish(change)` writes a superblock; `mend(segment or None)` repairs a damaged footer, or marks the loss."""
+    """Decides when the ledger table is rewritten, and rewrites it.
+
+    `publish(change)` writes a superblock; `repair_footer(segment or None)` repairs a damaged footer or marks the loss.
+    """
 
     def __init__(
         self,
         state: StoreState,
         publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
-        mend: Callable[[Segment | None], None],
+        repair_footer: Callable[[Segment | None], None],
     ) -> None:
-        self._state, self._publish, self._mend = state, publish, mend
+        self._state, self._publish, self._repair_footer = state, publish, repair_footer
         self._running = asyncio.Lock()
         self.written = 0
 
@@ -87,7 +90,7 @@ class Checkpoints:
             log.error("the ledger table is not rewritten: %s", error)
             for segment in sources:
                 if segment.footer is not None and not _readable(segment.footer):
-                    self._mend(segment)
+                    self._repair_footer(segment)
             return
         finally:
             file.close()

@@ -33,13 +33,14 @@ IDLE_S = 1.0
 """After so long without a block an empty one closes the log's tail on the device."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
-LAY_BELOW, LAY_AHEAD = 32 * 1024, 256 * 1024
-"""A block smaller than LAY_BELOW that enters untouched space of its file is followed by zeros up to the next of places
-LAY_AHEAD apart. Syncing the first write to a place makes the file system commit its journal, three times the cost of a
-small block; large blocks do not notice, and zeros before them would double what is written."""
+PREZERO_BELOW, PREZERO_BYTES = 32 * 1024, 256 * 1024
+"""Zeros are written after a block smaller than PREZERO_BELOW that enters untouched space of its file, up to the next
+multiple of PREZERO_BYTES (shifted by a phase of the store). Syncing the first write to a place makes the file system
+commit its journal, three times the cost of a small block. Large blocks do not notice, and zeros before them would
+double what is written."""
 _SMALL = 4096
 _ZEROS = bytes(4096)
-_LAID: Buffer = memoryview(mmap.mmap(-1, LAY_AHEAD))
+_PREZEROS: Buffer = memoryview(mmap.mmap(-1, PREZERO_BYTES))
 
 
 class GroupCommit:
@@ -62,8 +63,8 @@ class GroupCommit:
         stats: CommitStats,
     ) -> None:
         self._disk, self.ring, self._salt = disk, ring, salt
-        # Replicas have the same bytes at the same places: they should not all lay zeros for the same entry.
-        self._phase = salt % (LAY_AHEAD // 4096) * 4096
+        # Replicas have the same bytes at the same places: they should not all prezero at the same entry.
+        self._phase = salt % (PREZERO_BYTES // 4096) * 4096
         self._max, self.soft_limit = commit_max_bytes, soft_limit
         self.hard_limit = min(soft_limit + max(soft_limit, OVERSHOOT), 2**31)
         self._next_segment, self._on_failed, self._stats = next_segment, on_failed, stats
@@ -270,7 +271,7 @@ class GroupCommit:
         segment.base = ring.head - group.start
         head = ring.head
         gap = _ZEROS[: span - BLOCK_HEADER - len(payload)]
-        if span < LAY_BELOW:
+        if span < PREZERO_BELOW:
             ring.put(head, header + payload + gap)
         else:
             ring.put(head, header)
@@ -278,23 +279,23 @@ class GroupCommit:
             ring.put(head + span - len(gap), gap)
         ring.head = head + span
         assert segment.file is not None
-        return Write(segment.file, group.start, [*ring.parts(head, span), *self._lay(segment, group.start, span)])
+        return Write(segment.file, group.start, [*ring.parts(head, span), *self._prezero(segment, group.start, span)])
 
-    def _lay(self, segment: Segment, start: int, span: int) -> list[Buffer]:
-        """The zeros that follow a block."""
+    def _prezero(self, segment: Segment, start: int, span: int) -> list[Buffer]:
+        """Return the zeros to write after a small block: the next ones then overwrite allocated space."""
         end = start + span
-        if end <= segment.laid_to:
+        if end <= segment.zeroed_to:
             return []
-        segment.laid_to = end
+        segment.zeroed_to = end
         stop = min(
-            end + LAY_AHEAD - (end + self._phase) % LAY_AHEAD,
+            end + PREZERO_BYTES - (end + self._phase) % PREZERO_BYTES,
             self.soft_limit // 4096 * 4096,
             max(end, segment.limit // 4096 * 4096),
         )
-        if span > LAY_BELOW or stop <= end:
+        if span > PREZERO_BELOW or stop <= end:
             return []
-        segment.laid_to = stop
-        return [_LAID[: stop - end]]
+        segment.zeroed_to = stop
+        return [_PREZEROS[: stop - end]]
 
     def _write(self, group: Group, write: Write) -> None:
         self._retry = None

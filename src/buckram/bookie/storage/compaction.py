@@ -137,7 +137,7 @@ class Compaction:
                     await asyncio.sleep(0)
         except (CorruptBytes, OSError) as error:
             unless_harmless(error, f"the index of log file {segment.name}")
-            self._maintenance.mend(segment)
+            self._maintenance.repair_footer(segment)
             return None
         if segment.footer is not footer:
             return None

@@ -22,7 +22,7 @@ class StoreError(BuckramError):
 
 
 def unless_harmless(error: Exception, what: str) -> None:
-    """For who could not read an index. Returns for damage, which is mended or counted as a loss. A shortage says
+    """For who could not read an index. Returns for damage, which is repaired or counted as a loss. A shortage says
     nothing of the data: StoreError of kind "io", and nothing else happens."""
     if harmless(error):
         raise StoreError("io", f"{what} cannot be read now: {error}") from error

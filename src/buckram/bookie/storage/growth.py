@@ -96,5 +96,5 @@ class Growth:
         async with self._moving:
             await state.disk.offload(job)
             await self._publish(change)
-            state.lay(segment)
+            state.set_limits(segment)
         state.log.grown()

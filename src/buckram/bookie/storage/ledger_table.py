@@ -83,7 +83,7 @@ class Losses:
 class LedgerTable:
     """Finds records. `uncovered()` gives the segments whose states are not in the table, newest first.
 
-    `on_corrupt` is told of a damaged segment footer (and mends it) or, with None, of a damaged table.
+    `on_corrupt` is told of a damaged segment footer (and repairs it) or, with None, of a damaged table.
     """
 
     def __init__(

@@ -34,7 +34,10 @@ _SPANS_LIMIT = 512
 
 
 class Lookup:
-    """`segments()` gives all segments, newest first; `mend(segment)` repairs a damaged footer or marks the loss."""
+    """Finds where entries are stored and reads them.
+
+    `segments()` returns all segments, newest first; `repair_footer(segment)` repairs a damaged footer or marks the loss.
+    """
 
     def __init__(
         self,
@@ -44,9 +47,9 @@ class Lookup:
         table: LedgerTable,
         losses: Losses,
         segments: Callable[[], Iterable[Segment]],
-        mend: Callable[[Segment | None], None],
+        repair_footer: Callable[[Segment | None], None],
     ) -> None:
-        self._table, self._losses, self._segments, self._mend = table, losses, segments, mend
+        self._table, self._losses, self._segments, self._repair_footer = table, losses, segments, repair_footer
         self._fetcher = Fetcher(disk, files, log)
         # Which sealed segments hold a ledger, newest first: built on demand, dropped when the list changes.
         self._spans: OrderedDict[tuple[LedgerId, int], list[tuple[Segment, DirEntry | None]]] = OrderedDict()
@@ -97,7 +100,7 @@ class Lookup:
 
     def _again(self, segment: Segment, error: Exception) -> Segment:
         unless_harmless(error, f"the index of log file {segment.name}")
-        self._mend(segment)
+        self._repair_footer(segment)
         if segment.index is None:
             raise StoreError("corrupt", f"the index of log file {segment.name} is unreadable")
         self._spans.clear()
@@ -119,7 +122,7 @@ class Lookup:
         yield from sealed
 
     def _sealed_holders(self, ledger: LedgerId, epoch: int) -> list[tuple[Segment, DirEntry | None]]:
-        """From the first sealed segment on; those among them that have an index again are being mended."""
+        """From the first sealed segment on; those among them that have an index again are being repaired."""
         found: list[tuple[Segment, DirEntry | None]] = []
         sealed = False
         for segment in list(self._segments()):

@@ -56,7 +56,7 @@ class Maintenance:
         self._state, self._on_space, self._on_room = state, on_space, on_room
         self._scope = TaskScope("store", on_error=self._bug)
         self._publishing = asyncio.Lock()
-        self._table = Checkpoints(state, self.publish, self.mend)
+        self._table = Checkpoints(state, self.publish, self.repair_footer)
         self._growth = Growth(state, self.publish, self.spawn)
         self.low = self._growth.low
         self._running = self._again = self._closed = self.crowded = False
@@ -264,7 +264,7 @@ class Maintenance:
         segment = fresh_segment(state.take_number(), name)
         segment.file, segment.made = file, file.size()
         if name in state.free:
-            segment.laid_to = segment.made
+            segment.zeroed_to = segment.made
         async with self._publishing:
             free = [one for one in state.free if one != name]
             block = state.next_superblock(free=tuple(free))
@@ -278,7 +278,7 @@ class Maintenance:
                 raise
             state.free = [one for one in state.free if one != name]
             state.spare = segment
-            state.lay(segment)
+            state.set_limits(segment)
 
     def _reopen(self, name: str) -> File:
         """One whose data is dead; what it has must do for a beginning."""
@@ -351,7 +351,7 @@ class Maintenance:
             offset += sum(map(len, piece))
         await disk.offload(partial(run, partial(disk.write_now, [Write(file, offset, [parts[-1]])])))
 
-    def mend(self, segment: Segment | None) -> None:
+    def repair_footer(self, segment: Segment | None) -> None:
         """A page of a segment's footer (None: of the ledger table) is damaged. Blocking: rare, and it must not lie.
 
         StoreError: something is short, and nothing has changed."""

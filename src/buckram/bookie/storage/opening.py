@@ -322,9 +322,9 @@ class Opening:
         checksum = state.reserve.run(lambda: self._write_empty_block(active)) if active.log_end else 0
         self._write_page(Position(active.seq, active.log_end), checksum)
         self._map_page()
-        state.lay(active)
+        state.set_limits(active)
         if state.spare is not None:
-            state.lay(state.spare)
+            state.set_limits(state.spare)
         state.reserve.make()
 
     def _write_superblock(self) -> None:

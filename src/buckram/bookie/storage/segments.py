@@ -243,8 +243,8 @@ class Segment:
     """One log file in one use of it. `index` is set while it is not sealed, `footer` afterwards.
 
     `base` + file offset = position in the tail ring, for what this process wrote; None otherwise. `log_end` is where
-    its blocks end; up to `laid_to` the file has been written before; `made` is how long the file is at least. No block
-    goes beyond `limit`, and from `grows_at` on it should be moved.
+    its blocks end. The file has been written up to `zeroed_to` and is at least `made` bytes long. No block ends beyond
+    `limit`; once blocks pass `grows_at`, the file should be made longer.
     `damage` is 0 or says which loss of its blocks was counted. `dead_bytes` is an estimate that compaction checks.
     `readers` counts reads under way: a segment that is gone from the list is handed on only when there are none.
     """
@@ -258,7 +258,6 @@ class Segment:
         "grows_at",
         "has_states",
         "index",
-        "laid_to",
         "limit",
         "log_end",
         "made",
@@ -266,6 +265,7 @@ class Segment:
         "readers",
         "runs",
         "seq",
+        "zeroed_to",
     )
 
     def __init__(self, seq: int, name: str, *, has_states: bool = True) -> None:
@@ -275,7 +275,7 @@ class Segment:
         self.footer: Footer | None = None
         self.base: int | None = None
         self.limit = self.grows_at = NO_LIMIT
-        self.log_end = self.laid_to = self.dead_bytes = self.made = self.damage = self.readers = self.runs = 0
+        self.log_end = self.zeroed_to = self.dead_bytes = self.made = self.damage = self.readers = self.runs = 0
 
     def find(
         self,

@@ -73,11 +73,17 @@ class Store(LedgerStates):
         self.suspended = False
         """No adds are taken, whatever room there is."""
         self._table = state.table = LedgerTable(
-            config.ledger_cache_entries, state.losses, state.uncovered, self._maintenance.mend
+            config.ledger_cache_entries, state.losses, state.uncovered, self._maintenance.repair_footer
         )
         self._pinned = self._table.pinned
         self._lookup = state.lookup = Lookup(
-            state.disk, state.files, self._log, self._table, state.losses, state.newest_first, self._maintenance.mend
+            state.disk,
+            state.files,
+            self._log,
+            self._table,
+            state.losses,
+            state.newest_first,
+            self._maintenance.repair_footer,
         )
 
     @classmethod

@@ -198,7 +198,7 @@ class LedgerStates(ReadableStore):
             return segment.bytes_of(record.ledger_id, record.epoch)
         except (ValueError, OSError) as error:
             unless_harmless(error, f"the index of log file {segment.name}")
-            self._maintenance.mend(segment)
+            self._maintenance.repair_footer(segment)
             return 0
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:

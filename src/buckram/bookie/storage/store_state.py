@@ -72,7 +72,7 @@ class StoreState:
         """Size that a log file begins with: a quarter of a whole one, at most `FIRST_BYTES`."""
         return min(FIRST_BYTES, max(self.file_bytes // 4 // PAGE * PAGE, PAGE))
 
-    def lay(self, segment: Segment) -> None:
+    def set_limits(self, segment: Segment) -> None:
         """The superblock says how long the file is: blocks may go there, and more of it is wanted before its end.
         Beyond a whole file the log goes only when no other one is ready, as far as there is room."""
         if segment.made >= self.file_bytes:

@@ -32,7 +32,7 @@ from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
 @contextmanager
 def watch_files(world: World) -> Iterator[None]:
     """Count what stores of this world's machines do with their files; those that are only looked at do not count."""
-    write, mend, start, rebuilt = Output.write, Maintenance.mend, Opening.run, Opening._load
+    write, repair_footer, start, rebuilt = Output.write, Maintenance.repair_footer, Opening.run, Opening._load
     grow = Growth._grow
 
     def seen(state: StoreState, name: str) -> None:
@@ -48,12 +48,12 @@ def watch_files(world: World) -> Iterator[None]:
         await grow(self, segment, size, reserve=reserve)
         seen(self._state, "log file made longer")
 
-    def watched_mend(self: Maintenance, segment: Segment | None) -> None:
+    def watched_repair(self: Maintenance, segment: Segment | None) -> None:
         if segment is None:
             seen(self._state, "damaged ledger table")
         elif segment.index is None:
             seen(self._state, "footer mended")
-        mend(self, segment)
+        repair_footer(self, segment)
 
     def watched_load(self: Opening, entry: SegmentEntry) -> tuple[Segment, Scanned] | None:
         found = rebuilt(self, entry)
@@ -72,7 +72,7 @@ def watch_files(world: World) -> Iterator[None]:
 
     with patched(
         (Output, "write", watched_write),
-        (Maintenance, "mend", watched_mend),
+        (Maintenance, "repair_footer", watched_repair),
         (Opening, "run", watched_start),
         (Opening, "_load", watched_load),
         (Growth, "_grow", watched_grow),
