@@ -175,7 +175,7 @@ class Bookie:
         )
         store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
         cookie.finish(self._disk, claimed)
-        witness.in_room = store.in_room
+        witness.in_reserve = store.in_reserve
         witness.where = lambda: Claim(store.incarnation, store.starts, store.position)
         witness.contact = lambda: (str(address), store.highest_ledger)
         return claimed, witness, store

@@ -95,7 +95,7 @@ class Witness:
         """Why the store is not believed; "" when it is."""
         self.where: Callable[[], Claim] = lambda: Claim("", 0, Position(0, 0))
         self.contact: Callable[[], tuple[str, int]] = lambda: ("", -1)
-        self.in_room: Callable[[Callable[[], None]], None] = lambda job: job()
+        self.in_reserve: Callable[[Callable[[], None]], None] = lambda job: job()
         """Does what writes the file, on a full disk in room that is kept for such things."""
         self._suspect_gauge = stats.gauge(
             "buckram_bookie_suspect", "1 while the metadata store is behind what this bookie knows of it"
@@ -141,7 +141,7 @@ class Witness:
             except MetadataError as error:
                 log.debug("the metadata store is not there to be looked at: %s", error)
             except OSError as error:
-                self._no_room(error)
+                self._postpone_save(error)
 
     async def end(self) -> None:
         """Say how far the directory is when nothing more is written to it."""
@@ -152,9 +152,9 @@ class Witness:
         except (MetadataError, TimeoutError) as error:
             log.info("the metadata store was not told of the stop: %s", error)
         except OSError as error:
-            self._no_room(error)
+            self._postpone_save(error)
 
-    def _no_room(self, error: OSError) -> None:
+    def _postpone_save(self, error: OSError) -> None:
         """What is short for now is no reason to stop: the next look says it again, as after a crash in between."""
         if not passing(error):
             raise error
@@ -359,7 +359,7 @@ class Witness:
         memory = replace(memory, heard=max(memory.heard, before.heard))
         record = encode_memory(memory)
         try:
-            await self._disk.offload(lambda: self.in_room(lambda: write_file(self._disk, record)))
+            await self._disk.offload(lambda: self.in_reserve(lambda: write_file(self._disk, record)))
             self._unsaved = False
         except OSError as error:
             if not passing(error):

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
-_SHORT = NO_ROOM | NO_DESCRIPTOR | {errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
+_SHORT = NO_SPACE | NO_DESCRIPTOR | {errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM})
 _SEE_LOG = "look into the kernel's log for what happened to the device"
 _ADVICE = {
@@ -34,9 +34,9 @@ _ADVICE = {
 }
 
 
-def no_room(error: OSError) -> bool:
+def no_space(error: OSError) -> bool:
     """Whether the file system has no space, or not for this user."""
-    return error.errno in NO_ROOM
+    return error.errno in NO_SPACE
 
 
 def passing(error: BaseException) -> bool:

@@ -62,7 +62,7 @@ async def test_a_peer_that_never_reads_is_bounded_and_others_are_served(tmp_path
 async def test_a_peer_that_takes_nothing_is_closed_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "STALLED_S", 0.2)
+    monkeypatch.setattr(limits, "SLOW_CONSUMER_S", 0.2)
     monkeypatch.setattr(limits, "SWEEP_S", 0.05)
     async with running(tmp_path, connection_buffer_bytes=1 * MB) as kit:
         await fill(kit, 10, 100_000)
@@ -141,7 +141,7 @@ async def test_a_connection_with_little_goes_on_when_the_others_have_used_everyt
     big.bytes, small.bytes = 500, 50
     budget.update(big)
     budget.update(small)
-    assert (big.paused, small.paused) == (True, False)
+    assert (big.reads_paused, small.reads_paused) == (True, False)
     budget.close()
 
 
@@ -150,7 +150,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.charged = 0
-        self.paused = False
+        self.reads_paused = False
         self.waiting_since = 0.0
         self.waiting_mark = 0
         self.bytes = 0
@@ -171,11 +171,11 @@ class Peer:
     def poke(self) -> None:
         pass
 
-    def pause(self) -> None:
-        self.paused = True
+    def pause_reads(self) -> None:
+        self.reads_paused = True
 
-    def resume(self) -> None:
-        self.paused = False
+    def resume_reads(self) -> None:
+        self.reads_paused = False
 
     def abort(self, why: str) -> None:
         self.aborted = why
@@ -190,7 +190,7 @@ async def test_the_heaviest_pause_first_and_come_back_below_the_mark() -> None:
     async def hold(index: int, size: int) -> list[bool]:
         peers[index].bytes = size
         budget.update(peers[index])
-        return [peer.paused for peer in peers]
+        return [peer.reads_paused for peer in peers]
 
     for index, size in enumerate((90, 80, 20, 5)):
         assert await hold(index, size) == [False] * 4
@@ -256,13 +256,13 @@ async def test_writers_faster_than_the_index_wait_instead_of_being_refused(
         disk.gate.clear()
         ranges = [range(start, start + 1000, 40) for start in (0, 1000, 2000)]
         writers = [asyncio.ensure_future(_new_ledgers(kit, one)) for one in ranges]
-        await until(lambda: kit.store.crowded)
-        await until(lambda: all(one.paused for one in kit.bookie.server.sessions))
+        await until(lambda: kit.store.backpressure)
+        await until(lambda: all(one.reads_paused for one in kit.bookie.server.sessions))
         assert not any(writer.done() for writer in writers)
         disk.gate.set()
         assert set(await asyncio.gather(*writers)) == {1000}
-        assert not kit.store.crowded
-        assert not any(one.paused for one in kit.bookie.server.sessions)
+        assert not kit.store.backpressure
+        assert not any(one.reads_paused for one in kit.bookie.server.sessions)
 
 
 async def _new_ledgers(kit: Kit, starts: range) -> int:

@@ -200,7 +200,7 @@ def test_who_takes_the_room_that_is_free_for_a_moment_gets_little_of_it() -> Non
     assert Reserve(disk, 2 << 20).present
 
 
-def test_two_that_find_no_room_at_once_both_get_the_reserve() -> None:
+def test_concurrent_writes_on_a_full_disk_both_use_the_reserve() -> None:
     disk = MemoryDisk()
     reserve = Reserve(disk, 64 << 10)
     reserve.make()

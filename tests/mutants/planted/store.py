@@ -220,13 +220,13 @@ MUTANTS = (
     TestMutant(
         "reserve-kept",
         "the reserve is not given up for a superblock on a full disk",
-        edited(("buckram.bookie.storage.reserve:Reserve.run", "not no_room(error)", "True")),
+        edited(("buckram.bookie.storage.reserve:Reserve.run", "not no_space(error)", "True")),
         ("tests/bookie/storage/test_full_disk.py::test_a_store_starts_on_a_full_disk_and_can_be_read",),
     ),
     TestMutant(
         "log-eats-reserve",
         "the log takes the whole reserve, and no superblock can be written for the next start",
-        edited(("buckram.bookie.storage.reserve:Reserve._in_its_room", "if log_bytes else 0", "if False else 0")),
+        edited(("buckram.bookie.storage.reserve:Reserve._in_reserve", "if log_bytes else 0", "if False else 0")),
         ("tests/bookie/storage/test_full_disk.py::test_the_log_leaves_the_reserve_to_what_frees_room",),
     ),
     TestMutant(

@@ -242,9 +242,9 @@ class AddPath:
     def _close_turn(self) -> None:
         turn, self._turn = self._turn, []
         if turn:
-            if self._store.crowded:
+            if self._store.backpressure:
                 for session, _ in turn:
-                    self._budget.hold_back(session)
+                    self._budget.pause_reads_of(session)
             self._store.after_durable(partial(self._answer, turn, self._loop.time()))
 
     def _answer(self, turn: list[Held], since: float, error: OSError | None) -> None:

@@ -1,7 +1,7 @@
-"""Memory bounds of the server: who may go on sending requests, and who has to wait or go.
+"""Memory limits of the server: which connections are read, paused or closed.
 
 One Budget for all connections. It counts requests in memory and answers not yet sent, stops reading from the
-heaviest connections and closes peers that do not take their answers. It knows no operation.
+heaviest connections and closes peers that do not take their answers. It does not know operations.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Protocol
 
 log = logging.getLogger("buckram.bookie")
 SWEEP_S = 1.0
-STALLED_S = 60.0
-"""A peer that takes none of its answers for so long is closed."""
-STALLED_WHEN_FULL_S = 5.0
-"""The same while the memory of all connections is used up: others wait for what this one holds."""
+SLOW_CONSUMER_S = 60.0
+"""A peer that reads none of its answers for this long is closed."""
+SLOW_CONSUMER_WHEN_FULL_S = 5.0
+"""The same limit while the memory of all connections is used up, because other connections wait for it."""
 REFUSE_READS, REFUSE_ADDS = 1.5, 2.0
 """Shares of the total limit from which reads, then adds, are answered TOO_MANY_REQUESTS: the last resort."""
 
 
 FAIR_BYTES = 64 * 1024
-"""A connection that holds no more goes on although the others have used up the memory."""
+"""A connection that holds at most this much is still read when the others have used up the memory."""
 
 
 class Member(Protocol):
     """One connection as the budget sees it."""
 
     charged: int
-    paused: bool
+    reads_paused: bool
     waiting_since: float
     waiting_mark: int
 
@@ -49,11 +49,11 @@ class Member(Protocol):
         ...
 
     def poke(self) -> None:
-        """Go on with queued work if there is room."""
+        """Continue queued work if memory allows."""
         ...
 
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+    def pause_reads(self) -> None: ...
+    def resume_reads(self) -> None: ...
     def abort(self, why: str) -> None: ...
 
 
@@ -66,9 +66,9 @@ class Budget:
         self.total = 0
         self.highest_total = 0
         self._members: dict[Member, None] = {}
-        self._paused: dict[Member, None] = {}
+        self._paused_members: dict[Member, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._crowded = False
+        self._backpressure = False
 
     @property
     def limit(self) -> int:
@@ -80,7 +80,7 @@ class Budget:
 
     def leave(self, member: Member) -> None:
         self._members.pop(member, None)
-        self._paused.pop(member, None)
+        self._paused_members.pop(member, None)
         self.total -= member.charged
         member.charged = 0
         self._resume_some()
@@ -98,7 +98,7 @@ class Budget:
         return self.total > self.total_limit * 3 // 4
 
     def update(self, member: Member) -> None:
-        """Recount one member; may pause it, or the heaviest one, or let paused ones go on."""
+        """Recount one member. May pause it or the heaviest member, or resume paused members."""
         if member not in self._members:
             return
         held = member.held()
@@ -110,20 +110,20 @@ class Budget:
             self._pause(member)
         if self.total > self.total_limit:
             self._pause_heaviest()
-        elif self._paused:
+        elif self._paused_members:
             self._resume_some()
         if self.total > 0 and self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._on_sweep)
 
-    def hold_back(self, member: Member) -> None:
-        """Read no more from a member, however little it holds, until `release`."""
+    def pause_reads_of(self, member: Member) -> None:
+        """Stop reading from a member, however little it holds, until `resume_reads`."""
         if member in self._members:
-            self._crowded = True
+            self._backpressure = True
             self._pause(member)
 
-    def release(self) -> None:
-        """Whatever members were held back for is over."""
-        self._crowded = False
+    def resume_reads(self) -> None:
+        """End the backpressure that `pause_reads_of` applied."""
+        self._backpressure = False
         self._resume_some()
 
     def close(self) -> None:
@@ -132,30 +132,30 @@ class Budget:
             self._sweep = None
 
     def _pause(self, member: Member) -> None:
-        if not member.paused:
-            member.pause()
-            self._paused[member] = None
+        if not member.reads_paused:
+            member.pause_reads()
+            self._paused_members[member] = None
 
     def _pause_heaviest(self) -> None:
         heaviest: Member | None = None
         most = self._fair_bytes
         for member in self._members:
-            if not member.paused and member.charged > most:
+            if not member.reads_paused and member.charged > most:
                 heaviest, most = member, member.charged
         if heaviest is not None:
             self._pause(heaviest)
 
     def _resume_some(self) -> None:
-        """Low-water marks, so that a connection does not flap between the two states."""
-        if self._crowded or self.total > self.total_limit * 3 // 4:
+        """Resume members below the low-water marks, so that a connection does not flap between the two states."""
+        if self._backpressure or self.total > self.total_limit * 3 // 4:
             return
-        for member in list(self._paused):
+        for member in list(self._paused_members):
             if member.charged - member.unfinished() <= self.connection_limit // 2:
-                del self._paused[member]
-                member.resume()
+                del self._paused_members[member]
+                member.resume_reads()
 
     def _on_sweep(self) -> None:
-        """Answers leave the transport without a word, so recount; and find peers that stopped taking theirs."""
+        """Recount, because transports do not report what they have sent, and find peers that stopped reading."""
         self._sweep = None
         now = asyncio.get_running_loop().time()
         for member in list(self._members):
@@ -168,10 +168,10 @@ class Budget:
         self.update(member)
         member.poke()
         mark = member.progress()
-        if mark != member.waiting_mark or member.in_work() or not member.charged or self._crowded:
-            # A connection with requests in work waits for us, not we for it.
+        if mark != member.waiting_mark or member.in_work() or not member.charged or self._backpressure:
+            # A connection with requests in work waits for this bookie, so it is not a slow consumer.
             member.waiting_mark, member.waiting_since = mark, now
             return
-        patience = STALLED_WHEN_FULL_S if self.full and member.paused else STALLED_S
-        if now - member.waiting_since >= patience:
+        allowed_s = SLOW_CONSUMER_WHEN_FULL_S if self.full and member.reads_paused else SLOW_CONSUMER_S
+        if now - member.waiting_since >= allowed_s:
             member.abort(f"holds {member.charged} bytes and took nothing for {now - member.waiting_since:.0f} s")

@@ -78,7 +78,7 @@ class Service:
             self.polls.state_changed,
             runtime.stats,
         )
-        store.on_room(budget.release)
+        store.on_backpressure_end(budget.resume_reads)
         self.dispatch = Dispatcher(
             store,
             self.reads,
@@ -148,8 +148,8 @@ class BookieServer:
     def quiesce(self) -> None:
         """Read no further request; what was taken in is still answered."""
         for session in list(self.sessions):
-            if session.open and not session.paused:
-                session.pause()
+            if session.open and not session.reads_paused:
+                session.pause_reads()
 
     async def close(self) -> None:
         """Close every connection and wait until they are gone."""
@@ -187,7 +187,7 @@ class BookieServer:
             return False
         self.sessions[session] = None
         session.add_run = self._service.adds.add
-        session.on_room = self._service.reads.pump_soon
+        session.on_writable = self._service.reads.pump_soon
         return True
 
     def _gone(self, session: Session) -> None:

@@ -34,7 +34,7 @@ REQUEST_COST = 256
 class Session(asyncio.Protocol):
     """States: made, open, closed. Everything sent after the end is dropped.
 
-    `opened` says whether the connection may stay, and then sets `add_run` and `on_room`.
+    `opened` says whether the connection may stay, and then sets `add_run` and `on_writable`.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Session(asyncio.Protocol):
         self.jobs: deque[object] = deque()
         self.waiters: dict[Waiter, None] = {}
         self.charged = 0
-        self.paused = False
+        self.reads_paused = False
         self.waiting_since = 0.0
         self.waiting_mark = 0
         self.add_run: Callable[[Session, AddRun], None]
-        self.on_room: Callable[[Session], None] | None = None
+        self.on_writable: Callable[[Session], None] | None = None
         self.births = Births()
         self.named = self.births.named
         """Births by ledger, for the hot path."""
@@ -208,16 +208,16 @@ class Session(asyncio.Protocol):
         return self._received + self._written - (self._transport.get_write_buffer_size() if self.open else 0)
 
     def poke(self) -> None:
-        if self.open and self.jobs and self.on_room is not None:
-            self.on_room(self)
+        if self.open and self.jobs and self.on_writable is not None:
+            self.on_writable(self)
 
-    def pause(self) -> None:
-        self.paused = True
+    def pause_reads(self) -> None:
+        self.reads_paused = True
         if self.open:
             self._transport.pause_reading()
 
-    def resume(self) -> None:
-        self.paused = False
+    def resume_reads(self) -> None:
+        self.reads_paused = False
         if self.open:
             self._transport.resume_reading()
 

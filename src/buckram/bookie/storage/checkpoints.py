@@ -18,7 +18,7 @@ from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import TABLE_PREFIX
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer
-from buckram.disk.trouble import harmless, no_room, passing
+from buckram.disk.trouble import harmless, no_space, passing
 from buckram.seams import File, Write
 from buckram.types import LedgerId
 
@@ -61,7 +61,7 @@ class Checkpoints:
             try:
                 await self._checkpoint()
             except OSError as error:
-                if not no_room(error) or not await state.disk.offload(state.reserve.give_up):
+                if not no_space(error) or not await state.disk.offload(state.reserve.give_up):
                     raise
                 try:
                     await self._checkpoint()

@@ -18,7 +18,7 @@ from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.segments import DirEntry, Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.core.storage.segment_format import CorruptBytes, open_block
-from buckram.disk.trouble import no_room
+from buckram.disk.trouble import no_space
 from buckram.seams import File
 
 log = logging.getLogger("buckram.store")
@@ -53,7 +53,7 @@ class Compaction:
         try:
             await self._maintenance.checkpoint()
         except OSError as error:
-            if not no_room(error):
+            if not no_space(error):
                 raise
             # On a full disk those that are covered already may be what gives room.
             log.warning("compaction goes on without a new ledger table: %s", error)
@@ -185,7 +185,7 @@ class Compaction:
             except OSError as error:
                 writer.discard()
                 dead = [one for one in group if not one[1]]
-                if not no_room(error):
+                if not no_space(error):
                     raise
                 log.warning("compaction gives back only what holds nothing alive: %s", error)
                 return await self._rewrite(dead)

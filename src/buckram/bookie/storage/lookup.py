@@ -36,7 +36,8 @@ _SPANS_LIMIT = 512
 class Lookup:
     """Finds where entries are stored and reads them.
 
-    `segments()` returns all segments, newest first; `repair_footer(segment)` repairs a damaged footer or marks the loss.
+    `segments()` returns all segments, newest first; `repair_footer(segment)` repairs a damaged footer or marks the
+    loss.
     """
 
     def __init__(

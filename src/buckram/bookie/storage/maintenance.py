@@ -47,19 +47,21 @@ async def _pauses(steps: Iterator[None]) -> None:
 
 
 class Maintenance:
-    """Owns the store's background tasks and timer. `on_space` is called when `writable` changed, `on_room` when
-    `crowded` ends."""
+    """Owns the store's background tasks and timer.
+
+    `on_space` is called when `writable` changes, `on_backpressure_end` when `backpressure` becomes false.
+    """
 
     def __init__(
-        self, state: StoreState, on_space: Callable[[], None], on_room: Callable[[], None], stats: Stats
+        self, state: StoreState, on_space: Callable[[], None], on_backpressure_end: Callable[[], None], stats: Stats
     ) -> None:
-        self._state, self._on_space, self._on_room = state, on_space, on_room
+        self._state, self._on_space, self._on_backpressure_end = state, on_space, on_backpressure_end
         self._scope = TaskScope("store", on_error=self._bug)
         self._publishing = asyncio.Lock()
         self._table = Checkpoints(state, self.publish, self.repair_footer)
         self._growth = Growth(state, self.publish, self.spawn)
         self.low = self._growth.low
-        self._running = self._again = self._closed = self.crowded = False
+        self._running = self._again = self._closed = self.backpressure = False
         self._timer: asyncio.TimerHandle | None = None
         # Segments that are out of the list; their files are reused when nobody reads them any more.
         self._retired: list[Segment] = []
@@ -139,7 +141,7 @@ class Maintenance:
                 await self._guarded(self._pass)
         finally:
             self._running = False
-            self._room()
+            self._end_backpressure_if_possible()
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """What finds something short is tried again at the next poll."""
@@ -186,26 +188,26 @@ class Maintenance:
                 cost += one.index.cost(one.runs)
         return count < UNSEALED_LIMIT and cost <= UNSEALED_COST
 
-    def crowd(self) -> None:
-        """The log is far beyond its end: writers should wait. Not when nothing is under way that would end it."""
-        self.crowded = self._running
+    def apply_backpressure(self) -> None:
+        """Ask writers to wait, because the log file is far over its size. No-op while no maintenance runs to end it."""
+        self.backpressure = self._running
 
-    def _room(self) -> None:
-        if self.crowded and (not self._running or self.may_roll()):
-            self.crowded = False
-            self._on_room()
+    def _end_backpressure_if_possible(self) -> None:
+        if self.backpressure and (not self._running or self.may_roll()):
+            self.backpressure = False
+            self._on_backpressure_end()
 
     async def _pass(self) -> None:
         state = self._state
         if state.spare is None:
             await self._next_file()
         for segment in list(state.segments):
-            self._room()
+            self._end_backpressure_if_possible()
             if segment.index is not None and segment is not state.log.segment:
                 await self._seal(segment)
                 if state.spare is None:
                     await self._next_file()
-        self._room()
+        self._end_backpressure_if_possible()
         if self._table.due():
             # By itself, because it takes long: the log must not wait for it.
             self._scope.spawn(self._guarded(self.checkpoint), "checkpoint")

@@ -35,7 +35,7 @@ from buckram.bookie.storage.tail_page import NAME as TAIL
 from buckram.bookie.storage.tail_page import Mark, TailPage, new_page, read_mark
 from buckram.config import StoreConfig
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer, pack_block_header
-from buckram.disk.trouble import harmless, no_room
+from buckram.disk.trouble import harmless, no_space
 from buckram.errors import ConfigError
 from buckram.seams import PAGE_BYTES, Disk, File, Write
 
@@ -262,7 +262,7 @@ class Opening:
         try:
             return disk.open(name, create=True, size=size, direct=True)
         except OSError as error:
-            if not no_room(error):
+            if not no_space(error):
                 raise
             log.warning("the store starts without room for its log: %s", error)
         return self._state.reserve.run(lambda: disk.open(name, create=True, direct=True))
@@ -334,7 +334,7 @@ class Opening:
             try:
                 return state.reserve.run(lambda: write_superblock(state.disk, state.superblock))
             except OSError as error:
-                if not no_room(error) or not state.free:
+                if not no_space(error) or not state.free:
                     raise
             state.disk.remove(state.free.pop())
             state.superblock = replace(state.superblock, free=tuple(state.free))

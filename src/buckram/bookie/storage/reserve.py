@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from buckram.bookie.storage.superblock import opened
-from buckram.disk.trouble import no_room, passing
+from buckram.disk.trouble import no_space, passing
 from buckram.seams import Disk
 
 log = logging.getLogger("buckram.store")
@@ -50,12 +50,12 @@ class Reserve:
         try:
             return job()
         except OSError as error:
-            if not no_room(error):
+            if not no_space(error):
                 raise
             with self._busy:
-                return self._in_its_room(job, error, log_bytes)
+                return self._in_reserve(job, error, log_bytes)
 
-    def _in_its_room(self, job: Callable[[], T], error: OSError, log_bytes: int) -> T:
+    def _in_reserve(self, job: Callable[[], T], error: OSError, log_bytes: int) -> T:
         floor = self.bytes // 2 if log_bytes else 0
         try:
             while self._size > floor:
@@ -63,7 +63,7 @@ class Reserve:
                 try:
                     return job()
                 except OSError as again:
-                    if not no_room(again):
+                    if not no_space(again):
                         raise
                     error = again
             raise error

@@ -53,9 +53,9 @@ class Store(LedgerStates):
         self._space_listeners: list[Callable[[], None]] = []
         self._failure_listeners: list[Callable[[BaseException], None]] = []
         config = state.config
-        self._room_listeners: list[Callable[[], None]] = []
+        self._backpressure_listeners: list[Callable[[], None]] = []
         self._maintenance = Maintenance(
-            state, partial(_call_all, self._space_listeners), partial(_call_all, self._room_listeners), stats
+            state, partial(_call_all, self._space_listeners), partial(_call_all, self._backpressure_listeners), stats
         )
         ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
         self._log = state.log = GroupCommit(
@@ -139,8 +139,8 @@ class Store(LedgerStates):
         assert page is not None
         return page.end
 
-    def in_room(self, job: Callable[[], None]) -> None:
-        """Do what writes a small file of the directory, on a full disk in the room of the reserve. Blocking."""
+    def in_reserve(self, job: Callable[[], None]) -> None:
+        """Run `job`, which writes a small file of the directory; on a full disk it uses the reserve. Blocking."""
         self._state.reserve.run(job)
 
     @property
@@ -166,13 +166,13 @@ class Store(LedgerStates):
         self._failure_listeners.append(callback)
 
     @property
-    def crowded(self) -> bool:
-        """Adds come faster than log files are finished: whoever can wait sends no more until `on_room`."""
-        return self._maintenance.crowded
+    def backpressure(self) -> bool:
+        """Whether adds outrun sealing: connections that write are not read until `on_backpressure_end`."""
+        return self._maintenance.backpressure
 
-    def on_room(self, callback: Callable[[], None]) -> None:
-        """Called when `crowded` ends."""
-        self._room_listeners.append(callback)
+    def on_backpressure_end(self, callback: Callable[[], None]) -> None:
+        """Register a callback for the end of backpressure."""
+        self._backpressure_listeners.append(callback)
 
     def _failed(self, error: OSError) -> None:
         for callback in self._failure_listeners:
@@ -258,7 +258,7 @@ class Store(LedgerStates):
         active.runs = self._log.runs
         if spare is None or not self._maintenance.may_roll():
             if self._log.overdue():
-                self._maintenance.crowd()
+                self._maintenance.apply_backpressure()
             return None
         state.spare = None
         state.segments.append(spare)
