@@ -161,30 +161,30 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
-class Place(NamedTuple):
-    """Bytes of a file."""
+class FileRange(NamedTuple):
+    """A range of bytes in a file."""
 
     name: str
     offset: int
     length: int
 
 
-class Piece(NamedTuple):
-    """What was read from a place: data[at:at + length], and maybe less where the file ends."""
+class FileData(NamedTuple):
+    """The bytes of a range: data[at:at + length], or fewer if the file ends before."""
 
     data: bytes | bytearray
     at: int
 
 
 class LocalDirectory(Protocol):
-    """Files of a bookie on this machine, for reading only. Anybody may remove or rewrite them at any time."""
+    """Read-only access to the files of a bookie on this machine, which the bookie may remove or rewrite at any time."""
 
-    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
-        """Begins now. OSError; a place that the file does not have gives any bytes."""
+    def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
+        """Start reading immediately. Raises OSError. Ranges past the end of the file return arbitrary bytes."""
         ...
 
-    def give_back(self, pieces: Sequence[Piece]) -> None:
-        """Nobody looks at these any more: their memory may be used again."""
+    def give_back(self, pieces: Sequence[FileData]) -> None:
+        """Return data that the caller no longer needs, so that its memory can be reused."""
         ...
 
 

@@ -18,14 +18,14 @@ from buckram.disk import neighbours, page_cache
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours, identity_of
 from buckram.disk.page_cache import read_cached, resident
 from buckram.disk.speed import FAST_S, SLOW_S, Speed
-from buckram.seams import Piece, Place
+from buckram.seams import FileData, FileRange
 
 KIB = 1024
 LARGE = 128 * KIB
 SIZE = 3 * 1024 * KIB + 777
 
 
-def taken(pieces: list[Piece], places: list[Place]) -> list[bytes]:
+def taken(pieces: list[FileData], places: list[FileRange]) -> list[bytes]:
     return [bytes(data[at : at + place.length]) for (data, at), place in zip(pieces, places, strict=True)]
 
 
@@ -63,7 +63,7 @@ def test_what_is_read_is_what_is_there(
         for _ in range(rng.randrange(1, 6)):
             offset = rng.choice((0, 4096, rng.randrange(SIZE), rng.randrange(SIZE)))
             length = rng.choice((1, 100, 4096, LARGE - 1, LARGE, LARGE + 1, rng.randrange(1, 1024 * KIB)))
-            places.append(Place(rng.choice(list(contents)), offset, min(length, SIZE - offset)))
+            places.append(FileRange(rng.choice(list(contents)), offset, min(length, SIZE - offset)))
         pieces = directory.read_now(places)
         assert taken(pieces, places) == [contents[name][at : at + length] for name, at, length in places]
         directory.give_back(pieces)
@@ -72,12 +72,12 @@ def test_what_is_read_is_what_is_there(
 def test_memory_given_back_is_used_again_and_no_other(
     directory: NeighbourDirectory, contents: dict[str, bytes]
 ) -> None:
-    place = Place("log-0", 5, 300 * KIB)
+    place = FileRange("log-0", 5, 300 * KIB)
     (first,) = directory.read_now([place])
     (second,) = directory.read_now([place])
     assert first.data is not second.data
     directory.give_back([first])
-    large, small = Place("log-1", 4097, LARGE), Place("log-1", 9, 10)
+    large, small = FileRange("log-1", 4097, LARGE), FileRange("log-1", 9, 10)
     third, fourth, fifth = directory.read_now([large, small, large])
     assert third.data is first.data  # large enough for less
     assert fifth.data is not third.data
@@ -85,12 +85,12 @@ def test_memory_given_back_is_used_again_and_no_other(
         contents["log-1"][at : at + length] for _, at, length in (large, small, large)
     ]
     directory.give_back([third])
-    whole = Place("log-2", 0, SIZE)  # for which it is too small
+    whole = FileRange("log-2", 0, SIZE)  # for which it is too small
     assert taken(directory.read_now([whole]), [whole]) == [contents["log-2"][:SIZE]]
     assert taken([second], [place]) == [contents["log-0"][5 : 5 + 300 * KIB]]
-    directory.give_back([Piece(bytearray(1), 0)] * 8)
+    directory.give_back([FileData(bytearray(1), 0)] * 8)
     kept = len(directory._spare)
-    directory.give_back([Piece(bytearray(1), 0)] * 100)
+    directory.give_back([FileData(bytearray(1), 0)] * 100)
     assert len(directory._spare) == kept
 
 
@@ -111,10 +111,10 @@ def test_a_file_that_ends_before_gives_what_it_has(
     if not cached:
         uncache(tmp_path / "log-0")
     for have in (0, 1, 50):
-        place = Place("log-0", SIZE - have, length)
+        place = FileRange("log-0", SIZE - have, length)
         ((data, at),) = directory.read_now([place])
         assert bytes(data[at : at + have]) == contents["log-0"][SIZE - have :]
-    directory.read_now([Place("log-0", 10 * SIZE, length)])
+    directory.read_now([FileRange("log-0", 10 * SIZE, length)])
 
 
 @pytest.mark.parametrize("length", [10, LARGE])
@@ -130,19 +130,19 @@ def test_what_is_no_log_file_is_refused_and_nobody_waits(
                  ".", "..", "gone", "log-0\0", "\ud800", "x" * 300):  # fmt: skip
         before = open_below(tmp_path)
         with pytest.raises(OSError):  # noqa: PT011 - each has its own
-            directory.read_now([Place("log-1", 0, 1), Place(name, 0, length)])
+            directory.read_now([FileRange("log-1", 0, 1), FileRange(name, 0, length)])
         assert open_below(tmp_path) == before, name
-    assert directory.read_now([Place("hard\udcff", 0, 1)]) == [Piece(b"\0", 0)]
+    assert directory.read_now([FileRange("hard\udcff", 0, 1)]) == [FileData(b"\0", 0)]
     for offset in (2**63 - 1, 2**63 - 4096):
         with suppress(OSError):  # this or nothing, as the kernel likes
-            directory.read_now([Place("log-0", offset, length)])
+            directory.read_now([FileRange("log-0", offset, length)])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_what_may_not_be_read_is_a_permission_error(directory: NeighbourDirectory, tmp_path: Path) -> None:
     (tmp_path / "log-0").chmod(0)
     with pytest.raises(PermissionError):
-        directory.read_now([Place("log-0", 0, 1)])
+        directory.read_now([FileRange("log-0", 0, 1)])
 
 
 class Opened(list[str]):
@@ -174,7 +174,7 @@ def test_file_systems_without_direct_reads(
 
     monkeypatch.setattr(os, "open", no_direct)
     monkeypatch.setattr(neighbours, "read_cached", lambda *place: False)
-    places = [Place("log-0", 7, LARGE), Place("log-0", 9, LARGE + 5)]
+    places = [FileRange("log-0", 7, LARGE), FileRange("log-0", 9, LARGE + 5)]
     assert taken(directory.read_now(places), places) == [contents["log-0"][at : at + size] for _, at, size in places]
 
     def broken(file: int, rooms: Any, offset: int) -> int:
@@ -189,7 +189,7 @@ def test_the_first_read_of_what_is_not_cached_goes_past_the_cache_the_second_fil
     tmp_path: Path, contents: dict[str, bytes], past_cache: Opened
 ) -> None:
     files = Neighbours()
-    place = Place("log-0", 4096 * 64, LARGE)
+    place = FileRange("log-0", 4096 * 64, LARGE)
     with (tmp_path / place.name).open("rb") as file:
         uncache(tmp_path / place.name)
         if resident(file.fileno(), *place[1:]) or not cache_is_seen(tmp_path):
@@ -202,7 +202,7 @@ def test_the_first_read_of_what_is_not_cached_goes_past_the_cache_the_second_fil
             assert past_cache == passes
             assert resident(file.fileno(), *place[1:]) is not bool(passes)
         past_cache.clear()
-        directory.read_now([Place("log-1", 0, LARGE)])  # it was written through the cache
+        directory.read_now([FileRange("log-1", 0, LARGE)])  # it was written through the cache
         assert past_cache == []
 
 
@@ -212,7 +212,7 @@ def test_places_read_once_are_not_remembered_without_end(
     monkeypatch.setattr(neighbours, "_REMEMBERED", 5)
     monkeypatch.setattr(neighbours, "read_cached", lambda *place: False)
     for at in range(23):
-        directory.read_now([Place("log-0", at * 4096, LARGE)])
+        directory.read_now([FileRange("log-0", at * 4096, LARGE)])
         assert 0 < len(directory._past) <= 5
 
 
@@ -269,11 +269,11 @@ def slow() -> Speed:
 
 
 async def test_a_fast_device_is_read_at_once(directory: NeighbourDirectory, contents: dict[str, bytes]) -> None:
-    places = [Place("log-0", 3, 10), Place("log-1", 3, LARGE)]
+    places = [FileRange("log-0", 3, 10), FileRange("log-1", 3, LARGE)]
     coming = directory.read(places)
     assert coming.done()
     assert taken(await coming, places) == [contents[name][at : at + size] for name, at, size in places]
-    failed = directory.read([Place("gone", 0, 1)])
+    failed = directory.read([FileRange("gone", 0, 1)])
     with pytest.raises(FileNotFoundError):
         await failed
 
@@ -285,13 +285,13 @@ async def test_a_slow_device_is_read_in_a_thread(
     gate = threading.Event()
     read_now = directory.read_now
 
-    def late(places: list[Place]) -> list[Piece]:
+    def late(places: list[FileRange]) -> list[FileData]:
         assert gate.wait(30)
         return read_now(places)
 
     monkeypatch.setattr(directory, "read_now", late)
-    place = Place("log-0", 3, LARGE)
-    coming, failed = directory.read([place]), directory.read([Place("gone", 0, 1)])
+    place = FileRange("log-0", 3, LARGE)
+    coming, failed = directory.read([place]), directory.read([FileRange("gone", 0, 1)])
     cancelled = directory.read([place])
     for _ in range(10):
         await asyncio.sleep(0)  # the loop goes on meanwhile
@@ -306,8 +306,8 @@ async def test_a_slow_device_is_read_in_a_thread(
 
 async def test_threads_share_what_was_given_back(tmp_path: Path, contents: dict[str, bytes]) -> None:
     directory = NeighbourDirectory(str(tmp_path), slow(), set())
-    place = Place("log-1", 11, LARGE)
-    pieces: list[Piece] = []
+    place = FileRange("log-1", 11, LARGE)
+    pieces: list[FileData] = []
     for _ in range(30):
         for _ in range(100):
             directory._speed.took(1.0)
@@ -326,7 +326,7 @@ def test_taking_memory_that_another_thread_just_took(directory: NeighbourDirecto
             return True
 
     directory._spare = Contested()
-    assert len(directory.read_now([Place("log-0", 0, LARGE)])) == 1
+    assert len(directory.read_now([FileRange("log-0", 0, LARGE)])) == 1
 
 
 # -- whose they are

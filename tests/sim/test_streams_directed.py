@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from buckram.sim.streams.crashing import DRILLS, places, run_place
+from buckram.sim.streams.crashing import DRILLS, crash_points, run_crash_point
 from buckram.sim.streams.scenarios import SCENARIOS, run_stream_scenario
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
@@ -32,12 +32,12 @@ def test_schedules_are_deterministic() -> None:
 
 @pytest.mark.parametrize("name", list(DRILLS))
 def test_every_step_may_be_the_last(name: str) -> None:
-    there, outcome = places(name)
+    there, outcome = crash_points(name)
     assert outcome.ok, (outcome.violations[:1], outcome.failed)
     assert len(there) >= 12, "the operation has become much shorter, or nothing is counted"
     assert {place.when for place in there} == {"", "after", "before"}
     chosen = there if SOAK else random.SystemRandom().sample(there, SHARE)
     for place in chosen:
-        _, problems, _ = run_place(place)
+        _, problems, _ = run_crash_point(place)
         assert problems == [], str(place)
     gc.collect()

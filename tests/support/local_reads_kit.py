@@ -20,7 +20,7 @@ from buckram.core.wire.messages import BatchRead, LocatedReply
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
-from buckram.seams import Piece, Place
+from buckram.seams import FileData, FileRange
 from buckram.testing import Cluster, cluster
 
 KIB = 1024
@@ -33,7 +33,7 @@ class Files:
     def __init__(self) -> None:
         self.inner, self.here = Neighbours(), True
         self.opened: list[str] = []
-        self.reads: list[list[Place]] = []
+        self.reads: list[list[FileRange]] = []
         self.gate: asyncio.Event | None = None
 
     def open(self, directory: str, identity: str) -> Directory | None:
@@ -50,16 +50,16 @@ class Directory:
     def __init__(self, files: Files, inner: NeighbourDirectory) -> None:
         self._files, self._inner = files, inner
 
-    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+    def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         self._files.reads.append(list(places))
         return self._inner.read(places) if self._files.gate is None else asyncio.ensure_future(self._late(places))
 
-    async def _late(self, places: Sequence[Place]) -> list[Piece]:
+    async def _late(self, places: Sequence[FileRange]) -> list[FileData]:
         assert self._files.gate is not None
         await self._files.gate.wait()
         return await self._inner.read(places)
 
-    def give_back(self, pieces: Sequence[Piece]) -> None:
+    def give_back(self, pieces: Sequence[FileData]) -> None:
         self._inner.give_back(pieces)
         for data, _ in pieces:
             if isinstance(data, bytearray):

@@ -114,14 +114,17 @@ def _writer(info: StreamInfo) -> str:
 
 
 async def _names(client: Client, namespace: str | None, prefix: str) -> list[str]:
-    spaces = [namespace] if namespace is not None else []
-    while namespace is None and (page := await client.namespaces.list(after=spaces[-1] if spaces else "", limit=_PAGE)):
-        spaces += page
+    namespaces = [namespace] if namespace is not None else []
+    while namespace is None:
+        page = await client.namespaces.list(after=namespaces[-1] if namespaces else "", limit=_PAGE)
+        if not page:
+            break
+        namespaces += page
     found: list[str] = []
-    for space in spaces:
-        ns, after = client.namespace(space), ""
+    for name in namespaces:
+        ns, after = client.namespace(name), ""
         while page := await ns.list(prefix=prefix, after=after, limit=_PAGE):
-            found += [f"{space}/{bare}" for bare in page]
+            found += [f"{name}/{bare}" for bare in page]
             after = page[-1]
     return found
 

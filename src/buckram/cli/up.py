@@ -162,12 +162,12 @@ async def _fit_policy(store: MetadataStore, before: int, count: int) -> None:
     from buckram.streams.shared.namespaces import Namespaces
 
     usual = DEFAULTS.quorum
-    spaces = Namespaces(StreamStore(store))
-    present = (await spaces.get("default")).policy.get("ensemble")
+    namespaces = Namespaces(StreamStore(store))
+    present = (await namespaces.get("default")).policy.get("ensemble")
     ours = None if not 0 < before < usual.ensemble_size else str(fitting(before, usual))
     wanted = str(fitting(count, usual)) if count < usual.ensemble_size else None
     if present == ours and present != wanted:
-        await spaces.set("default", ensemble=wanted)
+        await namespaces.set("default", ensemble=wanted)
 
 
 def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: threading.Event) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from buckram.disk.page_cache import read_cached
 from buckram.disk.speed import Speed
-from buckram.seams import Piece, Place
+from buckram.seams import FileData, FileRange
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECT = getattr(os, "O_DIRECT", 0)
@@ -49,18 +49,18 @@ class NeighbourDirectory:
         self._path, self._speed, self._past = path, speed, past
         self._spare: list[bytearray] = []
 
-    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+    def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         loop = asyncio.get_running_loop()
         if not self._speed.fast:
             return loop.run_in_executor(None, self.read_now, places)
-        done: asyncio.Future[list[Piece]] = loop.create_future()
+        done: asyncio.Future[list[FileData]] = loop.create_future()
         try:
             done.set_result(self.read_now(places))
         except OSError as error:
             done.set_exception(error)
         return done
 
-    def read_now(self, places: Sequence[Place]) -> list[Piece]:
+    def read_now(self, places: Sequence[FileRange]) -> list[FileData]:
         """Blocking. OSError."""
         files: dict[str, int] = {}
         began = time.perf_counter()
@@ -71,16 +71,16 @@ class NeighbourDirectory:
             for file in files.values():
                 os.close(file)
 
-    def give_back(self, pieces: Sequence[Piece]) -> None:
+    def give_back(self, pieces: Sequence[FileData]) -> None:
         if len(self._spare) < _KEPT:
             self._spare.extend(data for data, _ in pieces if isinstance(data, bytearray))
 
-    def _piece(self, place: Place, files: dict[str, int]) -> Piece:
+    def _piece(self, place: FileRange, files: dict[str, int]) -> FileData:
         name, offset, length = place
         if name not in files:
             files[name] = self._open(name, 0)
         if length < _LARGE:
-            return Piece(os.pread(files[name], length, offset), 0)
+            return FileData(os.pread(files[name], length, offset), 0)
         try:
             data = self._spare.pop()
         except IndexError:  # threads take them at the same time
@@ -97,9 +97,9 @@ class NeighbourDirectory:
                     os.preadv(files[name], [wanted], offset)
                 else:
                     self._past_cache(name, files, room, offset - before)
-        return Piece(data, at + before)
+        return FileData(data, at + before)
 
-    def _again(self, place: Place) -> bool:
+    def _again(self, place: FileRange) -> bool:
         """Whether it was read past the cache before: this time it goes through it, for the next ones."""
         key = (self._path, place.name, place.offset)
         if key in self._past:

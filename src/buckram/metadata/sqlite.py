@@ -22,7 +22,7 @@ from typing import TypeVar, cast
 from buckram.errors import ForkedClient, InvalidArgument, MetadataError, MetadataUnavailable, NoSuchKey
 from buckram.metadata.keys import check_key, check_multi, check_op, check_parent
 from buckram.metadata.sqlite_holder import advice
-from buckram.metadata.sqlite_tree import Busy, Place, SqliteTree, Token
+from buckram.metadata.sqlite_tree import Busy, SqliteTree, Token, WatchKey
 from buckram.seams import Create, Delete, KeyOp, KeyValue, Notify, SetValue
 
 _POLL_S = 0.05
@@ -185,7 +185,7 @@ class _Worker:
         self._post = post
         self._settle = settle
         self._notify = notify
-        self._watches: dict[Place, tuple[Token, dict[Notify, None]]] = {}
+        self._watches: dict[WatchKey, tuple[Token, dict[Notify, None]]] = {}
         self._eager = 0
         self._last_poll = self._last_liveness = 0.0
 
@@ -300,7 +300,7 @@ class _Worker:
         self._arm(("children", parent), token, watch)
         return names
 
-    def _arm(self, place: Place, token: Token, watch: Notify | None) -> None:
+    def _arm(self, place: WatchKey, token: Token, watch: Notify | None) -> None:
         if watch is None:
             return
         self._eager += place not in self._watches and place[1].startswith(_EAGER)
@@ -322,7 +322,7 @@ class _Worker:
             for place in list(self._watches):
                 self._fire(place)
 
-    def _fire(self, place: Place) -> None:
+    def _fire(self, place: WatchKey) -> None:
         self._eager -= place in self._watches and place[1].startswith(_EAGER)
         _, waiting = self._watches.pop(place, (None, {}))
         for watch in waiting:

@@ -36,7 +36,7 @@ class Busy(MetadataUnavailable):
     """Another process is changing the file: nothing was done, and can be tried again."""
 
 
-Place = tuple[str, str]
+WatchKey = tuple[str, str]
 """("value", key) or ("children", parent): what a watch can be set on."""
 Token = tuple[int, int] | None
 """State of a place: row id (never used again) and a counter; None if the key is absent."""
@@ -56,7 +56,7 @@ class SqliteTree:
         self._new_lock: SessionLock | None = None
         self._seen_dead: dict[int, None] = {}
         self._data_version = -1
-        self.touched: dict[Place, None] = {}
+        self.touched: dict[WatchKey, None] = {}
         self.session_lost = False
 
     @property
@@ -194,7 +194,7 @@ class SqliteTree:
             )
             return [(f"{row[0] if row[0] != '/' else ''}/{row[1]}", row[2], row[3]) for row in rows]
 
-    def token(self, place: Place) -> Token:
+    def token(self, place: WatchKey) -> Token:
         kind, key = place
         where = ("", "") if key == "/" else split(key)
         row = (
@@ -221,7 +221,7 @@ class SqliteTree:
         rows = self._open().execute("SELECT id FROM sessions ORDER BY id").fetchall()
         return [row[0] for row in rows if row[0] != self._session]
 
-    def poll(self, watched: Mapping[Place, Token], *, liveness: bool = True) -> None:
+    def poll(self, watched: Mapping[WatchKey, Token], *, liveness: bool = True) -> None:
         """Add to `touched` what others changed of `watched` and, with `liveness`, what the end of sessions changed."""
         with self._translated():
             self.check_file()
@@ -342,7 +342,7 @@ class SqliteTree:
         parent, name = split(op.key)
         if self._exists(parent, name):
             raise KeyExists(op.key)
-        missing: list[Place] = []
+        missing: list[WatchKey] = []
         while parent != "/" and not self._exists(*split(parent)):
             missing.append(split(parent))
             parent = missing[-1][0]
@@ -390,7 +390,7 @@ class SqliteTree:
             lock = self._new_lock = SessionLock(self._sessions_dir, row.lastrowid)
         return lock.session
 
-    def _keys_of(self, session: int) -> list[Place]:
+    def _keys_of(self, session: int) -> list[WatchKey]:
         return self._open().execute("SELECT parent, name FROM keys WHERE session=? ORDER BY id", (session,)).fetchall()
 
     def _bury(self, session: int) -> None:

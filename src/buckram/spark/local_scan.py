@@ -17,7 +17,7 @@ from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_
 from buckram.core.wire.messages import ask_for_places
 from buckram.core.wire.v2 import LOCATED, encode_request
 from buckram.disk.neighbours import NeighbourDirectory, Neighbours
-from buckram.seams import Place
+from buckram.seams import FileRange
 from buckram.spark.stream_scan import (
     ANSWER,
     MAX_FRAME_BYTES,
@@ -103,7 +103,7 @@ class LocalScan:
             raise _Ended
         if extent.length > MAX_EXTENT_BYTES:
             raise _Ended
-        pieces = files.read_now([Place(*extent[:3])])
+        pieces = files.read_now([FileRange(*extent[:3])])
         bodies = bodies_of(extent, *pieces[0])
         payloads = [] if bodies is None else self._digest.open_payloads(self._ledger, self._next, bodies)
         files.give_back(pieces)

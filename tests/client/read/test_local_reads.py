@@ -27,7 +27,7 @@ from buckram.core.wire.messages import BatchRead
 from buckram.disk.neighbours import NeighbourDirectory
 from buckram.errors import HandleClosed
 from buckram.net.pool import BookiePool
-from buckram.seams import Piece, Place
+from buckram.seams import FileData, FileRange
 from buckram.testing import cluster
 
 asked = pytest.fixture(recording)
@@ -120,7 +120,7 @@ async def test_small_reads_ask_as_ever_and_every_client_can(monkeypatch: pytest.
     reads: list[int] = []
     read = NeighbourDirectory.read
 
-    def counted(self: NeighbourDirectory, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+    def counted(self: NeighbourDirectory, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         reads.append(len(places))
         return read(self, places)
 
@@ -189,7 +189,7 @@ async def test_bookies_elsewhere_are_asked_once(asked: Asked) -> None:
 async def test_files_that_may_not_be_read_are_tried_once_per_bookie(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(self: NeighbourDirectory, places: Sequence[Place]) -> list[Piece]:
+    def refused(self: NeighbourDirectory, places: Sequence[FileRange]) -> list[FileData]:
         raise PermissionError("of another user")
 
     monkeypatch.setattr(NeighbourDirectory, "read_now", refused)

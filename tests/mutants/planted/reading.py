@@ -83,8 +83,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.disk.neighbours:NeighbourDirectory._piece",
-                "return Piece(data, at + before)",
-                "return Piece(data, at)",
+                "return FileData(data, at + before)",
+                "return FileData(data, at)",
             )
         ),
         ("tests/client/read/test_local_reads.py::test_every_size_comes_as_from_bookies[large]",),

@@ -20,7 +20,7 @@ from buckram.core.wire.located import MAX_EXTENT_BYTES, Extent, Located, bodies_
 from buckram.core.wire.messages import LocatedReply, ask_for_places
 from buckram.errors import Code, HandleClosed
 from buckram.net.tasks import TaskScope
-from buckram.seams import LocalDirectory, Piece, Place
+from buckram.seams import FileData, FileRange, LocalDirectory
 from buckram.types import BookieId, EntryId, LedgerId
 
 T = TypeVar("T")
@@ -111,11 +111,11 @@ class LocalReads:
         self, directory: LocalDirectory, extents: Sequence[Extent], first: EntryId, last: EntryId, opener: Opener[T]
     ) -> AsyncGenerator[list[T], None]:
         groups = iter(_groups(extents))
-        ahead: deque[tuple[Sequence[Extent], asyncio.Future[list[Piece]]]] = deque()
+        ahead: deque[tuple[Sequence[Extent], asyncio.Future[list[FileData]]]] = deque()
         try:
             while True:
                 while len(ahead) < _AHEAD and (group := next(groups, None)) is not None:
-                    ahead.append((group, directory.read([Place(*extent[:3]) for extent in group])))
+                    ahead.append((group, directory.read([FileRange(*extent[:3]) for extent in group])))
                 if not ahead:
                     return
                 group, coming = ahead[0]

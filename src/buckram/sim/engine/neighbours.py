@@ -7,7 +7,7 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 
-from buckram.seams import Piece, Place
+from buckram.seams import FileData, FileRange
 from buckram.sim.engine.disk import Device
 
 _AT_ONCE = 0.5
@@ -31,29 +31,29 @@ class SimDirectory:
     def __init__(self, device: Device, rng: random.Random, came: Callable[[], None]) -> None:
         self._device, self._rng, self._came = device, rng, came
 
-    def read(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
+    def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         return self._at_once(places) if self._rng.random() < _AT_ONCE else asyncio.ensure_future(self._late(places))
 
-    def _at_once(self, places: Sequence[Place]) -> asyncio.Future[list[Piece]]:
-        done: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+    def _at_once(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
+        done: asyncio.Future[list[FileData]] = asyncio.get_running_loop().create_future()
         try:
             done.set_result([self._piece(*place) for place in places])
         except OSError as error:
             done.set_exception(error)
         return done
 
-    async def _late(self, places: Sequence[Place]) -> list[Piece]:
+    async def _late(self, places: Sequence[FileRange]) -> list[FileData]:
         low, high = self._device.read_s
         await asyncio.sleep(low + (high - low) * self._rng.random())
         return [self._piece(*place) for place in places]
 
-    def _piece(self, name: str, offset: int, length: int) -> Piece:
+    def _piece(self, name: str, offset: int, length: int) -> FileData:
         if self._device.fail_reads:
             self._device.fail_reads -= 1
             raise OSError(errno.EIO, "input/output error")
         data = self._device.model.inode(name).read(offset, length)
         self._came()
-        return Piece(data, 0)
+        return FileData(data, 0)
 
-    def give_back(self, pieces: Sequence[Piece]) -> None:
+    def give_back(self, pieces: Sequence[FileData]) -> None:
         """Nothing is used again."""

@@ -14,7 +14,7 @@ from buckram.sim.engine.lives import report_broken_invariants
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.world import Died, World
 from buckram.sim.ledgers.faults import Faults
-from buckram.sim.ledgers.scenarios.run import Outcome
+from buckram.sim.ledgers.scenarios.run import ScenarioResult
 from buckram.sim.ledgers.scenarios.script import ScenarioFailed, quiet_plan
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.facts import Line, Reading
@@ -168,7 +168,7 @@ def play(
     seed: int = 0,
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
-) -> Outcome:
+) -> ScenarioResult:
     """One schedule in a world of its own, and its ending."""
     failed: list[str] = []
     gc.disable()
@@ -202,7 +202,7 @@ def play(
             world.loop.run_until_complete(live())
         except Stuck as stuck:
             world.report.violate("stuck", str(stuck))
-        outcome = Outcome(
+        outcome = ScenarioResult(
             list(world.report.violations),
             "; ".join(failed),
             world.report.evaluated,

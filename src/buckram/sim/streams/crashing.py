@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.sim.ledgers.scenarios.run import Outcome
+from buckram.sim.ledgers.scenarios.run import ScenarioResult
 from buckram.sim.streams.bench import Bench, bench_plan, play
 from buckram.sim.streams.operations import DRILLS, Spy
 
 
-def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> Outcome:
+def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> ScenarioResult:
     """One play of the operation, with what the spy says going wrong."""
 
     async def story(bench: Bench) -> None:
@@ -30,7 +30,7 @@ def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **o
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CrashPoint:
     """What goes wrong: a crash just before a handle, or the n-th change of metadata lost before or after."""
 
     name: str
@@ -46,16 +46,16 @@ class Place:
         return Spy(crash_at=self.crash_at, lose=self.lose, when=self.when)
 
 
-def places(name: str) -> tuple[list[Place], Outcome]:
+def crash_points(name: str) -> tuple[list[CrashPoint], ScenarioResult]:
     """Play it once, without anything going wrong."""
     spy = Spy()
     outcome = drill(name, spy)
-    crashes = [Place(name, crash_at=handle) for handle in sorted(dict.fromkeys(spy.places))]
-    losses = [Place(name, lose=n, when=when) for n in range(1, spy.mutations + 1) for when in ("after", "before")]
+    crashes = [CrashPoint(name, crash_at=handle) for handle in sorted(dict.fromkeys(spy.places))]
+    losses = [CrashPoint(name, lose=n, when=when) for n in range(1, spy.mutations + 1) for when in ("after", "before")]
     return crashes + losses, outcome
 
 
-def run_place(place: Place) -> tuple[Place, list[str], dict[str, int]]:
+def run_crash_point(place: CrashPoint) -> tuple[CrashPoint, list[str], dict[str, int]]:
     logging.disable(logging.CRITICAL)
     outcome = drill(place.name, place.spy())
     gc.collect()
@@ -69,10 +69,10 @@ def sweep(only: str | None, jobs: int) -> int:
         sys.stderr.write(f"no operation {only!r}; there are: {', '.join(DRILLS)}\n")
         return 2
     found: dict[str, int] = {}
-    work: list[Place] = []
+    work: list[CrashPoint] = []
     failed = 0
     for name in [only] if only else DRILLS:
-        there, outcome = places(name)
+        there, outcome = crash_points(name)
         work += there
         found[name] = len(there)
         if not outcome.ok:
@@ -83,19 +83,19 @@ def sweep(only: str | None, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _told(one: tuple[Place, list[str], dict[str, int]]) -> bool:
+def _told(one: tuple[CrashPoint, list[str], dict[str, int]]) -> bool:
     place, problems, _ = one
     if problems:
         sys.stderr.write(f"{place}: {problems[0]}\n")
     return bool(problems)
 
 
-def _all(work: list[Place], jobs: int) -> Iterator[tuple[Place, list[str], dict[str, int]]]:
+def _all(work: list[CrashPoint], jobs: int) -> Iterator[tuple[CrashPoint, list[str], dict[str, int]]]:
     if jobs <= 1:
-        yield from map(run_place, work)
+        yield from map(run_crash_point, work)
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run_place, work)
+        yield from pool.imap(run_crash_point, work)
 
 
-__all__ = ["DRILLS", "Place", "drill", "places", "run_place", "sweep"]
+__all__ = ["DRILLS", "CrashPoint", "crash_points", "drill", "run_crash_point", "sweep"]

@@ -78,7 +78,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScenarioResult:
     """`failed`: the schedule could not be carried out, or ended wrong; violations count in any case."""
 
     violations: list[Violation]
@@ -99,7 +99,7 @@ def run_scenario(
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
     metadata: str = "memory",
-) -> Outcome:
+) -> ScenarioResult:
     scenario = SCENARIOS[name]
     plan = quiet_plan(scenario.shape, wire=scenario.wire)
     failed: list[str] = []
@@ -128,7 +128,7 @@ def run_scenario(
             world.loop.run_until_complete(live())
         except Stuck as stuck:
             world.report.violate("stuck", str(stuck))
-        outcome = Outcome(
+        outcome = ScenarioResult(
             list(world.report.violations),
             "; ".join(failed),
             world.report.evaluated,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from buckram.sim.engine.checkers.report import Violation
 from buckram.sim.ledgers.mutants.hunt import Kill
-from buckram.sim.streams.crashing import Place, drill, places
+from buckram.sim.streams.crashing import CrashPoint, crash_points, drill
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants import compacting, keeping, reading, writing
 from buckram.sim.streams.mutants.base import Mutant
@@ -59,7 +59,7 @@ def _directed(mutant: Mutant) -> Kill | None:
             return Kill(mutant.name, caught.invariant, scenario, 0, str(caught))
     for operation in mutant.drills:
         with mutant.apply():
-            there, outcome = places(operation)
+            there, outcome = crash_points(operation)
         caught = _caught(outcome.violations)
         if caught is not None:
             return Kill(mutant.name, caught.invariant, operation, 0, str(caught))
@@ -70,7 +70,7 @@ def _directed(mutant: Mutant) -> Kill | None:
     return None
 
 
-def _played(mutant: Mutant, place: Place) -> Violation | None:
+def _played(mutant: Mutant, place: CrashPoint) -> Violation | None:
     outcome = drill(place.name, place.spy(), mutant=mutant.apply())
     return _caught(outcome.violations)
 
