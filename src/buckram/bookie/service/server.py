@@ -175,9 +175,9 @@ class BookieServer:
 
     def _new_session(self) -> Session:
         protocol = ServerProtocol(self._net.max_frame_bytes)
-        return Session(protocol, self.budget, self._handle, self._opened, self._gone, self._refused)
+        return Session(protocol, self.budget, self)
 
-    def _opened(self, session: Session) -> bool:
+    def session_opened(self, session: Session) -> bool:
         if self._service is None:
             return False
         # The clients of this machine have some more, so that an operator can look at a bookie that is full.
@@ -190,7 +190,7 @@ class BookieServer:
         session.on_writable = self._service.reads.pump_soon
         return True
 
-    def _gone(self, session: Session) -> None:
+    def session_closed(self, session: Session) -> None:
         self.sessions.pop(session, None)
         if self._service is not None:
             for waiter in session.waiters:
@@ -199,11 +199,11 @@ class BookieServer:
         if not self.sessions:
             self._idle.set()
 
-    def _refused(self, session: Session, why: str) -> None:
+    def peer_misbehaved(self, session: Session, why: str) -> None:
         self._closed_bad.inc()
         self.bad_frames.report(session.peer, why, asyncio.get_running_loop().time())
 
-    def _handle(self, session: Session, item: Item) -> None:
+    def item_received(self, session: Session, item: Item) -> None:
         service = self._service
         if service is None:
             return
@@ -218,5 +218,5 @@ class BookieServer:
         elif isinstance(item, Ready):
             session.send(item.data)
         elif isinstance(item, Close):
-            self._refused(session, item.reason)
+            self.peer_misbehaved(session, item.reason)
             session.close()

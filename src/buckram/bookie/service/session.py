@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from buckram.bookie.service.births import Births
 from buckram.bookie.service.limits import Budget
@@ -31,23 +31,34 @@ REQUEST_COST = 256
 """Bytes charged for a small request in memory."""
 
 
-class Session(asyncio.Protocol):
-    """States: made, open, closed. Everything sent after the end is dropped.
+class SessionEvents(Protocol):
+    """What a session reports to its server (`bookie/service/server.py`)."""
 
-    `opened` says whether the connection may stay, and then sets `add_run` and `on_writable`.
-    """
+    def session_opened(self, session: Session) -> bool:
+        """Return whether the connection may stay; if so, `add_run` and `on_writable` of the session are set."""
+        ...
+
+    def item_received(self, session: Session, item: Item) -> None:
+        """Handle anything but a run of adds."""
+        ...
+
+    def peer_misbehaved(self, session: Session, why: str) -> None:
+        """Report a connection that the bookie is about to close."""
+        ...
+
+    def session_closed(self, session: Session) -> None: ...
+
+
+class Session(asyncio.Protocol):
+    """One connection: made, then open, then closed. Whatever is sent after that is dropped."""
 
     def __init__(
         self,
         protocol: ServerProtocol,
         budget: Budget,
-        handle: Callable[[Session, Item], None],
-        opened: Callable[[Session], bool],
-        closed: Callable[[Session], None],
-        refused: Callable[[Session, str], None],
+        events: SessionEvents,
     ) -> None:
-        self.protocol, self._budget, self._handle = protocol, budget, handle
-        self._opened, self._closed, self._refused = opened, closed, refused
+        self.protocol, self._budget, self._events = protocol, budget, events
         self.open = False
         self.requests_held = 0
         self.reading_bytes = 0
@@ -76,7 +87,7 @@ class Session(asyncio.Protocol):
         wire = self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
         self._loop = asyncio.get_running_loop()
         self.open = True
-        if not self._opened(self):
+        if not self._events.session_opened(self):
             self.open = False
             wire.abort()
             return
@@ -89,7 +100,7 @@ class Session(asyncio.Protocol):
         if not self.open:
             return
         self._received += len(data)
-        add, handle = self.add_run, self._handle
+        add, handle = self.add_run, self._events.item_received
         try:
             for item in self.protocol.feed(data):
                 if type(item) is AddRun:
@@ -124,7 +135,7 @@ class Session(asyncio.Protocol):
         self._out_bytes = 0
         self.jobs.clear()
         self._budget.leave(self)
-        self._closed(self)
+        self._events.session_closed(self)
         if was_open and exc is not None:
             log.debug("connection lost: %s", exc)
 
@@ -231,12 +242,12 @@ class Session(asyncio.Protocol):
     def refuse(self, why: str) -> None:
         """Close after what is queued has left; what came behind the present request is not looked at."""
         if self.open:
-            self._refused(self, why)
+            self._events.peer_misbehaved(self, why)
             self.close()
 
     def abort(self, why: str) -> None:
         if self.open:
-            self._refused(self, why)
+            self._events.peer_misbehaved(self, why)
             self.open = False
             self._transport.abort()
 
