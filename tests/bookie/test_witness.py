@@ -41,8 +41,8 @@ def key_of(kit: Kit) -> str:
     return f"{kit.metadata.own}/{WITNESSES}/b1"
 
 
-async def told(kit: Kit) -> None:
-    """The store knows how far the bookie is now, and the bookie knows that."""
+async def published(kit: Kit) -> None:
+    """Wait until the metadata store has the bookie's current position and the bookie has recorded that."""
     me = kit.bookie.witness
     assert me is not None
     until_now = (kit.store.starts, *kit.store.position)
@@ -84,7 +84,7 @@ async def test_the_key_says_how_far_the_bookie_is_and_the_file_what_was_confirme
     async with bookie(tmp_path, MemoryTree()) as kit:
         await kit.ledger(1)
         assert await write(kit, 1, 0) is Code.OK
-        await told(kit)
+        await published(kit)
         async with asyncio.timeout(20):
             while True:  # the log's idle tail is closed after a second, which is one more change
                 found = await kit.metadata.keys.get(key_of(kit))
@@ -116,11 +116,11 @@ async def test_a_store_that_went_back_is_told_nothing_and_believed_nothing(tmp_p
     async with bookie(tmp_path, tree, collection_age_s=0.0, collection_interval_s=0.02) as kit:
         await kit.ledger(1)
         assert await write(kit, 1, 0) is Code.OK
-        await told(kit)
+        await published(kit)
         older = tree.lasting()
         await kit.ledger(2)
         assert await write(kit, 2, 0) is Code.OK
-        await told(kit)
+        await published(kit)
         newest = tree.lasting()
         tree.put_back(older)
         await suspect(kit, "witness key is at version")
@@ -151,7 +151,7 @@ async def test_a_ledger_that_only_the_lost_history_knew_is_not_fenced(tmp_path: 
         await write(kit, 1, 0)
         older = tree.lasting()
         await write(kit, 1, 1)
-        await told(kit)
+        await published(kit)
         await kit.ledger(2)
         newest = tree.lasting()
         me = kit.bookie.witness
@@ -174,7 +174,7 @@ async def test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_was(tmp
         assert me is not None
         await make(kit, A)
         assert await write(kit, 5, 0) is Code.OK
-        await told(kit)
+        await published(kit)
         await forget(kit, accepted=False)
         await make(kit, B)
         stranger = await named(kit, B)
@@ -190,7 +190,7 @@ async def test_a_contradiction_ends_when_the_ledger_is_known_again_as_it_was(tmp
         await trusted(kit)
         await seen(kit.metadata, writable=["b1"])
         assert await write(kit, 5, 1) is Code.OK
-        await told(kit)
+        await published(kit)
     async with bookie(tmp_path, tree) as kit:
         await trusted(kit)
         assert kit.bookie.witness is not None
@@ -202,10 +202,10 @@ async def test_a_bookie_that_starts_at_a_store_that_went_back_serves_reads(tmp_p
     async with bookie(tmp_path, tree) as kit:
         await kit.ledger(1)
         await write(kit, 1, 0)
-        await told(kit)
+        await published(kit)
         older = tree.lasting()
         await write(kit, 1, 1)
-        await told(kit)
+        await published(kit)
     tree.put_back(older)
     async with bookie(tmp_path, tree) as kit:
         await suspect(kit, "witness key is at version")
@@ -239,9 +239,9 @@ async def test_an_epoch_that_a_client_tells_outlives_the_process(tmp_path: Path)
         await trusted(kit)
         me = kit.bookie.witness
         assert me is not None
-        me.heard(5)
+        me.observe_epoch(5)
         await suspect(kit, "5 was seen")
-        me.heard(2**60)
+        me.observe_epoch(2**60)
         assert me.epoch == 5, "no epoch is as high as that"
     async with bookie(tmp_path, tree) as kit:
         await suspect(kit, "5 was seen")
@@ -256,10 +256,10 @@ async def test_restarts_crashes_and_lost_files_of_one_change_are_no_alarm(tmp_pa
     async with bookie(home, tree) as kit:
         await kit.ledger(1)
         await write(kit, 1, 0)
-        await told(kit)
+        await published(kit)
         before = (home / witness.FILE).read_bytes()
         await write(kit, 1, 1)
-        await told(kit)
+        await published(kit)
     (home / witness.FILE).write_bytes(before)
     (home / witness.NEW_FILE).write_bytes(b"torn")
     for _ in range(3):
@@ -292,11 +292,11 @@ async def test_a_directory_put_back_to_an_earlier_state_may_have_lost_data(tmp_p
     async with bookie(home, tree) as kit:
         await kit.ledger(1)
         await write(kit, 1, 0)
-        await told(kit)
+        await published(kit)
     shutil.copytree(home, kept)
     async with bookie(home, tree) as kit:
         await write(kit, 1, 1)
-        await told(kit)
+        await published(kit)
     shutil.rmtree(home)
     shutil.copytree(kept, home)
     async with bookie(home, tree) as kit:
@@ -329,7 +329,7 @@ async def test_metadata_that_is_away_changes_nothing_for_admitted_ledgers(tmp_pa
     async with bookie(tmp_path, tree) as kit:
         await kit.ledger(1)
         assert await write(kit, 1, 0) is Code.OK
-        await told(kit)
+        await published(kit)
         real, me = kit.metadata.keys.get, kit.bookie.witness
         assert me is not None
         tries = 0
@@ -350,7 +350,7 @@ async def test_a_lost_answer_to_a_change_is_no_alarm(tmp_path: Path) -> None:
     tree = MemoryTree()
     async with bookie(tmp_path, tree) as kit:
         await kit.ledger(1)
-        await told(kit)
+        await published(kit)
         real, lost = kit.metadata.keys.set, 0
 
         async def loses(*args: Any) -> int:
@@ -364,7 +364,7 @@ async def test_a_lost_answer_to_a_change_is_no_alarm(tmp_path: Path) -> None:
         kit.metadata.keys.set = loses
         for entry in range(4):
             assert await write(kit, 1, entry) is Code.OK
-            await told(kit)
+            await published(kit)
         assert lost >= 4
         assert kit.bookie.witness is not None
         assert not kit.bookie.witness.suspect
@@ -382,10 +382,10 @@ async def test_a_full_disk_does_not_stop_the_bookie_and_a_word_waits_for_room(tm
             real(old, new)
 
         kit.disk.rename = full  # type: ignore[method-assign]
-        me.heard(1)
+        me.observe_epoch(1)
         await kit.ledger(1)
         assert await write(kit, 1, 0) is Code.OK
-        await told(kit)
+        await published(kit)
         assert not kit.bookie.failed.done()
         with pytest.raises(MetadataError, match="disk is full"):
             await me.remember_collection("word")
@@ -492,7 +492,7 @@ async def test_a_gauge_says_it(tmp_path: Path) -> None:
         me = kit.bookie.witness
         assert me is not None
         me._suspect_gauge = Gauge("suspect")
-        me.heard(4)
+        me.observe_epoch(4)
         await until(lambda: values.get("suspect") == 1)
 
 

@@ -234,7 +234,7 @@ async def test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed(ours
     name = next(name for name in ours.kits if name != member)
     witness = ours.kits[name].bookie.witness
     assert witness is not None
-    witness.heard(5)
+    witness.observe_epoch(5)
     await client.services.pool.call(name, GetBookieInfo())  # the first word on a new connection
     for attempt in (client.metadata(ledger), client.create(ensemble="1/1/1"), client.recover(ledger)):
         with pytest.raises(StoreWentBack, match="epoch is 1, and 5 was seen by bookies"):

@@ -199,7 +199,7 @@ class Bookie:
     def _introduced(self, introduction: Introduction) -> None:
         """A client said which metadata epoch it has seen."""
         if self.witness is not None:
-            self.witness.heard(introduction.epoch)
+            self.witness.observe_epoch(introduction.epoch)
 
     async def _claim(self, address: BookieAddress) -> cookie.Claim:
         return await cookie.claim(

@@ -79,12 +79,12 @@ class Witness:
         self._key = f"{metadata.own}/{WITNESSES}/{bookie_id}"
         self._note = Note(metadata, f"{metadata.own}/{SUSPECTS}/{bookie_id}")
         self._on_change = on_change
-        self._lock, self._telling = asyncio.Lock(), asyncio.Lock()
+        self._lock, self._publish_lock = asyncio.Lock(), asyncio.Lock()
         """For looking, which adds wait for, and for telling, which may wait for long work on the disk."""
         self._looks = self._judged = 0
         """Looks that began, and the newest of those that came to a judgement."""
         self._wake = asyncio.Event()
-        self._told: Claim | None = None
+        self._published: Claim | None = None
         self._admitted: dict[LedgerId, bytes] = {}
         """Ledgers that the store has known since it confirmed the key last, by birth."""
         self._unsaved = False
@@ -136,8 +136,8 @@ class Witness:
             self._wake.clear()
             due = loop.time() + LOOK_S * (0.75 + self._rng.random() / 2)
             try:
-                async with self._telling:
-                    await self._look_and_tell()
+                async with self._publish_lock:
+                    await self._look_and_publish()
             except MetadataError as error:
                 log.debug("the metadata store is not there to be looked at: %s", error)
             except OSError as error:
@@ -146,8 +146,8 @@ class Witness:
     async def end(self) -> None:
         """Say how far the directory is when nothing more is written to it."""
         try:
-            async with asyncio.timeout(FAREWELL_S), self._telling:
-                await self._look_and_tell()
+            async with asyncio.timeout(FAREWELL_S), self._publish_lock:
+                await self._look_and_publish()
                 await self._note.take_back()
         except (MetadataError, TimeoutError) as error:
             log.info("the metadata store was not told of the stop: %s", error)
@@ -165,8 +165,8 @@ class Witness:
         """Something is written that the store should hear of soon, or the log goes on in a new file."""
         self._wake.set()
 
-    def heard(self, epoch: int) -> None:
-        """Somebody of this cluster has seen that epoch."""
+    def observe_epoch(self, epoch: int) -> None:
+        """Record an epoch that another member of this cluster has seen."""
         if self.epoch < epoch <= HIGHEST_EPOCH:
             self.memory, self._unsaved = replace(self.memory, heard=epoch), True
             self._epoch_gauge.set(self.epoch)
@@ -218,10 +218,10 @@ class Witness:
 
     async def _check_contradiction(self) -> None:
         """The right store may be back: it knows the ledger as it was known before."""
-        told = self.memory.contradiction
-        if told is None or await self._birth_in_store(told.ledger_id) != told.birth:
+        recorded = self.memory.contradiction
+        if recorded is None or await self._birth_in_store(recorded.ledger_id) != recorded.birth:
             return
-        if self.memory.contradiction is told:
+        if self.memory.contradiction is recorded:
             self.memory, self._unsaved = replace(self.memory, contradiction=None), True
 
     async def _birth_in_store(self, ledger_id: LedgerId) -> bytes | None:
@@ -302,9 +302,9 @@ class Witness:
             log.warning("bookie %s: the metadata store is believed again; it was not: %s", self._bookie_id, was)
         self._on_change()
 
-    # Telling
+    # Publishing
 
-    async def _look_and_tell(self) -> None:
+    async def _look_and_publish(self) -> None:
         if self._unsaved:
             await self._remember(self.memory)
         admitted = list(self._admitted)
@@ -315,7 +315,7 @@ class Witness:
             return
         await self._note.take_back()
         where, known = self.where(), self.memory.confirmed
-        if where == self._told and found == known and self.history == self.memory.history:
+        if where == self._published and found == known and self.history == self.memory.history:
             return
         value = Statement(
             where.incarnation,
@@ -336,7 +336,7 @@ class Witness:
                 await self._metadata.raise_next_id(highest)
             log.warning("bookie %s: goes on with epoch %d of metadata", self._bookie_id, self.history.epoch)
         await self._remember(learn(self.memory, self.history, Confirmed(version, value), self.contact()[1]))
-        self._told = where
+        self._published = where
         for ledger_id in admitted:
             self._admitted.pop(ledger_id, None)
 
@@ -348,7 +348,7 @@ class Witness:
 
     async def remember_collection(self, nonce: str) -> None:
         """A word to collect counts once, whatever happens next; from now on this history is reviewed."""
-        async with self._telling:
+        async with self._publish_lock:
             if not await self._remember(replace(self.memory, collected=nonce, reviewed=self.memory.history.restore)):
                 raise MetadataError(f"{FILE} cannot be written, the disk is full or files are short: it waits")
 
@@ -369,12 +369,12 @@ class Witness:
             self._unsaved = True
         now = self.memory
         if now is not before:  # clients and admission go on meanwhile
-            told = memory if now.contradiction is before.contradiction else now
+            newer = memory if now.contradiction is before.contradiction else now
             memory = replace(
                 memory,
                 heard=max(memory.heard, now.heard),
                 settled=max(memory.settled, now.settled),
-                contradiction=told.contradiction,
+                contradiction=newer.contradiction,
             )
         self.memory, self._unsaved = memory, self._unsaved or now is not before
         self._epoch_gauge.set(self.epoch)

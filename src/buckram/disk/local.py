@@ -24,7 +24,7 @@ from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.local_reads import LocalReads
 from buckram.disk.neighbours import identity_of
 from buckram.disk.speed import Speed
-from buckram.disk.trouble import NO_DESCRIPTOR, explained, telling
+from buckram.disk.trouble import NO_DESCRIPTOR, explained, explaining
 from buckram.errors import ConfigError
 from buckram.seams import PAGE_BYTES, File, Read, Space, Write
 from buckram.types import Buffer
@@ -44,7 +44,7 @@ class LocalDisk:
         if mode not in MODES:
             raise ConfigError(f"disk_mode {mode!r}: must be one of {', '.join(MODES)}")
         self.path = Path(path)
-        with telling("make this directory", self.path):
+        with explaining("make this directory", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self._mode = mode
         self._speed = Speed()
@@ -54,7 +54,7 @@ class LocalDisk:
         self._lock_fd = -1
         self._spare = Spare()
         self.open_files = shares(current_limit()).files
-        with telling("open this directory", self.path):
+        with explaining("open this directory", self.path):
             # Open all the time: a new name that cannot be made durable would be neither there nor not there.
             self._directory_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._writer: ThreadPoolExecutor | None = None
@@ -100,7 +100,7 @@ class LocalDisk:
 
     def open(self, name: str, *, create: bool = False, size: int = 0, direct: bool = False) -> LocalFile:
         path = self.path / name
-        with telling("make this file" if create else "open it", path):
+        with explaining("make this file" if create else "open it", path):
             file = self._open(name, path, create, size, direct and self._direct)
         self._spare.fill()
         return file
@@ -139,7 +139,7 @@ class LocalDisk:
         _shrink(file.fd, size, file.path)
 
     def names(self) -> list[str]:
-        with telling("list this directory", self.path):
+        with explaining("list this directory", self.path):
             while True:
                 try:
                     with os.scandir(self.path) as entries:
@@ -149,11 +149,11 @@ class LocalDisk:
                         raise
 
     def rename(self, old: str, new: str) -> None:
-        with telling(f"give it the name {new}", self.path / old):
+        with explaining(f"give it the name {new}", self.path / old):
             os.rename(self.path / old, self.path / new)
 
     def remove(self, name: str) -> None:
-        with telling("remove it", self.path / name):
+        with explaining("remove it", self.path / name):
             os.unlink(self.path / name)
 
     def sync_names(self) -> None:
@@ -164,7 +164,7 @@ class LocalDisk:
 
     def map_page(self, name: str) -> memoryview:
         path = self.path / name
-        with telling("map it", path):
+        with explaining("map it", path):
             fd = self._descriptor(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if os.fstat(fd).st_size >= PAGE_BYTES:
@@ -174,7 +174,7 @@ class LocalDisk:
         raise OSError(errno.EINVAL, f"{path} is shorter than a page and cannot be mapped; was it cut short?")
 
     def space(self) -> Space:
-        with telling("see how much room there is", self.path):
+        with explaining("see how much room there is", self.path):
             facts = os.statvfs(self.path)
         return Space(facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail)
 
@@ -187,7 +187,7 @@ class LocalDisk:
     def lock(self) -> None:
         if self._lock_fd >= 0:
             return
-        with telling("make this file", self.path / LOCK_NAME):
+        with explaining("make this file", self.path / LOCK_NAME):
             fd = self._descriptor(self.path / LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,7 +327,7 @@ def _sync_failed(error: OSError, path: str | Path) -> OSError:
 
 
 def _extend(fd: int, size: int, path: str | Path) -> None:
-    with telling(f"make it {size} bytes long", path):
+    with explaining(f"make it {size} bytes long", path):
         now = os.fstat(fd).st_size
         if size > now:
             _reserve(fd, now, size - now)
@@ -339,7 +339,7 @@ def _extend(fd: int, size: int, path: str | Path) -> None:
 
 
 def _shrink(fd: int, size: int, path: str | Path) -> None:
-    with telling(f"cut it to {size} bytes", path):
+    with explaining(f"cut it to {size} bytes", path):
         os.ftruncate(fd, size)
     try:
         os.fsync(fd)  # some file systems keep the room until this is durable

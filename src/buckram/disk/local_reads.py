@@ -13,7 +13,7 @@ from math import inf
 
 from buckram.disk.local_file import STAGING_BYTES, LocalFile, Staging
 from buckram.disk.speed import Speed
-from buckram.disk.trouble import telling
+from buckram.disk.trouble import explaining
 from buckram.seams import Read
 
 Done = Callable[[list[bytes] | OSError], None]
@@ -157,7 +157,7 @@ class LocalReads:
         if offset % self._alignment or length > STAGING_BYTES:
             return file.read(offset, length)
         with self._staging.view() as view, view[: -(-length // self._alignment) * self._alignment] as aligned:
-            with telling(f"read {length} bytes at {offset}", file.path):
+            with explaining(f"read {length} bytes at {offset}", file.path):
                 got = os.preadv(file.fd, [aligned], offset)
             if got < length and got % self._alignment:
                 return file.read(offset, length)  # the end of a file that is no multiple of the unit

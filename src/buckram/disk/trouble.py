@@ -57,7 +57,7 @@ def explained(error: OSError, operation: str, path: str | Path) -> OSError:
 
 
 @contextmanager
-def telling(operation: str, path: str | Path) -> Iterator[None]:
+def explaining(operation: str, path: str | Path) -> Iterator[None]:
     """Errors of what is done inside name operation and path."""
     try:
         yield

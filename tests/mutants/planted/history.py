@@ -148,7 +148,7 @@ MUTANTS = (
     TestMutant(
         "history-contradiction-for-good",
         "what contradicted the store counts also when the right one is back",
-        edited(("buckram.bookie.witness:Witness._check_contradiction", "contradiction=None", "contradiction=told")),
+        edited(("buckram.bookie.witness:Witness._check_contradiction", "contradiction=None", "contradiction=recorded")),
         (_WITNESS + _KNOWN_AGAIN,),
         slow=True,
     ),
@@ -158,8 +158,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.bookie.witness:Witness._check_contradiction",
-                "told is None or await self._birth_in_store(told.ledger_id) != told.birth",
-                "told is None",
+                "recorded is None or await self._birth_in_store(recorded.ledger_id) != recorded.birth",
+                "recorded is None",
             )
         ),
         (_WITNESS + _KNOWN_AGAIN,),

@@ -56,13 +56,13 @@ class BatchSource:
         """Without a step for each entry; in the usual form where that does not go."""
         files = request.from_files
 
-        def came(frames: FrameParts | None) -> None:
+        def on_frames(frames: FrameParts | None) -> None:
             if frames is None:
                 self._store.read_range(request.ledger_id, first, count, size, done, from_files=files)
             else:
                 done(frames)
 
-        self._store.read_frames(request.ledger_id, first, count, size, came, from_files=files)
+        self._store.read_frames(request.ledger_id, first, count, size, on_frames, from_files=files)
 
     def parts(self, context: ReplyContext, found: FrameParts | Located) -> Sequence[Buffer]:
         """The answer, in pieces."""

@@ -105,7 +105,7 @@ class Dispatcher:
             if code is None and needs_proof(self._store.ledger(ledger_id), request.master_key):
                 if not looked:
                     session.requests_held += REQUEST_COST + len(request.body)
-                    done = partial(self._lac_told, session, context, request, name)
+                    done = partial(self._on_lac_verdict, session, context, request, name)
                     self._hold(ledger_id, request.master_key, name, done)
                     return
                 if self._store.ledger(ledger_id) is not None:
@@ -121,7 +121,7 @@ class Dispatcher:
         session.requests_held += held
         self._store.after_durable(partial(self._lac_durable, session, context, request, held))
 
-    def _lac_told(
+    def _on_lac_verdict(
         self,
         session: Session,
         context: ReplyContext,
@@ -130,7 +130,7 @@ class Dispatcher:
         verdict: Verdict,
         last: EntryId,
     ) -> None:
-        """Metadata was asked whose key is right. Where it is not there the LAC is kept, as what came with that key."""
+        """Continue after metadata was asked for the key. Without an answer, keep the LAC under the request's key."""
         session.requests_held -= REQUEST_COST + len(request.body)
         if verdict is Verdict.WRONG_KEY:
             session.reply(context, WriteLacReply(Code.UNAUTHORIZED, request.ledger_id))

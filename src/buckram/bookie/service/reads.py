@@ -100,13 +100,13 @@ class ReadPath:
         name, key = session.named.get(request.ledger_id), request.master_key
         record = self._store.ledger(request.ledger_id)
         if key is not None and (is_other(record, name) or needs_proof(record, key)):
-            # Which of two ledgers is the living one, and whose key is right, only metadata can tell.
+            # Only metadata knows which of two ledgers is live and whose key is right.
             session.requests_held += REQUEST_COST
-            self._hold(request.ledger_id, key, name, partial(self._told, session, context, request, name))
+            self._hold(request.ledger_id, key, name, partial(self._on_verdict, session, context, request, name))
             return
         self._fence(session, context, request, name)
 
-    def _told(
+    def _on_verdict(
         self,
         session: Session,
         context: ReplyContext,
@@ -115,7 +115,7 @@ class ReadPath:
         verdict: Verdict,
         last: EntryId,
     ) -> None:
-        """Metadata said which ledger the id is and what its key is, or it is not there to be asked."""
+        """Continue a fencing request after metadata named the ledger and its key, or did not answer."""
         session.requests_held -= REQUEST_COST
         ledger_id, key = request.ledger_id, request.master_key
         record = self._store.ledger(ledger_id)
