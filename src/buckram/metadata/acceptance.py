@@ -1,7 +1,8 @@
-"""Accepting a store that went back or was restored: from then on it is the cluster's metadata, in a new epoch.
+"""Accepting a metadata store that went back or was restored, so that it serves the cluster in a new epoch.
 
-Every bookie that runs says in a note what it has seen and holds; with those the epoch is chosen above all, and ids go
-on behind all. A bookie that comes later moves the ids itself when it takes the new epoch over (bookie/witness).
+Every running bookie publishes a note of the epochs it has seen and the ids it holds. The new epoch is higher than all
+of those, and new ids start after all of those. A bookie that returns later moves the ids itself when it adopts the
+epoch (`bookie/witness.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Who is accused of what: `convicted/<bookie id>` of those who get no new ensembles, `accused/<bookie id>` of suspects.
+"""The keys of accused bookies: `convicted/<bookie id>` (gets no new ensembles) and `accused/<bookie id>` (suspect).
 
-Clients follow the names of the convicted only. What makes a verdict is core/cluster/conviction.
+Clients watch the names of convicted bookies only.
+
+Not here: how a verdict is reached (`core/cluster/conviction.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Reads everything that a cluster keeps in its metadata store and says what is wrong. Changes nothing.
+"""Checking everything that a cluster keeps in its metadata store, without changing it.
 
-Works on every store; what only ZooKeeper has (LAYOUT, foreign nodes below the root) comes from its ledger tree.
+The check works on every store. What only ZooKeeper has (LAYOUT, foreign nodes below the root) is reported by its ledger
+tree.
 """
 
 from __future__ import annotations

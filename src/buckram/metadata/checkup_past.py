@@ -1,4 +1,4 @@
-"""What a checkup says of the store's past: restores, bookies that do not believe it, collection that waits."""
+"""The part of a check that concerns the store's past: restores, bookies that reject the store, postponed collection."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Many one-shot subscribers on a group of keys, with at most one outstanding watch for each key.
 
-Somebody who follows the bookies asks again and again while most registrations stay as they are; without this each
-question would leave another watch on every one of them.
+A client that follows the bookies subscribes again and again while most registrations stay unchanged. Without this hub
+each subscription would leave another watch on every registration.
 """
 
 from __future__ import annotations

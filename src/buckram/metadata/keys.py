@@ -1,6 +1,6 @@
-"""The grammar and limits that every key store enforces in the same way, before it does anything.
+"""The grammar and limits that every key store enforces before it does anything: paths, sizes and versions.
 
-Paths, sizes and versions are checked here; trees and sessions are memory and sqlite.
+Not here: trees and sessions (`metadata/memory.py`, `metadata/sqlite.py`).
 """
 
 from __future__ import annotations

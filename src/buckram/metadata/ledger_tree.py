@@ -1,7 +1,8 @@
-"""Where a store keeps ledger records and gets new ids from: the part that differs between trees of keys.
+"""Where a store keeps ledger records and where new ids come from, which differs between key stores.
 
-`FolderTree` is Buckram's own way, for the embedded stores: one folder, and ids in blocks from a counter. Apache's ways
-are zookeeper/ledgers.
+`FolderTree` is Buckram's own layout for the embedded stores: one folder, and ids taken in blocks from a counter.
+
+Not here: Apache's layouts (`metadata/zookeeper/ledgers.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who holds the write lock of an SQLite file: what an error can say when somebody does not let go of it.
+"""Finding the process that holds the write lock of an SQLite file, for error messages.
 
-Only /proc is read. The file that is locked must not be opened here: closing it would drop the locks that SQLite holds
-on it in this process.
+This module reads /proc only. It must not open the locked file: closing it would drop the locks that SQLite holds on it
+in this process.
 """
 
 from __future__ import annotations

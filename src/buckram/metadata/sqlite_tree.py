@@ -1,6 +1,8 @@
-"""The tree of keys in an SQLite file that several processes use at once: SQL, sessions, sweeping. Synchronous.
+"""The tree of keys in an SQLite file that several processes share: SQL, sessions and their expiry. Synchronous.
 
-One object per thread that uses it. The file's format is sqlite_file; threads, futures and watches are sqlite.
+Each thread needs its own object.
+
+Not here: the file's format (`metadata/sqlite_file.py`); threads, futures and watches (`metadata/sqlite.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What bookies did that cannot be right, and what follows: suspicion, or conviction (F21). Pure.
+"""What clients conclude from bookies' impossible replies: suspicion, or conviction (F21). Pure functions.
 
-A conviction rests on what no accident makes: an entry shown under another's id with a digest under a key that bookies
-never see, and an entry that was acknowledged to who accuses now and denied by the same incarnation a moment later.
-Everything else may be bit rot or a lost directory: it makes a suspect, which is named, and nothing more.
+A conviction needs evidence that no accident can produce: an entry returned under another entry's id with a digest made
+with a key that bookies never see, or an entry that a bookie acknowledged to the accusing client and that the same
+incarnation denied a moment later. Everything else may be bit rot or a lost directory, and only makes a suspect.
+
+Not here: the keys that record verdicts (`metadata/accused.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The cookie: which bookie and cluster a data directory belongs to, as text in the directory and the metadata store.
+"""The cookie: text in the data directory and in the metadata store that says which bookie and cluster they belong to.
 
-Reading, writing and comparing are here; when to write, and what a mismatch means at start, is bookie/cookie.
+This module formats, parses and compares cookies.
+
+Not here: when cookies are written and what a mismatch means at start (`bookie/cookie.py`).
 """
 
 from __future__ import annotations

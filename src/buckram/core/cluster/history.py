@@ -1,7 +1,9 @@
-"""What a metadata store's past is judged by: the history of the store, and each bookie's witness key in it.
+"""The history of a metadata store and the bookies' witness keys in it, which reveal that a store went back. Pure.
 
-A bookie notes in a key of the store how far its own files are, and in a file what the store confirmed last. A store
-that knows less than that was put back to an earlier state. Pure; who reads and writes is bookie/witness.
+A bookie records in a key of the store how far its own files reach, and in a file what the store last confirmed. A
+store that knows less than such a file was restored to an earlier state.
+
+Not here: reading and writing these records (`bookie/witness.py`).
 """
 
 from __future__ import annotations

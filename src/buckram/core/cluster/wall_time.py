@@ -1,7 +1,7 @@
-"""Whose wall clock is right: a client's own, compared with those that bookies tell of (T1, T2).
+"""Comparing the client's wall clock with the clocks of bookies, to decide which clock to trust (T1, T2).
 
-A bookie tells its wall time when it says who it is. It is kept as the distance from our monotonic time, so that it
-stays true while somebody sets our own clock. One clock that is wrong, ours too, is outvoted by the others' median.
+Each bookie sends its wall time in its introduction. The client stores the difference from its own monotonic time, which
+stays valid if somebody sets the local clock. The median outvotes a single wrong clock, including the client's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a bookie knows of a ledger apart from its entries, and its bytes in the log, in footers and in ledger tables.
+"""What a bookie stores about a ledger besides its entries, and its bytes in the log, in footers and in ledger tables.
 
-Format 1 (96 bytes) knew no birth. It is read wherever it stands and never written: a state frame says by its header
-which one it is, a footer by the version of its trailer.
+Format 1 (96 bytes) has no birth. Bookies still read it everywhere but no longer write it. The header of a state frame
+and the version in a footer's trailer tell the two formats apart.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Matching the bytes a bookie sends with the answers to adds that are expected. Sending is core/wire/adds.
+"""Matching the bytes that a bookie sends with the expected replies to adds.
 
-Per batch of runs one comparison of bytes; per entry nothing, unless answers come in another order or are errors.
+A batch of runs costs one comparison of bytes. Single entries cost nothing unless replies are errors or out of order.
+
+Not here: sending adds (`core/wire/adds.py`).
 """
 
 from __future__ import annotations

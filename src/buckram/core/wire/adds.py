@@ -1,7 +1,9 @@
-"""The hot forms of adds: runs of v2 ADD frames on both ends, and their answers. Matching answers is core/wire/acks.
+"""The hot path of adds: runs of v2 ADD frames on both ends, and the replies to them.
 
-What is done for each entry is scan and seal; everything that needs a decision happens per run. Other operations and
-the v3 wire are wire_v2, wire_v3; which of them a packet is, protocol.
+Entries are scanned and sealed one by one; every decision is made once per run.
+
+Not here: matching replies (`core/wire/acks.py`), other operations (`core/wire/v2.py`, `core/wire/v3.py`), telling v2
+packets from v3 packets (`core/wire/server.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The answer to "which entries of this ledger do you hold" as bytes. Nothing else.
+"""The reply to "which entries of this ledger do you hold?" as bytes.
 
-64-byte header (i32 version 0, i32 groups, zeros), then per group i64 first start, i64 last start, i32 size, i32 period.
-As Apache's bookies do, one group per run of consecutive ids is written, never a period; periods are read.
+A 64-byte header (i32 version 0, i32 groups, zeros) is followed by one record per group: i64 first start, i64 last
+start, i32 size, i32 period. Like Apache's bookies, this code writes one group per run of consecutive ids and no
+periods, but it reads periods.
 """
 
 from __future__ import annotations

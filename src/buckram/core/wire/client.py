@@ -1,9 +1,10 @@
-"""The client's end of one connection: what is outstanding, and which bytes answer it. The socket is net/connection.
+"""The client's end of one connection: the outstanding requests, and which bytes reply to which of them.
 
-v3 answers carry the transaction id of their request. v2 answers only repeat ledger, entry and operation, so requests
-that are outstanding under one such key must be interchangeable, also those that the caller has given up: a late answer
-to a plain read must never pass for the answer to a fencing read. The first exchange, by which both sides say who they
-are, is v3 on either wire.
+v3 replies carry the transaction id of their request. v2 replies only repeat ledger, entry and operation, so outstanding
+requests with the same key must be interchangeable, including those that the caller has given up: a late reply to a
+plain read must never pass for the reply to a fencing read. The introductions at the start are v3 on either wire.
+
+Not here: the socket (`net/connection.py`).
 """
 
 from __future__ import annotations

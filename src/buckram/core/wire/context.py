@@ -1,4 +1,7 @@
-"""What a reply needs of its request, and what decoding says when there is no valid request. No bytes here."""
+"""What a reply needs to know of its request, and what decoding returns for an invalid request.
+
+Not here: bytes (`core/wire/v2.py`, `core/wire/v3.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cutting a byte stream into length-prefixed packets, in linear time and bounded memory. Knows nothing of contents.
+"""Cutting a byte stream into length-prefixed packets, in linear time and bounded memory, whatever they contain.
 
-Frame: u32 N, then N bytes (the packet). The limit is on N + 4, as in Apache.
+A frame is a u32 N followed by N bytes, the packet. The limit applies to N + 4, as in Apache BookKeeper.
 """
 
 from __future__ import annotations

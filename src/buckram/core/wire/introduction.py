@@ -1,7 +1,9 @@
-"""Who a bookie says that it is, and whom a client expects: what both say before anything else on a connection.
+"""Introductions: the identity that a bookie claims and the one that a client expects, exchanged first on a connection.
 
-A name, an address and a port are given out again; these values are not. Who is somebody else than was expected answers
-nothing and is believed nothing (docs/reference/protocol.md, identity). No bytes here: the packets are wire_v3's.
+Names, addresses and ports are reused; these identities are not. A peer with another identity than expected gets no
+replies and its replies are ignored (docs/reference/protocol.md, identity).
+
+Not here: the packets (`core/wire/v3.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where entries lie in log files: the answer to a located batch read (docs/reference/protocol.md, section 5).
+"""Located reads: the reply that names where entries lie in log files (docs/reference/protocol.md, section 5).
 
-Values and their form on the wire; finding them is bookie/storage/lookup.py, reading what they name
-client/read/local.py and spark/local_scan.py.
+Not here: finding the entries (`bookie/storage/lookup.py`), reading the files (`client/read/local.py`,
+`spark/local_scan.py`).
 """
 
 from __future__ import annotations

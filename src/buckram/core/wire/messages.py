@@ -1,7 +1,9 @@
-"""Requests to a bookie and its replies as frozen values, the same for both wire protocols. No bytes of the wire here.
+"""Requests to a bookie and its replies as frozen values, the same for both wire protocols.
 
-`body` is always a whole stored entry (core/entries/entry). Keys are the 20 bytes of core.entry.master_key. Ids are i64.
-A reply's `code` is errors.Code; replies are returned with their code, never raised.
+`body` is always a whole stored entry. Keys are the 20 bytes that `master_key` returns. Ids are i64. The `code` of a
+reply is an `errors.Code`; replies that carry an error code are returned, never raised.
+
+Not here: bytes (`core/wire/v2.py`, `core/wire/v3.py`), the format of entries (`core/entries/entry.py`).
 """
 
 from __future__ import annotations

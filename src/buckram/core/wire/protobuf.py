@@ -1,7 +1,9 @@
-"""The protobuf wire encoding that the metadata records need: varints and length-delimited fields, by hand.
+"""The protobuf encoding of metadata records, written by hand: varints and length-delimited fields.
 
-Written out so that the bytes are ours to decide (field order, fields that are present although zero). The wire
-protocol v3 uses generated classes instead; the text dialect is text_format.
+Writing it by hand gives full control over the bytes: the order of fields, and fields that are present although zero.
+
+Not here: the wire protocol v3, which uses generated classes (`core/wire/v3.py`), and the text format
+(`core/ledgers/text_format.py`).
 """
 
 from __future__ import annotations

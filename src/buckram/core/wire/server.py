@@ -1,8 +1,10 @@
-"""The bookie's end of one connection: chunks in, things to do out. Sockets and decisions are in bookie/.
+"""The bookie's end of one connection: chunks of bytes in, work items out.
 
-Which wire a connection speaks is found out per packet and sticks: v3 until the first packet that is not, then v2 for
-ever. Arbitrary bytes lead to items, ready-made errors or one Close, never to an exception, and hold no more memory than
-one frame and one chunk.
+Each packet shows which wire it uses. A connection starts as v3 and switches to v2 for good at the first packet that is
+not v3. Arbitrary bytes produce items, error replies or one Close, but never an exception, and never take more memory
+than one frame and one chunk.
+
+Not here: sockets and decisions (`bookie/service/server.py`, `bookie/service/dispatch.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which functions wait for which node: ZooKeeper's one-shot watches on the client's side.
+"""Client-side table of ZooKeeper's one-shot watches: which callbacks wait for which node. Pure.
 
-A session asks its server for a watch with each read; what the server then reports is spread here. Pure.
+A session asks the server for a watch with each read; this table passes each event on to the callbacks.
 """
 
 from __future__ import annotations
