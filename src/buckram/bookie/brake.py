@@ -1,8 +1,8 @@
-"""What keeps a bookie from deleting for absence: a listing is only as good as the store that it comes from.
+"""Limits what garbage collection may delete, because a listing is only as good as the metadata store behind it.
 
-Nothing goes that the store cannot have known: ids that it never gave. Much at once goes only after somebody said so,
-and so does everything after a restore, until somebody has looked at what the restored store does not know. Gathering
-what is absent is gc's matter.
+Ledgers whose ids the store never gave out are kept. Large deletions, and all deletions after a restore of metadata,
+wait until an operator confirms them.
+Not here: finding the ledgers that are absent from metadata (`bookie/gc.py`).
 """
 
 from __future__ import annotations

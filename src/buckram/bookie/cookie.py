@@ -1,7 +1,8 @@
-"""Who this data directory belongs to: the cookie in the directory and in the metadata store, and the bookie's id.
+"""Cookies: check at start that the data directory, the bookie's id and the cluster belong together.
 
-A wiped or swapped disk never passes for the old bookie (M8). The cookie's text is core/cluster/cookie; the incarnation
-id belongs to the store and is never part of a cookie.
+A wiped or swapped disk never passes for the old bookie (M8). The incarnation id belongs to the store and is never part
+of a cookie.
+Not here: the text format of a cookie (`core/cluster/cookie.py`).
 """
 
 from __future__ import annotations

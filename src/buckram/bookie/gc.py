@@ -1,7 +1,7 @@
-"""Collection: which ledgers of this bookie nobody needs any more.
+"""Garbage collection: finds ledgers of this bookie that metadata no longer lists, and deletes them (F17).
 
-Compares the store with the metadata listing (F17). Deciding lives here; what a deletion does to the files is the
-store's matter (store.delete_ledger, store.compact), and what a listing is the metadata store's.
+Not here: what a deletion does to the files (`bookie/storage/store_ledgers.py`, `bookie/storage/compaction.py`); limits
+on deletions (`bookie/brake.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a bookie that was killed is followed at once: the next process of its directory ends its metadata session.
+"""Takes over from a killed process of the same bookie by ending its metadata session at once.
 
-Without that the old registration stands until the session runs out, ten seconds on ZooKeeper, and the new process may
-not take it for its own. The directory's lock proves that the old process is dead; `Disk.identity` that the directory is
-not a copy of one whose bookie lives.
+Otherwise the old registration stays until the session expires (ten seconds on ZooKeeper), and the new process may not
+treat it as its own. The lock of the directory proves that the old process is dead; `Disk.identity` proves that the
+directory is not a copy of one whose bookie is alive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An operator's word that a bookie which may have lost data has it all again. The bookie must not run."""
+"""Clears limbo after an operator confirms that the bookie's ledgers were repaired. The bookie must be stopped."""
 
 from __future__ import annotations
 

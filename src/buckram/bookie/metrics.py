@@ -1,4 +1,4 @@
-"""The metrics endpoint: Prometheus text, health, readiness and version over the least HTTP that scrapers need."""
+"""The HTTP endpoint for metrics, health, readiness and version; supports only what scrapers need of HTTP."""
 
 from __future__ import annotations
 

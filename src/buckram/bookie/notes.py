@@ -1,4 +1,4 @@
-"""A note of a bookie in the metadata store, for people: it is there for as long as the bookie's session lasts."""
+"""A note for operators that a bookie keeps in the metadata store for as long as its session lasts."""
 
 from __future__ import annotations
 

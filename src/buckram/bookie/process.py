@@ -1,7 +1,7 @@
-"""One bookie, wired: listener, cookie, store, service, registration, collection; started and stopped in order.
+"""Wires one bookie (listener, cookie, store, service, registration, collection), and starts and stops it in order.
 
-`Bookie` runs on any Runtime, the simulator's included. `run_bookie` is what the command line calls: it builds the
-production parts; printing and signals stay with its caller, who gives hooks.
+`Bookie` runs on any Runtime, including the simulator's. `run_bookie` builds the production parts for the command line,
+which keeps printing and signals to itself and passes hooks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Registration of the bookie in the metadata store: writable or read-only, again after a lost session.
+"""Registers the bookie in the metadata store as writable or read-only, again after a lost session.
 
-The bookie serves whether or not it is registered; this only tells clients where it is. What a registration
-looks like in the store is metadata/'s matter.
+The bookie serves whether or not it is registered; the registration only tells clients where it is.
+Not here: how a registration is stored (`metadata/`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a bookie's HTTP port says: /metrics, /health, /ready and /version."""
+"""The pages of a bookie's HTTP port: /metrics, /health, /ready and /version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What admission asks of, and tells to, whoever watches the metadata store's past. That is witness.py."""
+"""The protocol between admission and the part that watches the metadata store's history (`bookie/witness.py`)."""
 
 from __future__ import annotations
 

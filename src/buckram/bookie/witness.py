@@ -1,8 +1,9 @@
-"""The witness: what the metadata store knows of this bookie, and whether the store is still the one that knew it.
+"""The witness: detects that the metadata store went back to an older state than this bookie has seen.
 
-A key of the store says how far the bookie's files are; the file WITNESS in the directory says what the store confirmed
-last. A store behind the file went back: the bookie is *suspect* then, and takes part in nothing but reads until the
-store is what it was, or somebody has accepted what it is now. What counts as behind is core/cluster/history's matter.
+A key in the metadata store records how far the bookie's log is durable; the file WITNESS in the directory records what
+the store confirmed last. If the store is behind that file, the bookie is *suspect* and serves nothing but reads until
+the right store is back or an operator has accepted the present one.
+Not here: what counts as behind (`core/cluster/history.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""File descriptors: how many a process may have, and how a bookie shares them between its files and its connections.
+"""File descriptors: how many a process may have, and how a bookie divides them between files and connections.
 
-Whoever connects takes one, and nobody can be kept from trying. So fewer connections are taken than there are
-descriptors, and a few are held open for nothing: a file that must be opened gets one of those.
+Each connection takes a descriptor, and clients cannot be kept from connecting. So the bookie accepts fewer connections
+than there are descriptors and keeps a few descriptors in reserve for files that must be opened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a LocalDisk's writes and reads share: its files, and memory as a device wants it."""
+"""Files and aligned memory that the writes and reads of a LocalDisk share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Log files of bookies that run on this machine as the same user, for reading beside them: seams.LocalFiles.
+"""Reads log files of other bookies on this machine that run as the same user (seams.LocalFiles).
 
-Nothing here knows what is in them. A file may be removed or written anew while it is read, so what comes from here
-counts only after its digest was checked.
+The content is not interpreted here. A file may be removed or overwritten during a read, so the data counts only after
+its digest is checked.
 """
 
 from __future__ import annotations

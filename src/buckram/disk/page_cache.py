@@ -1,5 +1,8 @@
-"""What the page cache has, without the device. Trying alone (RWF_NOWAIT) begins to read ahead what is not there, so the
-kernel is asked first where it can say (cachestat, Linux 6.5)."""
+"""Reads what is in the operating system's page cache without touching the device.
+
+A trial read (RWF_NOWAIT) would start read-ahead, so the kernel is asked first where it can answer (cachestat,
+Linux 6.5).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a device is fast enough to be waited for in the loop's thread."""
+"""Measures whether a device is fast enough for the loop's thread to wait for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a file operation that failed means, and what to do: the one place that says so, with path and operation.
+"""Classifies failed file operations and explains them with path, operation and advice.
 
-Most errors say that the device or the data is bad. Some say only that something is short for now, room or descriptors:
-nothing is lost then, nothing was promised, and what failed is tried again.
+Most errors mean that the device or the data is bad. Some mean only that space or descriptors are short for now: nothing
+is lost, nothing was promised, and the operation is tried again.
 """
 
 from __future__ import annotations

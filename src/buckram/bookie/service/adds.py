@@ -1,7 +1,8 @@
-"""The hot path: runs of adds from a connection into the store, acknowledgements back when they are durable.
+"""The hot path: inserts runs of adds into the store and acknowledges them once they are durable.
 
-Per run one record look-up, one key compare, one insertion, one blob of acknowledgements; no await between the checks
-and the insertion (F4). Per loop turn one callback at the store. Nothing here looks at single entries.
+Each run costs one record look-up, one key comparison, one insertion and one blob of acknowledgements. There is no await
+between the checks and the insertion (F4). The store gets one callback per turn of the loop. Single entries are never
+looked at.
 """
 
 from __future__ import annotations

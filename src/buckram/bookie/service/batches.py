@@ -1,6 +1,7 @@
-"""Batch reads: in which form a request is answered, and what is read for it. Queueing, limits and codes are reads.py.
+"""Batch reads: chooses the form of an answer and reads the data for it.
 
-Entries as ever; their frames as they are in the log; or only where they are in the log's files.
+An answer holds plain entries, frames as they are in the log, or only the places of frames in the log's files.
+Not here: queueing, limits and result codes (`bookie/service/reads.py`).
 """
 
 from __future__ import annotations

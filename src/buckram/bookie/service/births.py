@@ -1,8 +1,8 @@
-"""Which ledger a request means: an id alone is not one, because ids have been used again.
+"""Tells ledgers with the same id apart by their birth, because ids have been used again.
 
-Clients of ours name a ledger's birth once per connection, ahead of the first request about it; a record keeps the birth
-that was learned at admission. Where both are known and differ, what is here is another ledger's, and says nothing about
-the one that was asked for. Births are compared, never ordered.
+Our clients name a ledger's birth once per connection, before the first request about it; the store keeps the birth that
+admission learned. If both are known and differ, the stored data belongs to another ledger and says nothing about the
+requested one. Births are compared for equality, never ordered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One function per operation: decides what a request means and answers it. No bytes, no files, no tasks.
+"""Interprets and answers each kind of request except adds and reads. No bytes, files or tasks here.
 
-Adds have their own path (adds.py), reads too (reads.py); the rest is here. Nothing durable is answered before the
-store says that it is durable.
+Nothing is acknowledged before the store reports it as durable.
+Not here: adds (`bookie/service/adds.py`) and reads (`bookie/service/reads.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Long polls: who waits at this bookie for the last confirmed entry (LAC) of a ledger to pass a value.
+"""Long polls: requests that wait until the last confirmed entry (LAC) of a ledger passes a value.
 
-Holds waiters and wakes them; what is then answered is decided in reads.py. A waiter is woken exactly once: by a
-LAC above its mark, by a fence or deletion, or by its time. A notification at or below its mark leaves it waiting.
+A waiter is woken exactly once: by a LAC above its mark, by a fence or deletion, or by its time-out. A LAC at or below
+its mark leaves it waiting.
 
-A LAC that an add brought is proven by the stored entry itself, which was sent after that LAC was acknowledged; the
+A LAC that arrives with an add is proven by the stored entry itself, which was sent after that LAC was acknowledged. The
 answer need not wait until this bookie has synced the entry, because it says nothing about the entry.
+Not here: what a woken request is answered (`bookie/service/reads.py`).
 """
 
 from __future__ import annotations

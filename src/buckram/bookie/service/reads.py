@@ -1,8 +1,8 @@
-"""Reads: plain, fencing, batch and long poll; one bounded queue of jobs per connection.
+"""Reads: plain, fencing, batch and long poll, with one bounded queue of jobs per connection.
 
-Fencing order (F1, F2, F4): key, fence bit, look-up, and no answer of any kind before the fence is durable.
-Negatives are said only where the store is certain (F6); anything else is an error that clients count as unknown.
-What is here of another ledger than the one that was named does not answer (I8): for that one there is nothing here.
+The order of a fencing read is key, fence bit, look-up; no answer leaves before the fence is durable (F1, F2, F4).
+Absence is reported only where the store is certain (F6); clients count any other error as unknown. Stored data of
+another ledger than the named one does not count: for the named ledger, nothing is here (I8).
 """
 
 from __future__ import annotations

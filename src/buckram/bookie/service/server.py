@@ -1,6 +1,7 @@
-"""The bookie's server: the listener, its connections and the parts that serve them, wired together.
+"""The bookie's server: wires the listener, its connections and the parts that answer requests.
 
-Owns no policy: limits.py bounds, adds.py, reads.py and dispatch.py answer, session.py moves bytes.
+Not here: limits (`bookie/service/limits.py`), answers (`adds.py`, `reads.py`, `dispatch.py`), bytes of a connection
+(`session.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One client connection of the bookie: chunks in, joined answers out, bounded.
+"""One client connection of the bookie: receives chunks, joins answers and keeps both within limits.
 
-Bytes and flow only: what a request means is in dispatch.py, how frames are cut and encoded in core/wire/server.
+Not here: what a request means (`bookie/service/dispatch.py`); framing and encoding (`core/wire/server.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The ledger table on disk: when it is due, and how it is written anew. What it holds is ledger_table.py's.
+"""Decides when the ledger table on disk is due, and rewrites it.
 
-It takes long with many ledgers, so it goes on beside sealing and beside the service, in slices.
+Rewriting takes long with many ledgers, so it runs in slices beside sealing and requests.
+Not here: what the table holds (`bookie/storage/ledger_table.py`).
 """
 
 from __future__ import annotations

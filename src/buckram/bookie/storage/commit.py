@@ -1,8 +1,8 @@
-"""Group commit: what arrived while the last sync ran becomes one block, one write and one sync.
+"""Group commit: everything that arrived during the last sync becomes one block, one write and one sync.
 
-At most one block is in flight, so a torn block can only be the last of the log. The newest bytes stay in a ring of
-memory that is also where blocks are put together: a byte is copied once and tailing readers never touch the disk.
-Which file comes next and what the frames mean is the store's matter.
+At most one block is in flight, so only the last block of the log can be torn. The newest bytes stay in a ring in
+memory, where blocks are also assembled: each byte is copied once, and tailing readers never touch the disk.
+Not here: the choice of the next file and the meaning of frames (`bookie/storage/store.py`).
 """
 
 from __future__ import annotations

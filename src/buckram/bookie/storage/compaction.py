@@ -1,8 +1,8 @@
-"""Getting space back: wholly dead log files are handed on, mixed ones are rewritten, sorted by ledger.
+"""Compaction: frees log files that hold only dead data and rewrites mixed ones, sorted by ledger.
 
-Incremental: each step ends with one atomic superblock write that replaces some segments by at most one. A crash or a
-cancellation before it leaves a stray file, nothing else. Data that fails its block checks is never copied: such a
-segment stays as it is. Reading goes on meanwhile.
+It is incremental: each step ends with one atomic write of the superblock that replaces some segments by at most one. A
+crash or cancellation before that write leaves only a stray file. Data that fails its block checks is never copied; such
+a segment is left as it is. Reads continue meanwhile.
 """
 
 from __future__ import annotations

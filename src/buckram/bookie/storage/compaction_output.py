@@ -1,6 +1,6 @@
-"""The segment that a compaction writes: live entries sorted by ledger in blocks of about a megabyte, then its footer.
+"""Writes the output segment of a compaction: live entries by ledger, in blocks of about a megabyte, then a footer.
 
-It becomes part of the store only when the superblock names it (compaction.py).
+The segment becomes part of the store only when the superblock names it (`bookie/storage/compaction.py`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""When a bookie is read-only for want of room or of anything else that its files need, and when it writes again. Pure
-decisions on free bytes."""
+"""Decides when a bookie becomes read-only for lack of space, or of anything else that its files need, and when it is
+writable again. Pure decisions on free bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StoreError: why the store can say neither what an entry is nor that it is absent."""
+"""StoreError: the store can neither return an entry nor say that it is absent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Getting the bytes of located runs: from memory when they are recent, else with few and large reads.
+"""Fetches the bytes of located runs: recent ones from memory, others with few and large reads.
 
-Where entries are is lookup.py; the large pieces kept for readers that go on in order are read_ahead.py.
+Not here: where entries are (`bookie/storage/lookup.py`); chunks kept for sequential readers
+(`bookie/storage/read_ahead.py`).
 """
 
 from __future__ import annotations

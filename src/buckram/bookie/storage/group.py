@@ -1,4 +1,7 @@
-"""One block that gathers, and what is counted of blocks. How they come to disk is commit.py."""
+"""One block while it gathers, and the counters of blocks.
+
+Not here: how a block is written (`bookie/storage/commit.py`).
+"""
 
 from __future__ import annotations
 

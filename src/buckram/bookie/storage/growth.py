@@ -1,7 +1,7 @@
-"""Log files begin small and grow ahead of the log, so that an empty bookie takes next to no room.
+"""Grows log files ahead of the log. They begin small, so that an empty bookie needs little disk space.
 
-What is added to a file is its own and durable, then the superblock says how long the file is, and only then a block is
-written there: a file that is shorter than the superblock says has lost something, whatever else is gone with it.
+The new space is allocated and made durable first, then the superblock records the new length, and only then are blocks
+written there. A file that is shorter than its recorded length has therefore lost data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Ledger states: what the bookie knows of each ledger besides its entries, with bounded memory.
 
-Two levels on disk: footers of sealed segments carry the states of the ledgers they touched, and a sorted table file
-holds the newest state of all segments up to one (`covered`). In memory: records that an unsealed segment touched, and
-the most recently used others. Nothing here knows how the table file comes to be listed (superblock.py).
+On disk, footers of sealed segments hold the states of the ledgers they touched, and a sorted table file holds the
+newest state from all segments up to one (`covered`). In memory are the records that an unsealed segment touched and the
+most recently used others.
+Not here: how the table file is recorded (`bookie/storage/superblock.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reads a segment that has no good footer: walks its blocks and rebuilds its index and ledger states.
+"""Scans a segment without a good footer: walks its blocks and rebuilds its index and ledger states.
 
-Decides what a damaged block means: at the end of the log it is a write that never finished; before a good block it is
-acknowledged data that was lost. Blocking; used at start and when a footer turns out to be damaged.
+A damaged block at the end of the log is a write that never finished; before a good block it is lost acknowledged data.
+Blocking; used at start and when a footer turns out to be damaged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Work behind the scenes of a store: the next log file, sealing, the ledger table, dead files, free space.
+"""Background work of a store: the next log file, sealing, the ledger table, dead files, free space.
 
-One task that runs while there is something to do. It never blocks the loop for long: long loops pause, file work runs
-in `offload`. What it publishes becomes true with one atomic write of the superblock.
+One task runs while there is work. It never blocks the loop for long: long loops pause, and file work runs in `offload`.
+Its results take effect with one atomic write of the superblock.
 """
 
 from __future__ import annotations

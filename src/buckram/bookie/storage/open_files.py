@@ -1,4 +1,7 @@
-"""Files of sealed segments and of ledger tables that are open, and who reads them. What is in them is segments.py."""
+"""Keeps files of sealed segments and ledger tables open, and counts their readers.
+
+Not here: the content of the files (`bookie/storage/segments.py`).
+"""
 
 from __future__ import annotations
 

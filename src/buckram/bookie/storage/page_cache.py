@@ -1,4 +1,7 @@
-"""Pages of footers in memory. What they mean is segments.py."""
+"""A cache of footer pages.
+
+Not here: the meaning of a page (`bookie/storage/segments.py`).
+"""
 
 from __future__ import annotations
 

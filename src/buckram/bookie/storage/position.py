@@ -1,4 +1,4 @@
-"""Where the durable log ends, and what somebody outside says of it."""
+"""Where the durable log ends, and the claim that a witness outside the directory makes about it."""
 
 from __future__ import annotations
 

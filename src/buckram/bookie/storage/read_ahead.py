@@ -1,6 +1,7 @@
-"""Large aligned pieces of log files in memory, for readers that go through a ledger in order.
+"""Caches large aligned chunks of log files for readers that go through a ledger in order.
 
-Shared by all ledgers, because their entries lie side by side in the log; bounded. It knows neither ledgers nor entries.
+The cache is bounded and shared by all ledgers, because their entries lie side by side in the log. It does not know
+ledgers or entries.
 """
 
 from __future__ import annotations

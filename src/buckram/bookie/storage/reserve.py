@@ -1,7 +1,7 @@
-"""Space of the store's own: a file of some megabytes whose room is used when the device is full, and made again later.
+"""The reserve: a file of some megabytes whose space the store uses when the device is full, and allocates again later.
 
-On a full device a superblock or a footer needs a few kilobytes before anything can be deleted. Without them nothing
-could be given back, nor could a bookie that was stopped be started. Whoever writes such a thing does it through `run`.
+On a full device, a superblock or a footer needs a few kilobytes before anything can be deleted. Without them no space
+could be freed, and a stopped bookie could not start. Such writes go through `Reserve.run`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Log segments as objects: the sealed one's footer, read page by page through a bounded cache, and their order.
+"""Log segments: their order, and the footers of sealed ones, read page by page through a bounded cache.
 
-Nothing here writes. Where entries lie in the segment that is being written is index.py; how a footer comes to be is
-sealing.py; which files exist is superblock.py.
+Nothing here writes.
+Not here: the index of the segment being written (`bookie/storage/index.py`); writing footers
+(`bookie/storage/maintenance.py`); which files exist (`bookie/storage/superblock.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Long work beside the service: in slices that a request hardly notices, with rests between. No thread, no task."""
+"""Divides long work into short slices with rests between, so that requests hardly notice it. No thread, no task."""
 
 from __future__ import annotations
 

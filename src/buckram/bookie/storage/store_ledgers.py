@@ -1,6 +1,6 @@
-"""The half of a store that writes down what it knows of ledgers: keys, births, deletions, LACs. Nothing here awaits.
+"""The part of a store that records ledger state: keys, births, deletions, LACs. Nothing here awaits.
 
-Checks (keys, fences, births) belong to the caller: between its check and the insertion there is no await.
+The caller checks keys, fences and births; between its check and the insertion there is no await.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The reading half of a store: what is there, as bytes, as frames, as places in files. How it is found is lookup.py."""
+"""The reading part of a store: entries as bytes, as frames, or as places in files.
+
+Not here: how entries are found (`bookie/storage/lookup.py`).
+"""
 
 from __future__ import annotations
 

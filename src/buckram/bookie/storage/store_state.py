@@ -1,4 +1,4 @@
-"""What the parts of one open store share: files, segments, log, table, superblock. It decides nothing."""
+"""The state that the parts of one open store share: files, segments, log, table, superblock. It decides nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The newest bytes of the log in memory. What they are and when they are durable is commit.py."""
+"""A ring that holds the newest bytes of the log in memory.
+
+Not here: what the bytes are and when they are durable (`bookie/storage/commit.py`).
+"""
 
 from __future__ import annotations
 
