@@ -2,7 +2,7 @@
 
 The usual shape is what Apache's client sends for a plain add: header (version, operation, transaction), then ledger,
 entry, master key and body, and nothing else. Everything else, recovery adds and deferred sync included, is left to
-wire_v3, which gives the same runs. The answers to runs are here, too.
+`core/wire/v3.py`, which gives the same runs. The replies to runs are here, too.
 
 Frames that follow one another in a run mostly differ in transaction, entry and body alone: those are compared with the
 frame before them, and their answers are made by laying columns over copies of one answer.

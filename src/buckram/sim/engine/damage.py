@@ -1,9 +1,9 @@
-"""Damage to a bookie's disk: a byte changes under a synced block or the end of the log is damaged or cut off, and it
-must say "I do not know"; a byte of an index changes, and it must find everything all the same.
+"""Damage to a bookie's disk: changed bytes under a synced block or in an index, and logs with a damaged or missing end.
 
-After a kill the page that witnesses the log's end reaches the device before its last block is damaged. A loss of power
-takes the page along: then a bad last block is found if an empty one follows it or the file is cut short, and else it
-cannot be told from a write that was never finished.
+After damage to a block or to the log's end the bookie must answer that it does not know; after damage to an index it
+must still find everything. After a kill, the page that witnesses the log's end reaches the device before the last block
+is damaged. A power loss also removes that page. A bad last block is then noticed if an empty block follows it or if the
+file was cut short; otherwise it looks like a write that never finished.
 """
 
 from __future__ import annotations

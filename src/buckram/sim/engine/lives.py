@@ -1,4 +1,7 @@
-"""What a life leaves behind for the sums of many."""
+"""The result of one life, and the guard that records every broken invariant during it.
+
+Not here: sums over many lives (`sim/engine/swarm.py`).
+"""
 
 from __future__ import annotations
 

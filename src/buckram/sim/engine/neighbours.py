@@ -1,4 +1,7 @@
-"""Files of simulated bookies as their neighbours see them: seams.LocalFiles. Here clients are on all machines."""
+"""The files of simulated bookies as seen by clients on the same machine: `seams.LocalFiles`.
+
+In the simulator every client is on the machine of every bookie.
+"""
 
 from __future__ import annotations
 

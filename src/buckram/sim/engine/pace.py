@@ -1,6 +1,6 @@
-"""How slow the parts of a life are, and how far its clocks are apart.
+"""How slow the parts of a life are, and how far its clocks differ. Drawn from the seed.
 
-Drawn from the seed. None of it is a fault that ends: it holds from birth to judgement, so deadlines are relative to it.
+The pace is not a fault that ends. It lasts for the whole life, so all deadlines are relative to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How planted bugs get into production classes and out again. What they are: the mutants of each subject."""
+"""Planting bugs in production classes, and removing them again.
+
+Not here: the bugs (`sim/ledgers/mutants`, `sim/streams/mutants`).
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""The simulated machines of one life: hosts with processes on them, devices, network, metadata, and the judge.
+"""The simulated machines of one life: hosts with processes, devices, network, metadata store, and the judge.
 
-What a life does with them (workload, faults, ending) is decided elsewhere. Hosts: b1, b2, ... are bookies, w1, r1, c1,
-... clients, `meta` the metadata store.
+Hosts b1, b2, ... are bookies, w1, r1, c1, ... are clients, `meta` is the metadata store.
 
-For stories of identity (sim/ledgers/faults): a directory goes back with `machine.device.snapshot()` and, while no
-process of it runs, `device.restore(image)`; the metadata store with `metadata.snapshot()` and
-`restore_metadata(image)`; `machine.away = True` keeps supervisors from starting a bookie meanwhile. `add_machine(name,
-rack, host)` and `boot` give a bookie with a new id at the address of one that is gone; sim/engine/foreign puts
-another cluster's bookie there. The judge knows who answers by the process, not by the address: what somebody else
-acknowledged counts for nothing.
+Older states come back in two ways. `machine.device.restore(image)` restores a directory from `device.snapshot()` while
+no process of the machine runs; `restore_metadata(image)` restores the metadata store from `metadata.snapshot()`.
+`machine.away = True` keeps the supervisor from starting the bookie. `add_machine(name, rack, host)` and `boot` start a
+bookie with a new id at the address of another one. The judge identifies a bookie by its process, not by its address:
+what another process acknowledged there does not count.
+
+Not here: what a life does with the machines (`sim/ledgers/life.py`, `sim/streams/life.py`), bookies of another cluster
+(`sim/engine/foreign.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A server of a simulated ZooKeeper that lies behind: its sessions read an older state, until they write or `sync`.
+"""A ZooKeeper follower that lags: its sessions read an older state until they write or call `sync`.
 
-It is the same tree, to which the same changes are made in the same order, later. As a real one does it fires its own
-sessions' watches when it makes the change, and answers their writes and syncs only when it has made all before.
+The follower applies the leader's changes to the same kind of tree, in the same order, but later. Like a real one it
+fires its own sessions' watches when it applies a change, and replies to a write or sync after all earlier changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lies between a simulated ZooKeeper and a client: nothing, or the simulated network."""
+"""The line between a client and a simulated ZooKeeper: a direct call, or the simulated network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The server side of a simulated ZooKeeper: its tree, its faults, a follower that lies behind. Sessions: zookeeper."""
+"""The server side of a simulated ZooKeeper: its tree, its faults, and a follower that lags.
+
+Not here: sessions (`sim/engine/zookeeper.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """A simulated ZooKeeper as its clients see it: `SimZkSession` is the ZkSession of one process.
 
-Requests and answers of a connection keep their order. A connection that breaks loses what was on its way; the session
-connects again, and what was sent before can then not happen any more. Expiry, a server that is away, late and spurious
-watches come from the faults. The server is zk_server, its tree zk_tree; what lies between two hosts is zk_line.
+Requests and replies of a connection keep their order. A connection that breaks loses what is in flight; the session
+then reconnects, and requests sent before can no longer take effect. Faults cause expiry, an absent server, and late and
+spurious watches.
+
+Not here: the server (`sim/engine/zk_server.py`), its tree (`sim/engine/zk_tree.py`), the connection between two hosts
+(`sim/engine/zk_line.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a life ends: faults healed, what hangs must move, ledgers recovered and read in full, sleepers woken too late.
+"""The end of a life: faults are healed, ledgers are recovered and read in full, paused processes wake up too late.
 
-Judges liveness (L1 to L3, L5 to L7, L10 to L14) by deadlines, and then what must hold of the end state.
+The ending checks liveness by deadlines (L1 to L3, L5 to L7, L10 to L14), and then the final state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The end of some lives: software that keeps no list of used ids gives a deleted ledger's id to another one.
+"""The end of some lives: software that keeps no list of used ids gives a deleted ledger's id to a new ledger.
 
-Bookies still hold the old one, or its tombstone. The new one takes its entries and ends where its writer left it (I7,
-I8, I9). Such ledgers have no birth of ours, so the time of their creation says which one they are.
+Bookies still hold the old ledger or its tombstone. The new ledger must take its entries and end where its writer closed
+it (I7, I8, I9). Ledgers made by such software have no birth, so their creation time tells them apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A lying bookie: an honest process behind a man who rewrites what it hears and says.
+"""A lying bookie: an honest process whose requests and replies are rewritten on the way.
 
-It changes, swaps and repeats entries, also those of other ledgers, names LACs of its own and shows old sealed ones,
-acknowledges without storing, denies what it holds and ignores fences. Under a MAC digest no reader may get a byte or
-a LAC that the writer did not send, and with Qa >= 2 no acknowledged entry may be lost to who can ask an honest holder
-(F20).
+It changes, swaps and repeats entries (also of other ledgers), invents LACs and replays old sealed ones, acknowledges
+adds without storing them, denies entries that it holds and ignores fences. With a MAC digest no reader may receive a
+byte or a LAC that the writer did not send, and with Qa >= 2 no acknowledged entry may be lost to a reader that can
+reach an honest holder (F20).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a life will be like, drawn from its seed: shape, sizes, modes, configuration, kinds of faults.
+"""The plan of a life, drawn from its seed: shape, sizes, modes, configuration and kinds of faults.
 
-Biased to where defects were found: E > Qw, Qw == Qa, Qa = 1, clusters no larger than the ensemble, few entries.
+Plans favour what exposed defects before: E > Qw, Qw == Qa, Qa = 1, clusters no larger than the ensemble, few entries.
 """
 
 from __future__ import annotations

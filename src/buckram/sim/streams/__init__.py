@@ -4,8 +4,9 @@
     python -m buckram.sim --streams --mutants          planted bugs of the stream layer
     python -m buckram.sim --streams --crash-points     a crash (and a lost reply) at every step of each operation
 
-The machines, the network, the disks and the metadata stores are those of the ledger simulator (buckram.sim); its faults
-are used as they are. Here are: `plan` (a life drawn from its seed), the actors (`writing`, `producing`, `reading`,
-`tending`, `bulking`), `ending`, `life`; what is known (`facts`, `heads`) and what must hold (`rules`, `finals`,
-`names`); directed schedules (`script`, `scenarios`), exhaustive crashes (`crashing`) and `mutants`.
+Machines, network, disks and metadata stores come from `sim/engine`, faults from `sim/ledgers/faults`, to which
+`faults` adds some of its own. `plan` draws a life from its seed; `writing`, `reading`, `tending` and `bulking` are the
+actors; `life` is one life and `ending` its end. `facts` and `heads` record what is known, `rules` and `finals` check it
+against the invariants in `names`. `bench`, `scenarios`, `breaking`, `slow_bookies` and `wrong_clocks` are directed
+schedules; `crashing` crashes each operation of `operations` at every step; `mutants` are planted bugs.
 """

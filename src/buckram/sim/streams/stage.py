@@ -1,4 +1,4 @@
-"""What the actors of a stream's life share, and what an actor is: a client host that comes back when it died."""
+"""What the actors of a stream's life share, and the actor itself: a client host that restarts after it died."""
 
 from __future__ import annotations
 
