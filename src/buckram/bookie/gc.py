@@ -112,9 +112,10 @@ class Collector:
                 log.warning("compaction postponed: %s", error)
 
     async def round(self) -> array[int]:
-        """One comparison; returns the ledgers deleted. MetadataError: the listing failed, nothing was deleted.
+        """Compare once and return the deleted ledgers.
 
-        StoreError: the store takes no deletion now; those not deleted yet are in the next round.
+        Raises MetadataError if the listing failed; nothing was deleted then. Raises StoreError if the store refuses a
+        deletion now; the remaining ones follow in the next round.
         """
         # Own ledgers first: one that is created meanwhile is then not mistaken for a deleted one.
         if self._brake is not None and not await self._brake.trusted():

@@ -8,7 +8,7 @@ _WEIGHT = 1 / 16
 
 
 class Speed:
-    """Tell it what each operation took. A thread costs about 0.1 ms of CPU and two turns of the loop."""
+    """A moving average of how long operations took. A thread costs about 0.1 ms of CPU and two turns of the loop."""
 
     __slots__ = ("_average_s", "fast")
 

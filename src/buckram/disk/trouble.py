@@ -58,7 +58,7 @@ def explained(error: OSError, operation: str, path: str | Path) -> OSError:
 
 @contextmanager
 def explaining(operation: str, path: str | Path) -> Iterator[None]:
-    """Errors of what is done inside name operation and path."""
+    """Make errors raised inside name the operation and the path."""
     try:
         yield
     except OSError as error:

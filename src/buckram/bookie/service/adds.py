@@ -25,13 +25,13 @@ from buckram.types import NO_BIRTH, EntryId
 
 Held = tuple[Session, AddRun]
 REFUSALS = {"busy": Code.TOO_MANY_REQUESTS, "full": Code.READ_ONLY}
-"""What an add is answered when the store takes nothing; any other kind is an I/O error."""
+"""The result code of an add that the store refuses, by kind of StoreError; any other kind is an I/O error."""
 _CODES = {Verdict.UNKNOWN: Code.IO_ERROR, Verdict.LATER: Code.TOO_MANY_REQUESTS}
 _UNDECIDED = tuple(_CODES)
 
 
 def _goes_on(record: LedgerRecord | None) -> bool:
-    """Whether what is known here is enough without metadata: it was admitted before, or it is fenced anyway."""
+    """Return whether the record alone decides, without metadata: the ledger was admitted before, or it is fenced."""
     return record is not None and (record.fenced or record.tombstone or (record.admitted and not record.limbo))
 
 
@@ -56,7 +56,7 @@ class AddPath:
         self._refused = stats.counter("buckram_bookie_refused_adds_total", "entries answered with an error")
 
     def add(self, session: Session, run: AddRun) -> None:
-        """Insert a run, or answer why not, or let it wait for admission."""
+        """Insert a run, refuse it, or let it wait for admission."""
         record = self._ledger(run.ledger_id)
         if (
             record is None
@@ -102,7 +102,7 @@ class AddPath:
         session.recount()
 
     def _refuse_other(self, session: Session, run: AddRun, verdict: Verdict) -> None:
-        """It is of another ledger than the one that is here."""
+        """Refuse a run of another ledger than the stored one of that id."""
         if verdict in _UNDECIDED:
             self.refuse(session, run, _CODES[verdict])
         elif run.recovery:
@@ -237,7 +237,7 @@ class AddPath:
             self._store.after_written(partial(self._answer, [(session, run)], now))
         else:
             turn.append((session, run))
-        if ledger_id in self._polls.waiting:  # who waits hears of the LAC before the commit takes its time
+        if ledger_id in self._polls.waiting:  # wake waiters before the commit starts
             self._polls.lac_advanced(ledger_id, run.lac, run.proof)
 
     def _close_turn(self) -> None:
@@ -249,7 +249,7 @@ class AddPath:
             self._store.after_durable(partial(self._answer, turn, self._loop.time()))
 
     def _answer(self, turn: list[Held], since: float, error: OSError | None) -> None:
-        """The runs of one loop turn are durable (or failed): one write per connection."""
+        """Acknowledge the runs of one loop turn, or report the error, with one write per connection."""
         code = Code.OK if error is None else Code.IO_ERROR
         blobs: dict[Session, list[bytes]] = {}
         entries = size = 0
@@ -278,7 +278,7 @@ class AddPath:
             self._refused.inc(entries)
 
     def _refuse_fenced(self, session: Session, run: AddRun) -> None:
-        """Metadata says that the ledger may not grow; the fence that was just set is durable first."""
+        """Refuse a run because metadata says that the ledger may not grow, once the new fence is durable."""
         held = run.end - run.start
         session.requests_held += held
 

@@ -55,7 +55,7 @@ LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
 
 
 def nobody(introduction: Introduction) -> None:
-    """Who wants to hear of introductions: nobody."""
+    """Ignore introductions."""
 
 
 class Dispatcher:

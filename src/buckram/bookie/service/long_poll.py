@@ -63,12 +63,12 @@ class LongPolls:
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
-        """Forget a waiter whose connection is gone; it is not called any more."""
+        """Remove a waiter whose connection is gone; it is not called any more."""
         self._remove(waiter)
         waiter.done = _nobody
 
     def lac_advanced(self, ledger_id: LedgerId, lac: EntryId, proof: Proof | None = None) -> None:
-        """Who waited hears of it at once: their answers leave before the commit of what brought it begins."""
+        """Wake the waiters now, so that their replies are sent before the commit starts."""
         waiters = self.waiting.get(ledger_id)
         if waiters:
             woken = [waiter for waiter in waiters if lac > waiter.above]
@@ -80,7 +80,7 @@ class LongPolls:
                     waiter.done(waiter, Woken.ADVANCED, now, proof)
 
     def state_changed(self, ledger_id: LedgerId) -> None:
-        """Fenced or deleted: nothing more may come, so nobody is kept waiting."""
+        """Wake all waiters of a ledger that was fenced or deleted, because it may not grow any more."""
         waiters = self.waiting.get(ledger_id)
         if waiters:
             self._wake(list(waiters))
@@ -121,4 +121,4 @@ class LongPolls:
 
 
 def _nobody(waiter: Waiter, why: Woken, at_ms: int | None, proof: Proof | None) -> None:
-    """Stands in for the callback of a cancelled waiter that was already on its way."""
+    """Replace the callback of a cancelled waiter that was already scheduled."""

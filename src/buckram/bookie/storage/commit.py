@@ -47,7 +47,7 @@ class GroupCommit:
     """Gathers frames at the end of the log and makes them durable.
 
     `next_segment(active)` gives the segment to go on with once the active one is full, or None while none is ready;
-    the log then goes on in the old one up to `hard_limit`. `on_failed` hears of the error that ended the log,
+    the log then goes on in the old one up to `hard_limit`. `on_failed` gets the error that ended the log,
     `on_full` of each block that found no space, or another thing short, and will be tried again.
     """
 
@@ -94,7 +94,7 @@ class GroupCommit:
         self._slice_start = self._slice_end = 0
 
     def go_on_in(self, segment: Segment) -> None:
-        """The active segment from now on."""
+        """Make this the active segment."""
         if self.segment is not None:
             self.segment.runs = self.runs
         self.segment, self.segment_seq, self.runs = segment, segment.seq, segment.runs
@@ -323,7 +323,7 @@ class GroupCommit:
             return
         self._in_flight = None
         if self.page is not None:
-            self.page.write(group.segment.seq, group.end, group.checksum)  # before anybody hears of it
+            self.page.write(group.segment.seq, group.end, group.checksum)  # before any acknowledgement
         if group.size:
             self.groups += 1
             self.bytes += group.size
@@ -362,7 +362,7 @@ class GroupCommit:
         self.kick()
 
     def fail(self, error: OSError) -> None:
-        """The log ends here: nothing is retried, everybody hears the error, now and later."""
+        """End the log. Nothing is retried; present and later waiters get the error."""
         if self.failed is not None:
             return
         self.failed = error

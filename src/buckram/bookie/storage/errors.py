@@ -22,7 +22,9 @@ class StoreError(BuckramError):
 
 
 def unless_harmless(error: Exception, what: str) -> None:
-    """For who could not read an index. Returns for damage, which is repaired or counted as a loss. A shortage says
-    nothing of the data: StoreError of kind "io", and nothing else happens."""
+    """Handle a failed read of an index. Returns if the index is damaged: it is repaired or counted as a loss.
+
+    Raises StoreError of kind "io" if the error says nothing about the data (see `harmless`); nothing else happens then.
+    """
     if harmless(error):
         raise StoreError("io", f"{what} cannot be read now: {error}") from error

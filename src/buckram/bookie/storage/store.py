@@ -129,7 +129,7 @@ class Store(LedgerStates):
 
     @property
     def starts(self) -> int:
-        """How often the directory was opened; durable before anything is served."""
+        """How often the directory was opened; recorded durably before anything is served."""
         return self._state.superblock.starts
 
     @property
@@ -280,8 +280,10 @@ class Store(LedgerStates):
             self._compacting = False
 
     def clear_limbo(self, loss: int) -> None:
-        """An operator's word that every ledger was compared with its other replicas and repaired since they saw this
-        loss. It lasts once the damaged log file is sealed. InvalidArgument for any loss but the newest."""
+        """Clear limbo after an operator confirms that every ledger was repaired since this loss.
+
+        It is permanent once the damaged log file is sealed. Raises InvalidArgument for any loss but the newest.
+        """
         newest = self._state.losses.count
         if loss != newest:
             raise InvalidArgument(
@@ -292,7 +294,7 @@ class Store(LedgerStates):
         self._maintenance.spawn(self._maintenance.insist(self._maintenance.publish), "clear limbo")
 
     async def close(self) -> None:
-        """Write what is pending, remember that the stop was clean, release the files. Idempotent."""
+        """Write pending data, record the clean stop and release the files. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -78,7 +78,9 @@ class LedgerStates(ReadableStore):
         birth: bytes = NO_BIRTH,
         proven: bool = False,
     ) -> None:
-        """First sight of a ledger, or its return after a deletion (it stays fenced). Nothing for one that is here.
+        """Create the ledger's record, or revive it after deletion (it stays fenced).
+
+        If the record exists, only `birth` and admission are recorded.
 
         `admitted`: metadata allowed normal adds. `born`: the ledger is certainly younger than any loss of this store.
         `birth`: which ledger of that id it is; learned where the record has none, InvalidArgument where it has another.
@@ -112,8 +114,10 @@ class LedgerStates(ReadableStore):
         return losses.count if born or not losses.limbo else losses.count - 1
 
     def learn_birth(self, ledger_id: LedgerId, birth: bytes) -> None:
-        """Which ledger of that id it is, where that was not known; also of one that was deleted. InvalidArgument where
-        another birth is known: that is another ledger, see `reborn`."""
+        """Record the birth of a ledger, which may be deleted, if it is not known yet.
+
+        Raises InvalidArgument if another birth is known: that is another ledger, see `reborn`.
+        """
         record = self._known(ledger_id)
         if record.birth == birth:
             return
@@ -140,8 +144,11 @@ class LedgerStates(ReadableStore):
         self._anew(record, master_key, birth, self._mark(born), admitted)
 
     def disown(self, ledger_id: LedgerId, master_key: bytes, birth: bytes) -> None:
-        """The key that is here was not the ledger's: what came with it dies, and its fence, too (F14). What is left is
-        proven, unfenced, empty and not admitted. InvalidArgument for a key that is proven, or is the same."""
+        """Replace a wrong key by `master_key`; data and fence that came with the wrong key are dropped (F14).
+
+        The ledger is then proven, unfenced, empty and not admitted. Raises InvalidArgument if the stored key is proven
+        or equal.
+        """
         _check_key(master_key)
         _check_birth(birth)
         record = self._known(ledger_id)
@@ -168,7 +175,7 @@ class LedgerStates(ReadableStore):
         return record
 
     def admit(self, ledger_id: LedgerId) -> None:
-        """Metadata allows normal adds: remembered, so that it is asked once."""
+        """Record that metadata allows normal adds, so that it is asked only once."""
         record = self._known(ledger_id)
         if not record.admitted:
             self._change(record)
@@ -176,7 +183,7 @@ class LedgerStates(ReadableStore):
             self._append_state(record)
 
     def prove(self, ledger_id: LedgerId) -> None:
-        """Metadata was asked: the key that is here is the ledger's, or there is none that it could name."""
+        """Record that metadata confirmed the stored key or knows no key for the ledger."""
         record = self._known(ledger_id)
         if not record.proven:
             self._change(record)
@@ -184,7 +191,7 @@ class LedgerStates(ReadableStore):
             self._append_state(record)
 
     def set_explicit_lac(self, ledger_id: LedgerId, lac: EntryId, packet: bytes) -> None:
-        """Keep the newest packet; the known LAC only grows. InvalidArgument for a packet that cannot be one."""
+        """Store the packet; the known LAC only grows. Raises InvalidArgument for a packet that is too long."""
         if len(packet) > MAX_LAC_PACKET:
             raise InvalidArgument(f"explicit LAC packet of {len(packet)} bytes: the limit is {MAX_LAC_PACKET}")
         record = self._known(ledger_id)
@@ -202,7 +209,7 @@ class LedgerStates(ReadableStore):
             return 0
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Tombstone: the ledger's data is dead, its key and fence stay for ever. Nothing for an unknown ledger."""
+        """Write a tombstone: the data is dead, key and fence stay for ever. No-op for an unknown or deleted ledger."""
         record = self._table.find(ledger_id)
         if record is None or record.tombstone:
             return

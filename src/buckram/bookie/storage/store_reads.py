@@ -21,7 +21,7 @@ from buckram.types import EntryId, LedgerId
 
 
 class ReadableStore:
-    """What Store offers to those who read; it sets these parts."""
+    """The reading methods of Store, which sets these attributes."""
 
     _disk: Disk
     _log: GroupCommit
@@ -29,12 +29,15 @@ class ReadableStore:
     _lookup: Lookup
 
     def last_entry(self, ledger_id: LedgerId) -> EntryId | None:
-        """The highest entry id stored here."""
+        """Return the highest entry id stored here; None if there is none."""
         record = self._table.find(ledger_id)
         return None if record is None or record.last < 0 else record.last
 
     def read(self, wanted: Sequence[tuple[LedgerId, EntryId]], done: Callable[[list[Outcome]], None]) -> None:
-        """One outcome each: the stored entry, None (certainly absent) or a StoreError. May call back at once."""
+        """Pass one outcome per entry to `done`: the entry, None (certainly absent) or a StoreError.
+
+        The call may come before this method returns.
+        """
         if self._log.failed is not None:
             done([StoreError("io", f"the log failed: {self._log.failed}")] * len(wanted))
             return
@@ -50,10 +53,10 @@ class ReadableStore:
         *,
         from_files: bool = False,
     ) -> None:
-        """Consecutive stored entries from `first` on: as many as fit when each costs its size + 4, the first always.
+        """Read consecutive entries from `first`: as many as fit if each costs its size + 4, but always the first.
 
-        [] = `first` is certainly absent. Fewer than would fit come only where the next one is not here or unreadable.
-        `from_files`: what memory holds of files is not looked at.
+        [] means that `first` is certainly absent. Fewer than would fit are returned only if the next one is absent or
+        unreadable. `from_files`: read past the copies of files in memory.
         """
         if self._log.failed is not None:
             done(StoreError("io", f"the log failed: {self._log.failed}"))
@@ -70,30 +73,34 @@ class ReadableStore:
         *,
         from_files: bool = False,
     ) -> None:
-        """As read_range, with the frames as they are in the log. None where that does not go: ask read_range then."""
+        """Like read_range, but returns raw frames. None if they are unavailable: fall back to read_range."""
         if self._log.failed is not None:
             done(None)
             return
         self._lookup.read_frames(ledger_id, first, max_count, max_bytes, done, from_files=from_files)
 
     def located(self, ledger_id: LedgerId, first: EntryId, count: int) -> Located | None:
-        """Where the log files have so many entries from `first` on, or the first of them; None where they have none, or
-        the disk shows its files to nobody."""
+        """Return where the log files hold up to `count` entries from `first`.
+
+        None if they hold none, or if the disk does not share its files.
+        """
         disk = self._disk
         directory = disk.directory() if self._log.failed is None else ""
         extents = self._lookup.extents(ledger_id, first, count) if directory else []
         return Located(directory, disk.identity(), extents) if extents else None
 
     def entries(self, ledger_id: LedgerId) -> list[tuple[EntryId, int]]:
-        """(first, count) of what is stored here, ascending and disjoint. StoreError when an index is unreadable."""
+        """Return (first, count) of the stored ranges, ascending and disjoint. StoreError if an index is unreadable."""
         record = self._table.find(ledger_id)
         return [] if record is None or record.tombstone else self._lookup.entries(record)
 
     def ledgers(self, after: LedgerId, limit: int) -> list[LedgerId]:
-        """Ascending ids above `after` of ledgers that are here and not deleted; [] is the end. StoreError when a page
-        of the ledger table is unreadable: an incomplete list never looks complete."""
+        """Return up to `limit` ids of live ledgers above `after`, ascending; [] is the end.
+
+        Raises StoreError if a page of the ledger table is unreadable, rather than return an incomplete list.
+        """
         return ledgers_after(self._table, after, limit)
 
     async def live_ledger_ids(self) -> array[int]:
-        """All that `ledgers` would give, in slices that leave the loop free. StoreError like there."""
+        """Return the ids of all live ledgers, in slices that leave the loop free. StoreError as in `ledgers`."""
         return await live_ledger_ids(self._table)

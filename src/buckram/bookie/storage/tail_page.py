@@ -73,7 +73,7 @@ class TailPage:
         self._earlier = bytes(_EARLIER * _PAIR.size)
 
     def write(self, seq: int, offset: int, checksum: int) -> None:
-        """The block that ends there is durable. Before anybody hears of it."""
+        """Record that the block that ends there is durable; call it before any acknowledgement."""
         if seq != self._seq:
             self._earlier = (_PAIR.pack(self._seq, self._offset) + self._earlier)[: _EARLIER * _PAIR.size]
             self._seq = seq
