@@ -108,9 +108,9 @@ async def test_requests_outstanding_are_bounded(monkeypatch: pytest.MonkeyPatch)
 async def test_pausing_is_visible_and_a_dead_connection_takes_nothing() -> None:
     connection, transport = connected()
     connection.pause_writing()
-    assert connection.congested
+    assert connection.write_paused
     connection.resume_writing()
-    assert not connection.congested
+    assert not connection.write_paused
     connection.connection_lost(OSError("reset"))
     assert "reset" in str(connection.error)
     assert transport.aborted

@@ -66,7 +66,7 @@ class Directory:
                 data[:] = bytes(len(data))  # whoever still looked at it would notice
 
 
-class Asked(list[str]):
+class PendingRequest(list[str]):
     """Bookies that were asked for places, in order; `located`: what they said."""
 
     def __init__(self) -> None:
@@ -74,9 +74,9 @@ class Asked(list[str]):
         self.located: list[Located] = []
 
 
-def recording(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def recording(monkeypatch: pytest.MonkeyPatch) -> PendingRequest:
     """For a fixture: whom clients ask for places from now on."""
-    found = Asked()
+    found = PendingRequest()
     call = BookiePool.call
 
     async def counted(self: BookiePool, bookie: str, request: Any, **options: Any) -> Any:

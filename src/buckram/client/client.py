@@ -20,7 +20,7 @@ from buckram.client.shared import leftover
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.clocks import Clocks
 from buckram.client.shared.identities import Identities
-from buckram.client.shared.lagging import Debts
+from buckram.client.shared.lagging import LaggingLedgers
 from buckram.client.shared.opening import NotBlocking, Opening
 from buckram.client.shared.past import Past, guarded
 from buckram.client.shared.services import Services
@@ -145,7 +145,7 @@ class Client(NotBlocking):
             pool,
             self._guard,
             clocks,
-            Debts(bookies),
+            LaggingLedgers(bookies),
         )
         self._owned = owned
         self.uri = uri
@@ -239,7 +239,7 @@ class Client(NotBlocking):
 
         return Opening(start, "client.create()")
 
-    # -- reading, ending, mending -------------------------------------------------------------------------
+    # -- reading, ending, repairing -----------------------------------------------------------------------------------
 
     def open(
         self, ledger_id: LedgerId, *, password: bytes | str = b"", digest: str | DigestType | None = None
@@ -354,9 +354,9 @@ class Client(NotBlocking):
             await stop()
         loop = asyncio.get_running_loop()
         until = loop.time() + self.services.net.request_timeout_s
-        for copies in list(self.services.owed):
+        for copies in list(self.services.pending_copies):
             await copies.wait(max(0.0, until - loop.time()))
-        await self.services.debts.close()
+        await self.services.lagging.close()
         await self.services.identities.close()
         await self.services.bookies.close()
         await self.services.pool.close()

@@ -38,7 +38,7 @@ MAX_UNSENT_BYTES = 256 * 1024 * 1024
 Heard: TypeAlias = "Callable[[Reply | BuckramError], None]"
 
 
-class Asked:
+class PendingRequest:
     """A request whose answer goes to a function: `heard(reply or error)` is called once, unless `cancel` came first."""
 
     __slots__ = ("_connection", "heard", "key")
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._sweep: asyncio.TimerHandle | None = None
         self._retired = False
         self._last_received = self._busy_since = self._loop.time()
-        self.congested = False
+        self.write_paused = False
         self.introduction: Introduction | None = None
         """Whom this side expected; None: it did not ask."""
         self.identity: Identity | None = None
@@ -136,10 +136,10 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self.congested = True
+        self.write_paused = True
 
     def resume_writing(self) -> None:
-        self.congested = False
+        self.write_paused = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
@@ -200,14 +200,14 @@ class Connection(asyncio.Protocol):
             elif future.done():
                 future.exception()  # Seen, even if the caller was cancelled in the same turn.
 
-    def ask(self, request: Request, timeout_s: float, heard: Heard) -> Asked:
+    def ask(self, request: Request, timeout_s: float, heard: Heard) -> PendingRequest:
         """As call, for who needs no task to wait: `heard` gets the reply as soon as its bytes are there, or the error.
         Never from inside this call; raises as call where nothing was sent."""
-        asked = Asked(self, heard)
+        asked = PendingRequest(self, heard)
         asked.key = self._request(request, timeout_s, asked)
         return asked
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: PendingRequest) -> None:
         self._protocol.forget(asked.key, asked)
 
     def send_adds(
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
         if isinstance(token, asyncio.Future):
             if not token.done():
                 token.set_result(reply)
-        elif isinstance(token, Asked):
+        elif isinstance(token, PendingRequest):
             try:
                 token.tell(reply)
             except Exception as bug:  # one listener's bug must not keep the answers from the others
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
             if isinstance(token, asyncio.Future):
                 if not token.done():
                     token.set_exception(error())  # Its own for each waiter: raising one adds to its traceback.
-            elif isinstance(token, Asked):
+            elif isinstance(token, PendingRequest):
                 self._loop.call_soon(token.tell, error())
 
     def _deliver(self, events: list[AckEvent], no_answer: Callable[[LedgerId], BuckramError]) -> None:

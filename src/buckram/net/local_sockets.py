@@ -15,7 +15,7 @@ import sys
 
 VARIABLE = "BUCKRAM_SOCKETS"
 BUFFER_BYTES = 1 << 20
-"""Asked for; the kernel gives what net.core.wmem_max allows."""
+"""Requested; the kernel gives what net.core.wmem_max allows."""
 _CREDENTIALS = struct.Struct("3i")
 
 

@@ -25,7 +25,7 @@ from buckram.errors import (
     InvalidArgument,
     WrongBookie,
 )
-from buckram.net.connection import MAX_UNSENT_BYTES, Asked, Connection, Heard, again
+from buckram.net.connection import MAX_UNSENT_BYTES, Connection, Heard, PendingRequest, again
 from buckram.net.introductions import Introductions
 from buckram.net.tasks import TaskScope
 from buckram.seams import Runtime
@@ -265,7 +265,7 @@ class BookiePool:
             connection.check_incarnation(meant)
         return await connection.call(request, self._patience_s(request) if timeout_s is None else timeout_s)
 
-    def ask(self, bookie_id: BookieId, request: Request, heard: Heard) -> Asked | None:
+    def ask(self, bookie_id: BookieId, request: Request, heard: Heard) -> PendingRequest | None:
         """As call, without a task: `heard` gets the reply or the error. None where no connection is open: then `call`.
 
         BookieTooBusy and the like, with nothing sent, are raised here.

@@ -12,7 +12,7 @@ import pytest
 from tests.support.local_reads_kit import (
     ALWAYS,
     KIB,
-    Asked,
+    PendingRequest,
     leaving_nothing,
     reading,
     recording,
@@ -66,7 +66,7 @@ async def test_ledgers_that_lie_between_each_other() -> None:
             assert sum(map(len, files.reads)) > 50
 
 
-async def test_each_fragment_is_read_where_it_is(asked: Asked) -> None:
+async def test_each_fragment_is_read_where_it_is(asked: PendingRequest) -> None:
     payloads = sized("mixed")
     async with cluster(3) as c:
         async with c.client(ALWAYS) as client, client.create(ensemble="2/2/2") as writer:
@@ -83,7 +83,7 @@ async def test_each_fragment_is_read_where_it_is(asked: Asked) -> None:
         assert {first, second} <= set(asked)
 
 
-async def test_what_is_in_memory_comes_from_bookies(asked: Asked) -> None:
+async def test_what_is_in_memory_comes_from_bookies(asked: PendingRequest) -> None:
     payloads = sized("mixed")
     async with cluster(3) as c:
         async with c.client(ALWAYS) as other, other.create(ensemble="3/3/3") as writer:
@@ -95,7 +95,7 @@ async def test_what_is_in_memory_comes_from_bookies(asked: Asked) -> None:
         assert asked
 
 
-async def test_without_a_digest_nobody_asks_for_places(asked: Asked) -> None:
+async def test_without_a_digest_nobody_asks_for_places(asked: PendingRequest) -> None:
     payloads = sized("large")
     async with settled(payloads, digest="dummy") as (c, (ledger,)), reading(c) as (client, files):
         async with client.open(ledger) as reader:
@@ -103,7 +103,7 @@ async def test_without_a_digest_nobody_asks_for_places(asked: Asked) -> None:
         assert (asked, files.opened) == ([], [])
 
 
-async def test_striped_ledgers_and_the_other_protocol_do_without(asked: Asked) -> None:
+async def test_striped_ledgers_and_the_other_protocol_do_without(asked: PendingRequest) -> None:
     payloads = sized("mixed")
     async with settled(payloads, ensemble="3/2/2") as (c, (ledger,)):  # noqa: SIM117 - too long as one
         async with reading(c) as (client, files), client.open(ledger) as reader:
@@ -116,7 +116,9 @@ async def test_striped_ledgers_and_the_other_protocol_do_without(asked: Asked) -
     assert asked == []
 
 
-async def test_small_reads_ask_as_ever_and_every_client_can(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
+async def test_small_reads_ask_as_ever_and_every_client_can(
+    monkeypatch: pytest.MonkeyPatch, asked: PendingRequest
+) -> None:
     reads: list[int] = []
     read = NeighbourDirectory.read
 
@@ -139,7 +141,7 @@ async def test_small_reads_ask_as_ever_and_every_client_can(monkeypatch: pytest.
 
 @pytest.mark.parametrize("kind", ["large", "tiny"])
 @pytest.mark.parametrize("part", [0.0, 0.4, 0.999])
-async def test_a_flipped_byte_is_never_read(asked: Asked, kind: str, part: float) -> None:
+async def test_a_flipped_byte_is_never_read(asked: PendingRequest, kind: str, part: float) -> None:
     payloads = sized(kind)
     async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:
         last = len(payloads) - 1
@@ -163,7 +165,7 @@ async def test_a_flipped_byte_is_never_read(asked: Asked, kind: str, part: float
 
 
 @pytest.mark.parametrize("kind", ["large", "tiny"])
-async def test_files_that_are_removed(asked: Asked, kind: str) -> None:
+async def test_files_that_are_removed(asked: PendingRequest, kind: str) -> None:
     payloads = sized(kind)
     async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:
         last = len(payloads) - 1
@@ -175,7 +177,7 @@ async def test_files_that_are_removed(asked: Asked, kind: str) -> None:
         assert len(files.reads) > before
 
 
-async def test_bookies_elsewhere_are_asked_once(asked: Asked) -> None:
+async def test_bookies_elsewhere_are_asked_once(asked: PendingRequest) -> None:
     payloads = sized("large")
     async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:
         files.here = False
@@ -187,7 +189,7 @@ async def test_bookies_elsewhere_are_asked_once(asked: Asked) -> None:
 
 
 async def test_files_that_may_not_be_read_are_tried_once_per_bookie(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    asked: PendingRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(self: NeighbourDirectory, places: Sequence[FileRange]) -> list[FileData]:
         raise PermissionError("of another user")
@@ -214,7 +216,7 @@ async def test_a_device_that_hangs_is_not_waited_for() -> None:
 # -- an end in the middle
 
 
-async def test_others_have_their_turn_between_chunks(asked: Asked) -> None:
+async def test_others_have_their_turn_between_chunks(asked: PendingRequest) -> None:
     """Files of a fast device are read without waiting, for a whole ledger: nobody else would get on meanwhile."""
     turns = 0
 
@@ -239,7 +241,7 @@ async def test_others_have_their_turn_between_chunks(asked: Asked) -> None:
     assert min(seen) >= 1, seen
 
 
-async def test_a_reader_closed_between_chunks(asked: Asked) -> None:
+async def test_a_reader_closed_between_chunks(asked: PendingRequest) -> None:
     async with settled(sized("large")) as (c, (ledger,)), reading(c) as (client, files):
         reader = await client.open(ledger)
         chunks = reader.chunks()
@@ -299,7 +301,7 @@ async def test_a_caller_cancelled_while_files_are_read() -> None:
         assert files.bytes > before
 
 
-async def test_a_caller_cancelled_when_a_read_has_failed_already(asked: Asked) -> None:
+async def test_a_caller_cancelled_when_a_read_has_failed_already(asked: PendingRequest) -> None:
     payloads = sized("large")
     async with settled(payloads) as (c, (ledger,)), reading(c) as (client, files), client.open(ledger) as reader:
         await reader.read_payloads(0, 11)

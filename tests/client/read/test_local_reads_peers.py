@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.support.local_reads_kit import (
     ALWAYS,
-    Asked,
     Files,
+    PendingRequest,
     leaving_nothing,
     recording,
 )
@@ -48,13 +48,13 @@ async def scripted_reading(
 PAYLOADS = [b"payload %d" % number for number in range(200)]
 
 
-async def test_a_bookie_that_knows_no_places_answers_with_entries(asked: Asked) -> None:
+async def test_a_bookie_that_knows_no_places_answers_with_entries(asked: PendingRequest) -> None:
     async with scripted_reading(PAYLOADS) as (_, client, ledger, files), client.open(ledger) as reader:
         assert await reader.read_payloads(0, 199) == PAYLOADS
         assert (len(asked), asked.located, files.opened) == (1, [], [])
 
 
-async def test_a_bookie_that_hangs_up_on_batch_reads_is_left_alone(asked: Asked) -> None:
+async def test_a_bookie_that_hangs_up_on_batch_reads_is_left_alone(asked: PendingRequest) -> None:
     async with scripted_reading(PAYLOADS) as (bookies, client, ledger, _), client.open(ledger) as reader:
         for bookie in bookies:
             bookie.batches = False
@@ -66,7 +66,7 @@ async def test_a_bookie_that_hangs_up_on_batch_reads_is_left_alone(asked: Asked)
         assert len(asked) == known
 
 
-async def test_a_bookie_that_hangs_is_waited_for_as_in_any_read(asked: Asked) -> None:
+async def test_a_bookie_that_hangs_is_waited_for_as_in_any_read(asked: PendingRequest) -> None:
     config = replace(ALWAYS, speculative_read_ms=20.0)
     async with scripted_reading(PAYLOADS, config) as (bookies, client, ledger, _), client.open(ledger) as reader:
         for bookie in bookies:
@@ -98,7 +98,7 @@ def lies(directory: str, identity: str, size: int) -> Iterator[Located]:
     yield Located("\0", identity, [whole])
 
 
-async def test_whatever_a_bookie_names_the_entries_are_right(tmp_path: Path, asked: Asked) -> None:
+async def test_whatever_a_bookie_names_the_entries_are_right(tmp_path: Path, asked: PendingRequest) -> None:
     async with scripted_reading(PAYLOADS) as (bookies, client, ledger, files), client.open(ledger) as reader:
         stored = [bookies[0].entries[ledger][number] for number in range(200)]
         frames = b"".join((24 + len(one)).to_bytes(4, "big") + bytes(24) + one for one in stored)
@@ -132,7 +132,7 @@ async def test_whatever_a_bookie_names_the_entries_are_right(tmp_path: Path, ask
         served = sum(len(bookie.requests) for bookie in bookies)
         for lie in lies(str(tmp_path), identity, len(frames)):
             said.append(lie)
-            client.services.elsewhere.clear()
+            client.services.remote_bookies.clear()
             async with asyncio.timeout(100):
                 assert await reader.read_payloads(0, 199) == PAYLOADS, lie
                 assert await reader.read_payloads(0, 98) == PAYLOADS[:99], lie

@@ -212,7 +212,7 @@ async def test_bookies_without_batch_reads_are_found_out_and_remembered() -> Non
             bookie.batches = False
         async with client.open(writer.ledger_id) as reader:
             assert await reader.read_payloads(0, 299) == payloads(300)
-            assert set(client.services.no_batch) >= {cluster.all[0].name} or client.services.no_batch
+            assert set(client.services.batch_unsupported) >= {cluster.all[0].name} or client.services.batch_unsupported
             for bookie in cluster.all:
                 bookie.requests.clear()
             assert await reader.read_payloads(0, 299) == payloads(300)
@@ -236,7 +236,7 @@ async def test_one_lost_connection_does_not_make_a_peer_without_batch_reads() ->
             bookie.hang = lambda request: False
             bookie.reset()
             assert len(await task) == 3000
-            assert not client.services.no_batch
+            assert not client.services.batch_unsupported
 
 
 async def test_an_entry_larger_than_a_batch_comes_all_the_same() -> None:

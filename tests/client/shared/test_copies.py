@@ -74,7 +74,7 @@ async def test_sealing_waits_for_the_quorum_only_and_replicated_for_all() -> Non
         cluster["b2"].release()
         await asyncio.wait_for(rest, NET.request_timeout_s / 2)
         await writer.replicated()  # nothing is left to wait for
-        assert not client.services.owed
+        assert not client.services.pending_copies
 
 
 async def test_what_is_not_sealed_is_not_waited_for() -> None:

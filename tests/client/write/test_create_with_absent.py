@@ -36,7 +36,7 @@ async def test_the_writer_fills_in_what_a_member_missed_when_it_is_back() -> Non
         async with client.create() as writer:
             await writer.append_many(BODIES)
             await c.restart(2)
-            left = engine_of(writer)._filling
+            left = engine_of(writer)._lagging_members
             await eventually(lambda: not writer.degraded and not left.left, "it has everything", 10.0)
             await writer.append_many(BODIES)
         await c.kill(0)
@@ -56,9 +56,9 @@ async def test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_i
         await left.append_many(BODIES)
         await left.abandon()
         await (await client.recover(left.ledger_id)).close()
-        assert len(client.services.debts) == 2
+        assert len(client.services.lagging) == 2
         await c.restart(2)
-        await eventually(lambda: not client.services.debts, "both are whole", 10.0)
+        await eventually(lambda: not client.services.lagging, "both are whole", 10.0)
         await c.kill(0)
         await c.kill(1)
         for ledger in (closed.ledger_id, left.ledger_id):
@@ -100,7 +100,7 @@ async def test_no_more_than_the_spare_ones_are_away() -> None:
         for number in (0, 1, 3):
             await c.kill(number)
         await client.services.bookies.refresh()
-        with pytest.raises(NotEnoughBookies, match="3 bookies are needed, 1 are usable"):
+        with pytest.raises(NotEnoughBookies, match="3 bookies are needed, 1 is usable"):
             await client.create()
 
 

@@ -197,7 +197,7 @@ MUTANTS = (
     TestMutant(
         "absent-never-filled",
         "a member that was away from the start stays without what it missed",
-        edited(("buckram.client.shared.lagging:Filling.returned", "if bookie in self.left", "if False")),
+        edited(("buckram.client.shared.lagging:LaggingMembers.returned", "if bookie in self.left", "if False")),
         (
             "tests/client/write/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",
         ),
@@ -205,7 +205,9 @@ MUTANTS = (
     TestMutant(
         "debts-forgotten",
         "a ledger that was closed without a member stays without its copies",
-        edited(("buckram.client.shared.lagging:Debts.owe", "if not members or self._scope.closed:", "if True:")),
+        edited(
+            ("buckram.client.shared.lagging:LaggingLedgers.add", "if not members or self._scope.closed:", "if True:")
+        ),
         (
             "tests/client/write/test_create_with_absent.py::"
             "test_ledgers_that_were_closed_without_a_member_are_filled_in_when_it_is_back",

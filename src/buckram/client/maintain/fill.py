@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from buckram.client.maintain.repair import fill_in
-from buckram.client.shared.lagging import Filling, Mend
+from buckram.client.shared.lagging import CopyMissing, LaggingMembers
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
@@ -14,22 +14,22 @@ from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
 
-def filling(
+def lagging_members(
     services: Services, window: AppendWindow, cell: MetadataCell, digest: Digest, key: bytes, scope: TaskScope
-) -> Filling:
+) -> LaggingMembers:
     """Of an open ledger: what is confirmed when a member is written to again comes from the others."""
 
     async def fill(bookie: BookieId) -> bool:
         return await fill_in(services, window.ledger_id, cell.current, digest, key, [bookie], confirmed=window.lac)
 
-    return Filling(window.absent.values(), fill, scope)
+    return LaggingMembers(window.absent.values(), fill, scope)
 
 
-def mending(services: Services, ledger_id: LedgerId, digest: Digest, key: bytes) -> Mend:
+def copy_missing_of(services: Services, ledger_id: LedgerId, digest: Digest, key: bytes) -> CopyMissing:
     """Of a ledger that is closed; NoSuchLedger when it was deleted meanwhile."""
 
-    async def mend(members: Collection[BookieId]) -> bool:
+    async def copy_missing(members: Collection[BookieId]) -> bool:
         current = await services.store.read_ledger(ledger_id)
         return await fill_in(services, ledger_id, current, digest, key, members)
 
-    return mend
+    return copy_missing

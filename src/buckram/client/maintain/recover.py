@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from buckram.client.maintain.accusing import Accuser
-from buckram.client.maintain.fill import mending
+from buckram.client.maintain.fill import copy_missing_of
 from buckram.client.read.lac import bookie_lac
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.reader import Reader
@@ -81,7 +81,7 @@ async def recover_ledger(
         # Whoever closed it, its record is the result (F15).
         versioned = cell.current
         away = [b for b in versioned.metadata.last_fragment.ensemble if services.bookies.info(b) is None]
-        services.debts.owe(ledger_id, away, mending(services, ledger_id, opened, master_key(password)))
+        services.lagging.add(ledger_id, away, copy_missing_of(services, ledger_id, opened, master_key(password)))
     metadata = versioned.metadata
     check(metadata.closed, "S2", f"ledger {ledger_id} is {metadata.state.name} after recovery")
     assert metadata.last_entry is not None
@@ -361,7 +361,7 @@ class _Sink:
         self._bookies = services.bookies
         self.name = name
         self.unauthorized: BuckramError | None = None
-        self.copies = Copies(services.owed)
+        self.copies = Copies(services.pending_copies)
 
     def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         self.copies.answered(last - first + 1)

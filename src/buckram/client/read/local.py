@@ -47,10 +47,10 @@ class LocalReads:
 
     async def chunks(self, span: Span, bookies: Sequence[BookieId], opener: Opener[T]) -> AsyncGenerator[list[T], None]:
         """Verified entries from the span's first on, in order, as far as that goes; `opener` checks them."""
-        elsewhere, first, last = self._services.elsewhere, span.first, span.last
+        remote, first, last = self._services.remote_bookies, span.first, span.last
         # Who hung up on a batch read would do so again, and other requests would go with the connection.
-        hung_up = self._services.no_batch
-        bookie = next((one for one in bookies if one not in elsewhere and one not in hung_up), None)
+        hung_up = self._services.batch_unsupported
+        bookie = next((one for one in bookies if one not in remote and one not in hung_up), None)
         if bookie is None:
             return
         directory: LocalDirectory | None = None
@@ -70,7 +70,7 @@ class LocalReads:
                 if first != after:
                     return
         except PermissionError:
-            elsewhere[bookie] = None
+            remote[bookie] = None
         except TimeoutError:
             self._services.bookies.report_slow(bookie)
         except (OSError, _Ended):
@@ -103,7 +103,7 @@ class LocalReads:
         files = self._services.runtime.files
         directory = files.open(located.directory, located.identity) if files is not None else None
         if directory is None:
-            self._services.elsewhere[bookie] = None
+            self._services.remote_bookies[bookie] = None
             raise _Ended
         return directory
 

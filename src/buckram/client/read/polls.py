@@ -30,7 +30,7 @@ from buckram.errors import (
     ProtocolError,
     UnknownLedgerState,
 )
-from buckram.net.connection import Asked
+from buckram.net.connection import PendingRequest
 from buckram.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerMetadata
 
@@ -51,7 +51,7 @@ class _Poll:
         self.answer: Answer[EntryId] | None = None
         self.bug: BaseException | None = None
         """Instead of an answer; the consumer hears of it."""
-        self.asked: Asked | None = None
+        self.asked: PendingRequest | None = None
         self.task: asyncio.Task[Answer[EntryId]] | None = None
         """Where the short way was not open: no connection yet, or an answer that leads to another question."""
 

@@ -25,7 +25,7 @@ from buckram.errors import (
     HandleClosed,
     ProtocolError,
 )
-from buckram.net.connection import Asked, Heard
+from buckram.net.connection import Heard, PendingRequest
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId, LedgerId
@@ -55,7 +55,7 @@ Question = Callable[[BookieId], Awaitable[Answer[T]]]
 class Soon(Protocol[T]):
     """A question that needs no task."""
 
-    def ask(self, bookie: BookieId, heard: Heard) -> Asked | None:
+    def ask(self, bookie: BookieId, heard: Heard) -> PendingRequest | None:
         """`heard` gets what `opened` understands. None where the question needs a task after all."""
         ...
 
@@ -69,7 +69,7 @@ async def play(
     scope: TaskScope,
     soon: Soon[T] | None = None,
     *,
-    begun: Asked | Answer[T] | None = None,
+    begun: PendingRequest | Answer[T] | None = None,
     told: Callable[[], None] | None = None,
 ) -> Answer[T]:
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
@@ -79,7 +79,7 @@ async def play(
     """
     first = race.start()
     asked = first[0]
-    if isinstance(begun, Asked):
+    if isinstance(begun, PendingRequest):
         first = race.hedge()
     elif begun is not None:
         first = race.answered(asked, begun)
@@ -91,7 +91,7 @@ async def play(
     game = _Game(question, scope, soon)
     scope.hold(game)
     try:
-        if isinstance(begun, Asked):
+        if isinstance(begun, PendingRequest):
             game.take_over(asked, begun)
         game.ask(first)
         while (outcome := race.outcome) is None:
@@ -125,7 +125,7 @@ class _Game(Generic[T]):
 
     def __init__(self, question: Question[T], scope: TaskScope, soon: Soon[T] | None) -> None:
         self._question, self._scope, self._soon = question, scope, soon
-        self._asked: dict[BookieId, Asked | asyncio.Task[Answer[T]]] = {}
+        self._asked: dict[BookieId, PendingRequest | asyncio.Task[Answer[T]]] = {}
         self._heard: dict[BookieId, Reply | BuckramError | asyncio.Task[Answer[T]]] = {}
         self._woken: asyncio.Future[None] | None = None
         self._cancelled = False
@@ -143,7 +143,7 @@ class _Game(Generic[T]):
             else:
                 self._asked[bookie] = asked
 
-    def take_over(self, bookie: BookieId, asked: Asked) -> None:
+    def take_over(self, bookie: BookieId, asked: PendingRequest) -> None:
         """It was asked already, and its answer belongs here."""
         asked.heard = partial(self._hear, bookie)
         self._asked[bookie] = asked
@@ -257,7 +257,7 @@ class LedgerReads:
         request = Read(self.ledger_id, entry, birth=self.digest.birth)
         return self.opened(bookie, entry, await ask(self._pool, bookie, request))
 
-    def entry_soon(self, bookie: BookieId, entry: EntryId, heard: Heard) -> Asked | None:
+    def entry_soon(self, bookie: BookieId, entry: EntryId, heard: Heard) -> PendingRequest | None:
         """Ask for what `opened` understands, over a connection that is open."""
         try:
             return self._pool.ask(bookie, Read(self.ledger_id, entry, birth=self.digest.birth), heard)
@@ -266,7 +266,7 @@ class LedgerReads:
 
     async def stored(self, bookie: BookieId, entry: EntryId) -> Answer[Entry]:
         """As `entry`, but as the bookie's files have it, whatever it keeps in memory; where it knows batch reads."""
-        if self._services.no_batch.get(bookie, 0) < _BATCH_GIVE_UP:
+        if self._services.batch_unsupported.get(bookie, 0) < _BATCH_GIVE_UP:
             request = one_from_files(self.ledger_id, entry, self._services.config.read_batch_bytes, self.digest)
             reply = await ask(self._pool, bookie, request)
             if isinstance(reply, BatchReadReply):
@@ -303,8 +303,8 @@ class LedgerReads:
 
         A peer without batch reads closes the connection; after two such closings in a row it is asked entry by entry.
         """
-        no_batch = self._services.no_batch
-        before = no_batch.get(bookie, 0)
+        batch_unsupported = self._services.batch_unsupported
+        before = batch_unsupported.get(bookie, 0)
         if before >= _BATCH_GIVE_UP:
             return await self._singles(bookie, first, count, opener, came)
         size = self._services.config.read_batch_bytes
@@ -322,9 +322,9 @@ class LedgerReads:
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
             answer = await self._singles(bookie, first, 1, opener, came)
-            if isinstance(answer, Positive) and no_batch.get(bookie, 0) == before:
+            if isinstance(answer, Positive) and batch_unsupported.get(bookie, 0) == before:
                 # Others outstanding with this one went with the same connection: that was one closing.
-                no_batch[bookie] = before + 1
+                batch_unsupported[bookie] = before + 1
             return answer
 
         def verify() -> list[T]:
@@ -334,8 +334,8 @@ class LedgerReads:
             bodies = reply.bodies if len(reply.bodies) <= count else reply.bodies[:count]
             return self._opened_all(bookie, first, bodies, opener, came)
 
-        if no_batch and isinstance(reply, BatchReadReply) and reply.code is Code.OK:
-            no_batch.pop(bookie, None)
+        if batch_unsupported and isinstance(reply, BatchReadReply) and reply.code is Code.OK:
+            batch_unsupported.pop(bookie, None)
         return classify(bookie, reply, verify)
 
     async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T], came: Came) -> Answer[list[T]]:

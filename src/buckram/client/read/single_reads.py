@@ -16,7 +16,7 @@ from buckram.core.ledgers.answers import Answer, Positive
 from buckram.core.ledgers.reading import Race
 from buckram.core.wire.messages import Reply
 from buckram.errors import BuckramError
-from buckram.net.connection import Asked, Heard
+from buckram.net.connection import Heard, PendingRequest
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId
 
@@ -57,7 +57,7 @@ class SingleReads:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(loop.create_future(), loop.time() + self._hedge_s if len(order) > 1 else inf)
         asked = reads.entry_soon(first, entry, waiting.heard)
-        begun: Asked | Answer[Entry] | None = asked
+        begun: PendingRequest | Answer[Entry] | None = asked
         if asked is not None:
             await self._wait(waiting, asked)
             if waiting.reply is not None:
@@ -68,7 +68,7 @@ class SingleReads:
         one = _OneEntry(reads, entry)
         return await play(Race(order), one, self._services, scope, one, begun=begun)
 
-    async def _wait(self, waiting: _Waiting, asked: Asked) -> None:
+    async def _wait(self, waiting: _Waiting, asked: PendingRequest) -> None:
         """Until there is an answer, or it is time to ask another bookie."""
         self._waiting[waiting] = None
         if self._timer is None and waiting.due != inf:
@@ -114,7 +114,7 @@ class _OneEntry:
     async def __call__(self, bookie: BookieId) -> Answer[Entry]:
         return await self._reads.entry(bookie, self._entry)
 
-    def ask(self, bookie: BookieId, heard: Heard) -> Asked | None:
+    def ask(self, bookie: BookieId, heard: Heard) -> PendingRequest | None:
         return self._reads.entry_soon(bookie, self._entry, heard)
 
     def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[Entry]:

@@ -11,12 +11,12 @@ import asyncio
 
 
 class Copies:
-    """Of one ledger's sender. `owed` gets it as long as something of a complete ledger is on its way."""
+    """Of one ledger's sender. `pending` gets it as long as something of a complete ledger is on its way."""
 
-    __slots__ = ("_answered", "_complete", "_owed", "unanswered")
+    __slots__ = ("_answered", "_complete", "_pending", "unanswered")
 
-    def __init__(self, owed: dict[Copies, None]) -> None:
-        self._owed = owed
+    def __init__(self, pending: dict[Copies, None]) -> None:
+        self._pending = pending
         self._complete = False
         self._answered: asyncio.Event | None = None
         self.unanswered = 0
@@ -26,7 +26,7 @@ class Copies:
         """So many, stored or failed for good."""
         self.unanswered -= count
         if not self.unanswered and self._complete:
-            self._owed.pop(self, None)
+            self._pending.pop(self, None)
             if self._answered is not None:
                 self._answered.set()
 
@@ -35,7 +35,7 @@ class Copies:
         self._complete = True
         if self.unanswered:
             self._answered = asyncio.Event()
-            self._owed[self] = None
+            self._pending[self] = None
 
     async def wait(self, timeout_s: float) -> None:
         """Until every bookie has answered all that it was sent, but not longer than this."""
@@ -44,7 +44,7 @@ class Copies:
                 async with asyncio.timeout(timeout_s):
                     await self._answered.wait()
             except TimeoutError:
-                self._owed.pop(self, None)
+                self._pending.pop(self, None)
 
 
 __all__ = ["Copies"]

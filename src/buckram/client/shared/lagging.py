@@ -1,8 +1,8 @@
-"""What members of this client's ledgers are owed that were away: copied to them when they are back.
+"""Members of this client's ledgers that were away and lack entries: they get them when they are back.
 
-An open ledger's writer does it itself (`Filling`), beginning when the member is written to again; a ledger that was
-closed without it is remembered by the client (`Debts`) as long as that lives. Metadata stays as it is: who is gone for
-good is repair's business.
+The writer of an open ledger copies them itself (`LaggingMembers`), from the moment the member is written to again. The
+client remembers a ledger that was closed before (`LaggingLedgers`) for as long as the client lives. Metadata does not
+change: a bookie that is gone for good is replaced by repair.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuc
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
 
-Mend = Callable[[Collection[BookieId]], Awaitable[bool]]
+CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]
 """Copies what these lack; whether nothing is left."""
 _MOST = 10_000
 _RETRY_MIN_S, _RETRY_MAX_S = 1.0, 60.0
 
 
-class Debts:
+class LaggingLedgers:
     """Closed ledgers with members that were away; `close()` forgets them, and then `cluster check` still names them."""
 
     def __init__(self, bookies: BookieWatcher) -> None:
         self._bookies = bookies
-        self._owed: dict[LedgerId, tuple[tuple[BookieId, ...], Mend]] = {}
-        self._scope = TaskScope("debts")
+        self._ledgers: dict[LedgerId, tuple[tuple[BookieId, ...], CopyMissing]] = {}
+        self._scope = TaskScope("lagging")
         self._busy = False
         bookies.on_change(self._changed)
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self._ledgers)
 
-    def owe(self, ledger_id: LedgerId, members: Collection[BookieId], mend: Mend) -> None:
+    def add(self, ledger_id: LedgerId, members: Collection[BookieId], copy_missing: CopyMissing) -> None:
         """The oldest is forgotten where there are too many."""
         if not members or self._scope.closed:
             return
-        if len(self._owed) >= _MOST:
-            del self._owed[next(iter(self._owed))]
-        self._owed[ledger_id] = (tuple(members), mend)
+        if len(self._ledgers) >= _MOST:
+            del self._ledgers[next(iter(self._ledgers))]
+        self._ledgers[ledger_id] = (tuple(members), copy_missing)
         self._look()
 
     async def close(self) -> None:
-        self._owed.clear()
+        self._ledgers.clear()
         await self._scope.close()
 
     def _changed(self, change: BookieChange) -> None:
@@ -54,13 +54,13 @@ class Debts:
     def _look(self) -> None:
         if not self._busy and not self._scope.closed and self._due():
             self._busy = True
-            self._scope.spawn(self._pay(), "copy")
+            self._scope.spawn(self._copy_all(), "copy")
 
     def _due(self) -> list[LedgerId]:
         there = self._bookies.bookies.writable
-        return [ledger for ledger, (members, _) in self._owed.items() if any(b in there for b in members)]
+        return [ledger for ledger, (members, _) in self._ledgers.items() if any(b in there for b in members)]
 
-    async def _pay(self) -> None:
+    async def _copy_all(self) -> None:
         delay = _RETRY_MIN_S
         try:
             while due := self._due():
@@ -73,12 +73,12 @@ class Debts:
             self._busy = False
 
     async def _one(self, ledger_id: LedgerId) -> None:
-        members, mend = self._owed[ledger_id]
+        members, copy_missing = self._ledgers[ledger_id]
         there = [b for b in members if b in self._bookies.bookies.writable]
         try:
-            done = await mend(there)
+            done = await copy_missing(there)
         except (NoSuchLedger, HandleClosed):
-            self._owed.pop(ledger_id, None)
+            self._ledgers.pop(ledger_id, None)
             return
         except InvariantViolation:
             raise
@@ -87,12 +87,12 @@ class Debts:
         if done:
             left = tuple(b for b in members if b not in there)
             if left:
-                self._owed[ledger_id] = (left, mend)
+                self._ledgers[ledger_id] = (left, copy_missing)
             else:
-                self._owed.pop(ledger_id, None)
+                self._ledgers.pop(ledger_id, None)
 
 
-class Filling:
+class LaggingMembers:
     """Of one writer: members that were away from the start, until they have what was confirmed meanwhile.
 
     `fill(bookie)` copies up to what is confirmed when it is called, and says whether nothing of that is left.
@@ -131,4 +131,4 @@ class Filling:
             self._under_way.pop(bookie, None)
 
 
-__all__ = ["Debts", "Filling", "Mend"]
+__all__ = ["LaggingLedgers", "LaggingMembers", "CopyMissing"]

@@ -30,16 +30,16 @@ class Sender(Protocol):
 
     def send_failed(self, error: BaseException) -> None: ...
     def check_stall(self) -> bool:
-        """Whether a lane it sends to is crowded. After a True it hears of the end by another call."""
+        """Whether a lane it sends to is full. After a True it hears of the end by another call."""
         ...
 
 
-class Load:
+class LaneBatch:
     """What one lane gets at the end of this turn."""
 
     __slots__ = ("_active", "acks", "data", "deferred", "lane", "runs")
 
-    def __init__(self, active: list[Load], lane: AddLane, deferred: bool) -> None:
+    def __init__(self, active: list[LaneBatch], lane: AddLane, deferred: bool) -> None:
         self._active, self.lane, self.deferred = active, lane, deferred
         self.data: list[bytes] = []
         self.acks: list[bytes] = []
@@ -59,14 +59,14 @@ class Load:
         return self.lane.send(data, acks, runs, deferred_sync=self.deferred, at_once=True)
 
 
-class TurnEnd:
+class SendBatcher:
     """Calls `send_now` of everybody who asked in this turn, in the order of asking, then sends the loads."""
 
     def __init__(self) -> None:
         self._senders: list[Sender] = []
-        self._loads: dict[tuple[AddLane, bool], Load] = {}
-        self._active: list[Load] = []
-        self._stalled: dict[Sender, None] = {}
+        self._batches: dict[tuple[AddLane, bool], LaneBatch] = {}
+        self._active: list[LaneBatch] = []
+        self._waiting: dict[Sender, None] = {}
         self._asked = False
         self._count = 0
         """Senders of this turn that did not wait for its end."""
@@ -86,18 +86,18 @@ class TurnEnd:
             asyncio.get_running_loop().call_soon(self._run)
         self._senders.append(sender)
 
-    def hurry(self, sender: Sender) -> None:
+    def flush_now(self, sender: Sender) -> None:
         """`sender`, who has asked, has all that it will have in this turn: it need not wait for the end, where other
         callbacks come first. With other writers about it does: they share their sends."""
         if self._alone and not self._count and self._senders == [sender]:
             self._count = 1
             self._send()
 
-    def load(self, lane: AddLane, deferred: bool) -> Load:
+    def load(self, lane: AddLane, deferred: bool) -> LaneBatch:
         """Always the same one for the same lane."""
-        load = self._loads.get((lane, deferred))
+        load = self._batches.get((lane, deferred))
         if load is None:
-            load = self._loads[lane, deferred] = Load(self._active, lane, deferred)
+            load = self._batches[lane, deferred] = LaneBatch(self._active, lane, deferred)
         return load
 
     def _run(self) -> None:
@@ -132,7 +132,7 @@ class TurnEnd:
     def send_loads(self, senders: list[Sender]) -> None:
         """Send what was put so far; `senders` hear of a lane that has too much."""
         active = self._active
-        crowded = False
+        full = False
         parts: list[bytes] = []
         data = acks = b""
         for load in active:
@@ -141,20 +141,20 @@ class TurnEnd:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 acks = load.acks[0] if len(parts) == 1 else b"".join(load.acks)
             if load.send(data, acks) > self.lane_limit:
-                crowded = True
+                full = True
         active.clear()
-        if crowded:
+        if full:
             for sender in senders:
                 self._watch(sender)
 
     def _watch(self, sender: Sender) -> None:
-        # Asked again by a timer: the lane may be crowded by others, then no answer to `sender` would tell it.
+        # A timer asks again: other senders may have filled the lane, and no answer to `sender` tells that it has room.
         if sender.check_stall():
-            if not self._stalled:
+            if not self._waiting:
                 asyncio.get_running_loop().call_later(_STALL_CHECK_S, self._recheck)
-            self._stalled[sender] = None
+            self._waiting[sender] = None
 
     def _recheck(self) -> None:
-        stalled, self._stalled = self._stalled, {}
+        stalled, self._waiting = self._waiting, {}
         for sender in stalled:
             self._watch(sender)

@@ -9,8 +9,8 @@ from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.clocks import Clocks
 from buckram.client.shared.copies import Copies
 from buckram.client.shared.identities import Identities
-from buckram.client.shared.lagging import Debts
-from buckram.client.shared.send_batcher import TurnEnd
+from buckram.client.shared.lagging import LaggingLedgers
+from buckram.client.shared.send_batcher import SendBatcher
 from buckram.config import ClientConfig, NetConfig
 from buckram.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
@@ -30,15 +30,15 @@ class Services:
     pool: BookiePool
     guard: Callable[[], None]
     clocks: Clocks
-    debts: Debts
-    turn: TurnEnd = field(default_factory=TurnEnd)
+    lagging: LaggingLedgers
+    batcher: SendBatcher = field(default_factory=SendBatcher)
     handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """How to stop what is open: done when the client is closed."""
-    owed: dict[Copies, None] = field(default_factory=dict)
+    pending_copies: dict[Copies, None] = field(default_factory=dict)
     """Complete ledgers with copies that are still on their way."""
-    no_batch: dict[BookieId, int] = field(default_factory=dict)
+    batch_unsupported: dict[BookieId, int] = field(default_factory=dict)
     """How often in a row a bookie hung up on a batch read: peers that do not know it."""
-    elsewhere: dict[BookieId, None] = field(default_factory=dict)
+    remote_bookies: dict[BookieId, None] = field(default_factory=dict)
     """Bookies whose files this process cannot read, so that they are asked for places once."""
 
     def adopt(self, handle: object, stop: Callable[[], Awaitable[None]]) -> None:

@@ -31,7 +31,7 @@ class _Waiting:
         self.size = sum(map(len, payloads))
 
 
-class Intake:
+class Admission:
     """Bounds one writer in bytes and entries. An entry larger than the limit goes alone."""
 
     def __init__(
@@ -46,14 +46,14 @@ class Intake:
         window = self._window
         if entry_id is not None and entry_id == window.reachable + 1:
             return False
-        if self.waiting or self._outbox.stalled:
+        if self.waiting or self._outbox.backpressure:
             return True
         pending = window.pending_entries
         return pending > 0 and (pending >= self._max_entries or window.pending_bytes + size > self._max_bytes)
 
     def buffer_full(self) -> BufferFull:
         window = self._window
-        if self._outbox.stalled:
+        if self._outbox.backpressure:
             why = "a bookie is slow to take what was sent to it"
         elif window.pending_entries >= self._max_entries:
             why = f"{window.pending_entries} entries are not yet acknowledged, the limit is {self._max_entries}"
@@ -133,7 +133,7 @@ class Intake:
         window, payloads = self._window, item.payloads
         if item.entry_id is not None and item.entry_id == window.reachable + 1:
             return 1
-        if self._outbox.stalled:
+        if self._outbox.backpressure:
             return item.done
         room = self._max_bytes - window.pending_bytes
         most = min(len(payloads), item.done + max(self._max_entries - window.pending_entries, 0))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from buckram.client.maintain.fill import filling, mending
+from buckram.client.maintain.fill import copy_missing_of, lagging_members
 from buckram.client.shared.closing import joined, leave
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.payloads import all_as_bytes, as_bytes, check_entry_id
 from buckram.client.shared.services import Services
-from buckram.client.write.admission import Intake
+from buckram.client.write.admission import Admission
 from buckram.client.write.completions import Completions, Told
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
@@ -47,7 +47,7 @@ FRAME_RESERVE_BYTES = 256
 class LedgerAppender:
     """What a Writer (`client/write/writer.py`, which describes the methods for users) stands on; lanes answer to it.
 
-    A segment of a stream uses it without the handle, which has neither `append_told` nor `publish_no_lac`.
+    A segment of a stream uses it without the handle, which has neither `append_with_callback` nor `publish_no_lac`.
     """
 
     def __init__(
@@ -86,14 +86,21 @@ class LedgerAppender:
         self._scope = TaskScope(f"writer {ledger_id}", self._broken)
         self._lac = ExplicitLac(window, pool, self._scope, digest, key, config.idle_lac_ms / 1000)
         self._outbox = Outbox(
-            window, services, digest, key, sink=self, carried=self._lac.carried, fail=self._broken, room=self._admit
+            window,
+            services,
+            digest,
+            key,
+            sink=self,
+            on_lac_sent=self._lac.on_lac_sent,
+            fail=self._broken,
+            room=self._admit,
         )
         self._completions = Completions()
-        self._intake = Intake(
+        self._admission = Admission(
             window, self._outbox, self._completions, config.max_pending_bytes, config.max_pending_entries
         )
-        self._filling = filling(services, window, self._cell, digest, key, self._scope)
-        self._mend = mending(services, ledger_id, digest, key)
+        self._lagging_members = lagging_members(services, window, self._cell, digest, key, self._scope)
+        self._copy_missing = copy_missing_of(services, ledger_id, digest, key)
         self._change = EnsembleChange(
             window,
             self._cell,
@@ -103,7 +110,7 @@ class LedgerAppender:
             send=self._outbox.resend,
             head_moved=self._head_moved,
             fail=self._fail,
-            filling=self._filling,
+            lagging_members=self._lagging_members,
         )
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
         self._acked_under: dict[BookieId, int] = {}
@@ -177,10 +184,10 @@ class LedgerAppender:
         """
         body = self._checked(payload, entry_id)
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        if self._intake.full(len(body), entry_id):
-            self._intake.wait((body,), future, entry_id=entry_id)
+        if self._admission.full(len(body), entry_id):
+            self._admission.wait((body,), future, entry_id=entry_id)
         else:
-            self._intake.enqueue(body, entry_id, future)
+            self._admission.enqueue(body, entry_id, future)
         return await future
 
     def append_nowait(self, payload: Buffer, *, entry_id: EntryId | None = None) -> asyncio.Future[EntryId]:
@@ -188,21 +195,21 @@ class LedgerAppender:
         flush and close raise the first append that failed."""
         if type(payload) is not bytes or entry_id is not None or len(payload) > self._plain_limit:
             payload = self._checked(payload, entry_id)
-        if self._intake.full(len(payload), entry_id):
-            raise self._intake.buffer_full()
+        if self._admission.full(len(payload), entry_id):
+            raise self._admission.buffer_full()
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        self._intake.enqueue(payload, entry_id, future)
+        self._admission.enqueue(payload, entry_id, future)
         return future
 
-    def append_told(self, payload: bytes, told: Told, result: Any) -> None:
+    def append_with_callback(self, payload: bytes, told: Told, result: Any) -> None:
         """As append_nowait, for who batches itself: `told` hears `result`, and the entry leaves now, as nothing joins
         it in this turn of the loop."""
         if len(payload) > self._plain_limit:
             payload = self._checked(payload, None)
-        if self._intake.full(len(payload)):
-            raise self._intake.buffer_full()
+        if self._admission.full(len(payload)):
+            raise self._admission.buffer_full()
         self._completions.add(self._outbox.add((payload,), len(payload)), result, told)
-        self._outbox.hurry()
+        self._outbox.flush_now()
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
         """Append entries in a row; returns their ids when all are acknowledged. One future for all of them."""
@@ -210,7 +217,7 @@ class LedgerAppender:
         if not bodies:
             return range(self._window.next_entry, self._window.next_entry)
         future: asyncio.Future[range] = self._loop.create_future()
-        self._intake.wait(bodies, future, many=True)
+        self._admission.wait(bodies, future, many=True)
         return await future
 
     def publish_no_lac(self) -> None:
@@ -221,9 +228,9 @@ class LedgerAppender:
         """Wait until everything appended so far is acknowledged; raises the first append that failed."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._window.pending_entries or self._intake.waiting:
+        if self._window.pending_entries or self._admission.waiting:
             future: asyncio.Future[None] = self._loop.create_future()
-            self._intake.wait((), future)
+            self._admission.wait((), future)
             await future
 
     async def force(self) -> EntryId:
@@ -318,7 +325,9 @@ class LedgerAppender:
                 raise self._unsound  # recovery decides from what the bookies hold
             await seal(self._cell, self.ledger_id, *window.close())
             self._outbox.copies.complete()
-            self._services.debts.owe(self.ledger_id, [*self._filling.left, *window.absent.values()], self._mend)
+            self._services.lagging.add(
+                self.ledger_id, [*self._lagging_members.left, *window.absent.values()], self._copy_missing
+            )
         except InvariantViolation:
             raise
         except BuckramError as failed:
@@ -331,10 +340,13 @@ class LedgerAppender:
     async def _settle(self) -> None:
         """Wait until nothing is pending that can still be acknowledged: explicit ids behind a gap cannot."""
         window, explicit = self._window, self._window.explicit_ids
-        while not window.closed and ((self._intake.waiting and not explicit) or window.reachable > window.pending_head):
+        while not window.closed:
+            before_us = self._admission.waiting and not explicit
+            if not before_us and window.reachable <= window.pending_head:
+                return
             future: asyncio.Future[None] = self._loop.create_future()
-            if self._intake.waiting and not explicit:
-                self._intake.wait((), future)
+            if before_us:
+                self._admission.wait((), future)
             else:
                 self._completions.add(window.reachable, None, future)
             try:
@@ -361,14 +373,14 @@ class LedgerAppender:
     def _end(self, error: BuckramError, *, meant: bool = False) -> None:
         window = self._window
         # Acknowledged and not forced is as good as pending: sealing cuts it off.
-        left = self._intake.waiting or window.pending_entries or window.pending_head > window.lac
+        left = self._admission.waiting or window.pending_entries or window.pending_head > window.lac
         if self._failure is None and not meant and left:
             self._failure = error
         self._refuse(error)
         self._window.close()
         self._outbox.clear()
         self._completions.fail(error)
-        self._intake.fail(error)
+        self._admission.fail(error)
 
     def _refuse(self, error: BuckramError) -> None:
         if self._refusal is None:
@@ -411,8 +423,8 @@ class LedgerAppender:
     def _head_moved(self) -> None:
         self._completions.reached(self._window.pending_head)
         self._lac.head_moved()
-        if self._intake.waiting:
-            self._intake.admit()
+        if self._admission.waiting:
+            self._admission.admit()
 
     def _admit(self) -> None:
-        self._intake.admit()
+        self._admission.admit()

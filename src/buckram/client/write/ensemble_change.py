@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from buckram.client.shared.bookies import BookieChange, BookieWatcher
-from buckram.client.shared.lagging import Filling
+from buckram.client.shared.lagging import LaggingMembers
 from buckram.client.shared.log import log
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.ledgers.append import AppendWindow, Send
@@ -43,7 +43,7 @@ _RETRY_MIN_S, _RETRY_MAX_S = 0.5, 10.0
 _AVOID_S = 5.0
 """A bookie that failed this writer so recently is not taken back while the writer can do without."""
 _PROBE_S = 2.0
-_DESPAIR_MIN_S, _DESPAIR_MAX_S = 0.05, 1.0
+_GIVE_UP_MIN_S, _GIVE_UP_MAX_S = 0.05, 1.0
 """Pause before bookies that have just failed are tried again because there are no others."""
 
 
@@ -65,11 +65,11 @@ class EnsembleChange:
         send: Callable[[Sequence[Send]], None],
         head_moved: Callable[[], None],
         fail: Callable[[BuckramError], None],
-        filling: Filling,
+        lagging_members: LaggingMembers,
     ) -> None:
         self._window, self._cell, self._watcher, self._pool, self._scope = window, cell, watcher, pool, scope
         self._send, self._head_moved, self._fail = send, head_moved, fail
-        self._filling = filling
+        self._lagging_members = lagging_members
         self._loop = asyncio.get_running_loop()
         self._incarnations: dict[BookieId, str | None] = {}
         self._failed_at: dict[BookieId, float] = {}
@@ -77,7 +77,7 @@ class EnsembleChange:
         self._timer: asyncio.TimerHandle | None = None
         self._delay = _RETRY_MIN_S
         self._retrying = False
-        self._despair_s, self._despair_head = _DESPAIR_MIN_S, -1
+        self._give_up_s, self._give_up_head = _GIVE_UP_MIN_S, -1
         self.degraded = ""
         """Why fewer bookies than Qw get the entries; empty when all is well."""
         self.changes = 0
@@ -209,9 +209,9 @@ class EnsembleChange:
             async with asyncio.timeout(_PROBE_S):
                 await self._watcher.refresh()
         head = self._window.pending_head
-        self._despair_s = _DESPAIR_MIN_S if head > self._despair_head else min(self._despair_s * 2, _DESPAIR_MAX_S)
-        self._despair_head = head
-        await asyncio.sleep(self._despair_s)
+        self._give_up_s = _GIVE_UP_MIN_S if head > self._give_up_head else min(self._give_up_s * 2, _GIVE_UP_MAX_S)
+        self._give_up_head = head
+        await asyncio.sleep(self._give_up_s)
 
     def _choose(
         self, ensemble: Sequence[BookieId], failed: dict[int, BookieId], tried: dict[BookieId, None], doomed: bool
@@ -314,7 +314,7 @@ class EnsembleChange:
             self._after_resume("")
             self._send(sends)
             for bookie in members:
-                self._filling.returned(bookie)
+                self._lagging_members.returned(bookie)
         else:
             self._retry_later()
 

@@ -20,7 +20,7 @@ _RETRY_MAX_S = 5.0
 
 
 class ExplicitLac:
-    """`carried` is told of every run sent, `head_moved` of every acknowledgement; both are cheap."""
+    """`on_lac_sent` is told of every run sent, `head_moved` of every acknowledgement; both are cheap."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ExplicitLac:
         self._sending = False
         self._retry_s = idle_s
 
-    def carried(self, lac: EntryId) -> None:
+    def on_lac_sent(self, lac: EntryId) -> None:
         """An entry just left that carries `lac`."""
         if self._idle_s:
             if lac > self._published:

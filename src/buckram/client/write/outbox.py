@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from buckram.client.shared.copies import Copies
-from buckram.client.shared.send_batcher import Load
+from buckram.client.shared.send_batcher import LaneBatch
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow, Run, Send
@@ -27,7 +27,7 @@ _Row = tuple[EntryId, int, int]
 
 
 class Outbox:
-    """`sink` gets the answers, `carried(lac)` is told of what left, `fail` of a client that is not to be used."""
+    """`sink` gets the answers, `on_lac_sent(lac)` is told of what left, `fail` of a client that is not to be used."""
 
     def __init__(
         self,
@@ -37,25 +37,25 @@ class Outbox:
         master_key: bytes,
         *,
         sink: AckSink,
-        carried: Callable[[EntryId], None],
+        on_lac_sent: Callable[[EntryId], None],
         fail: Callable[[BaseException], None],
         room: Callable[[], None],
     ) -> None:
         self._window, self._services, self._digest, self._key = window, services, digest, master_key
-        self._sink, self._carried, self._fail, self._room = sink, carried, fail, room
+        self._sink, self._on_lac_sent, self._fail, self._room = sink, on_lac_sent, fail, room
         self._bodies: list[bytes] = []
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
         self._size = 0
-        self._targets: list[tuple[Load, int]] = []
-        self.copies = Copies(services.owed)
-        self._turn = turn = services.turn
+        self._targets: list[tuple[LaneBatch, int]] = []
+        self.copies = Copies(services.pending_copies)
+        self._batcher = turn = services.batcher
         if turn.entries_total is None:
             stats = services.runtime.stats
             turn.entries_total = stats.counter("buckram_client_appended_entries_total", "entries sent by writers")
             turn.lane_limit = _LANE_LIMIT_FACTOR * services.config.max_pending_bytes
             turn.bytes_total = stats.counter("buckram_client_appended_bytes_total", "payload bytes sent by writers")
-        self.stalled = False
+        self.backpressure = False
         """Some lane holds more than its share: appends wait. `room` is called when that is over."""
         self._retarget()
 
@@ -64,7 +64,7 @@ class Outbox:
         first = self._window.enqueue(len(bodies), size)
         if not self._bodies:
             self._first = first
-            self._turn.ask(self)
+            self._batcher.ask(self)
         self._bodies += bodies
         self._size += size
         return first
@@ -73,25 +73,25 @@ class Outbox:
         """With the caller's id; DuplicateEntry."""
         self._window.enqueue_at(entry, len(body))
         if not self._bodies:
-            self._turn.ask(self)
+            self._batcher.ask(self)
         self._ids.append(entry)
         self._bodies.append(body)
         self._size += len(body)
 
-    def hurry(self) -> None:
+    def flush_now(self) -> None:
         """What was added leaves now, unless other writers send in this turn, too."""
         if self._bodies:
-            self._turn.hurry(self)
+            self._batcher.flush_now(self)
 
     def resend(self, sends: Sequence[Send]) -> None:
         """The ensemble changed or a position became absent: send these, and from now on to who is there now."""
         self._retarget()
         self._put(sends)
-        self._turn.send_loads([self])
+        self._batcher.send_loads([self])
 
     def clear(self) -> None:
         self._bodies, self._ids, self._size, self._targets = [], [], 0, []
-        self.stalled = False
+        self.backpressure = False
 
     # -- end of the turn (turn.Sender) --------------------------------------------------------------------
 
@@ -102,11 +102,11 @@ class Outbox:
         self._fail(error)
 
     def check_stall(self) -> bool:
-        limit, before = self._turn.lane_limit, self.stalled
-        self.stalled = any(load.lane.pending_bytes > limit for load, _ in self._targets)
-        if before and not self.stalled:
+        limit, before = self._batcher.lane_limit, self.backpressure
+        self.backpressure = any(load.lane.pending_bytes > limit for load, _ in self._targets)
+        if before and not self.backpressure:
             self._room()
-        return self.stalled
+        return self.backpressure
 
     def send_now(self) -> None:
         bodies, size, window = self._bodies, self._size, self._window
@@ -120,9 +120,9 @@ class Outbox:
             length = window.length - size
             for first, start, stop in _rows(ids) if ids else _pieces(self._first, bodies):
                 length = self._send_run(first, bodies[start:stop], length)
-        self._carried(window.lac)
-        self._turn.entries += len(bodies)
-        self._turn.bytes += size
+        self._on_lac_sent(window.lac)
+        self._batcher.entries += len(bodies)
+        self._batcher.bytes += size
 
     def _send_run(self, first: EntryId, bodies: list[bytes], length: int) -> int:
         window = self._window
@@ -151,7 +151,7 @@ class Outbox:
                 load.runs += [(self._sink, send.slot, first, last) for first, last in send.rows[1:]]
 
     def _retarget(self) -> None:
-        pool, window, turn = self._services.pool, self._window, self._turn
+        pool, window, turn = self._services.pool, self._window, self._batcher
         self._targets = [
             (turn.load(pool.lane(window.ensemble[position]), window.deferred_sync), slot)
             for position, slot in window.live()

@@ -1,6 +1,6 @@
 """Appends that wait for room, in call order: nobody overtakes, so offsets follow the order of the calls.
 
-Whether there is room and what taking means is the writer's (`Taker`); how an append is cut into entries is here.
+Whether there is room is the writer's to say (`AppendConsumer`); how an append is cut into entries is decided here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_ENTRY_RECORDS = 8192
 """Bounds what columns cost beyond the bytes that callers see."""
 
 
-class Cut:
+class RecordCursor:
     """Records in a row that are cut into entries: those from `done` on are left."""
 
     __slots__ = ("columns", "done", "ends")
@@ -56,7 +56,7 @@ class Cut:
         return self.columns.slice(self.done, stop, size)
 
 
-class Ask(Cut):
+class PendingAppend(RecordCursor):
     """One append that is not wholly taken. A flush has no records."""
 
     __slots__ = ("atomic", "begun", "expect", "first", "future", "many", "start")
@@ -81,21 +81,21 @@ class Ask(Cut):
         """Offset of its first record, once begun."""
 
 
-class Taker(Protocol):
-    def take(self, ask: Ask) -> bool:
+class AppendConsumer(Protocol):
+    def take(self, ask: PendingAppend) -> bool:
         """Take as much as there is room for; True when all of it is taken and its future is on the way."""
         ...
 
 
-class Intake:
+class Admission:
     """The queue. Its length is bounded by the number of callers that wait."""
 
-    def __init__(self, taker: Taker) -> None:
+    def __init__(self, taker: AppendConsumer) -> None:
         self._taker = taker
-        self.waiting: deque[Ask] = deque()
+        self.waiting: deque[PendingAppend] = deque()
         self._admitting = False
 
-    def put(self, ask: Ask) -> None:
+    def put(self, ask: PendingAppend) -> None:
         """Taken when it is its turn and there is room, maybe at once."""
         self.waiting.append(ask)
         if len(self.waiting) == 1:

@@ -22,7 +22,7 @@ from buckram.core.streams.record_format import Columns
 from buckram.core.streams.window import StreamWindow
 from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
 from buckram.streams.shared import records
-from buckram.streams.write.admission import MAX_ENTRY_RECORDS, Ask, Intake
+from buckram.streams.write.admission import MAX_ENTRY_RECORDS, Admission, PendingAppend
 from buckram.streams.write.segment import SegmentWriter
 
 
@@ -59,7 +59,7 @@ class Appender:
         self.next_offset = head.end
         """What the next record gets; the window's counts only what was sent."""
         self.window = StreamWindow(head.end)
-        self.intake = Intake(self)
+        self.intake = Admission(self)
         self.segment: SegmentWriter | None = None
         self.batch = Columns()
         self.plain = True
@@ -160,8 +160,8 @@ class Appender:
         self._batched()
         return future
 
-    def take(self, ask: Ask) -> bool:
-        """Give offsets to as many of its records as there is room for; True when all are taken (intake.Taker)."""
+    def take(self, ask: PendingAppend) -> bool:
+        """Give offsets to as many of its records as there is room for; True when all are taken."""
         if not ask.begun and not self._begin(ask):
             return True
         while ask.left:
@@ -191,7 +191,7 @@ class Appender:
         self._promise(result, ask.future)
         return True
 
-    def _begin(self, ask: Ask) -> bool:
+    def _begin(self, ask: PendingAppend) -> bool:
         """False when nothing is left to do: it fails, or all of it is stored already."""
         columns = ask.columns
         try:

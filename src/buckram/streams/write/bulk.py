@@ -29,7 +29,7 @@ from buckram.streams.shared import records
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
-from buckram.streams.write.admission import Cut
+from buckram.streams.write.admission import RecordCursor
 from buckram.types import Buffer, LedgerId
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class BulkLedger:
         await self._ledger.abandon()
 
     def _entries(self, columns: Columns, sizes: list[int]) -> list[bytes]:
-        cut = Cut(columns, sizes)
+        cut = RecordCursor(columns, sizes)
         entries: list[bytes] = []
         while cut.left:
             stop, size = cut.next_part(_BATCH_BYTES)

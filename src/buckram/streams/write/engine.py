@@ -30,11 +30,11 @@ from buckram.errors import (
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import Claim
-from buckram.streams.write.admission import Ask
+from buckram.streams.write.admission import PendingAppend
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.lease import Lease
 from buckram.streams.write.repair import settle
-from buckram.streams.write.roll import Host, Roller
+from buckram.streams.write.roll import Roller
 from buckram.streams.write.sealing import ended, finish, sweep_garbage
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import Buffer, LedgerId
@@ -64,10 +64,7 @@ class StreamEngine:
         self._guard = services.guard
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope(f"stream writer {self.stream}", self._broken)
-        host = Host(
-            self._switch, self._replace, self._listed, self.fail, self._acked, self._segment_failed, self._pause
-        )
-        self._roller = Roller(claim, policy, self._scope, host)
+        self._roller = Roller(claim, policy, self._scope, self)
         self._appender = Appender(
             self.stream,
             head,
@@ -179,7 +176,7 @@ class StreamEngine:
             self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
         )
         future: asyncio.Future[int] = self._loop.create_future()
-        self._appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
+        self._appender.intake.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
         return await future
 
     def append_nowait(
@@ -210,7 +207,7 @@ class StreamEngine:
         if appender.full(columns.size):
             raise appender.buffer_full()
         future: asyncio.Future[int] = self._loop.create_future()
-        appender.intake.put(Ask(columns, None, future, expect=expect_offset, start=start))
+        appender.intake.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
         return future
 
     async def append_many(
@@ -241,7 +238,9 @@ class StreamEngine:
         if atomic and total > appender.entry_limit:
             raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
         future: asyncio.Future[range] = self._loop.create_future()
-        appender.intake.put(Ask(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start))
+        appender.intake.put(
+            PendingAppend(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start)
+        )
         return await future
 
     async def flush(self) -> None:
@@ -250,7 +249,7 @@ class StreamEngine:
             raise self._failure.with_traceback(None)
         if not self._appender.idle:
             future: asyncio.Future[None] = self._loop.create_future()
-            self._appender.intake.put(Ask(Columns(), [], future))
+            self._appender.intake.put(PendingAppend(Columns(), [], future))
             self._appender.send_batch()
             await future
 
@@ -385,32 +384,32 @@ class StreamEngine:
         """A bug: nothing may be acknowledged or sealed on unsound state."""
         self.fail(WriterFailed(self.stream, f"internal error, please report it: {error!r}"))
 
-    def _switch(self, fresh: SegmentWriter) -> SegmentWriter | None:
+    def switch_segment(self, fresh: SegmentWriter) -> SegmentWriter | None:
         old = self._appender.segment
         self._appender.begin(fresh)
         return old
 
-    def _listed(self, segment: SegmentWriter) -> None:
+    def segment_listed(self, segment: SegmentWriter) -> None:
         self._appender.listed(segment)
 
-    def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
+    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None:
         try:
             self._appender.acked(segment, next_offset)
         except InvariantViolation as error:
             self._broken(error)
             raise
 
-    def _segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
+    def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
         if self._appender.closed or segment is not self._appender.segment or self._appender.paused:
             return  # a late answer of a segment that was given up
         if isinstance(error, WriteFailed):
-            self._pause()
+            self.pause()
             self._roller.repair(segment)
         else:
             self.fail(ended(self.stream, error))
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         self._appender.paused = True
 
-    def _replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
+    def replace_segment(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
         self._appender.replace(failed, end, fresh, table)

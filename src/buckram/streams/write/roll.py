@@ -10,7 +10,7 @@ one holds is repair.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.core.streams.changes import check_epoch
 from buckram.core.streams.head import Summary
@@ -32,28 +32,34 @@ _CHECK_S = 1.0
 _STOP_S = 2.0
 
 
-class Host:
-    """What the roller needs of the writer, as functions."""
+class RollerEvents(Protocol):
+    """What the roller tells its stream's writer (`StreamEngine`)."""
 
-    def __init__(
-        self,
-        switch: Callable[[SegmentWriter], SegmentWriter | None],
-        replace: Callable[[SegmentWriter, int, SegmentWriter, ProducerTable], None],
-        listed: Callable[[SegmentWriter], None],
-        failed: Callable[[BuckramError], None],
-        acked: Callable[[SegmentWriter, int], None],
-        broken: Callable[[SegmentWriter, BuckramError], None],
-        pause: Callable[[], None],
-    ) -> None:
-        self.switch, self.replace, self.listed = switch, replace, listed
-        self.failed, self.acked, self.broken, self.pause = failed, acked, broken, pause
+    def switch_segment(self, fresh: SegmentWriter) -> SegmentWriter | None:
+        """Write to `fresh` from now on; returns the segment before, if there was one."""
+
+    def replace_segment(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
+        """Write what `failed` has not stored to `fresh`; `end` is the first offset that goes there."""
+
+    def segment_listed(self, segment: SegmentWriter) -> None:
+        """The stream's head names the segment."""
+
+    def fail(self, error: BuckramError) -> None:
+        """The stream cannot be written to any more."""
+
+    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None: ...
+
+    def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None: ...
+
+    def pause(self) -> None:
+        """Send nothing until a segment is switched or replaced."""
 
 
 class Roller:
-    """`sent` after each entry; `begin` once at the start. `failed` of the host ends the writer."""
+    """`sent` after each entry; `begin` once at the start. `events.fail` ends the writer."""
 
-    def __init__(self, claim: Claim, policy: Policy, scope: TaskScope, host: Host) -> None:
-        self._claim, self._policy, self._scope, self._host = claim, policy, scope, host
+    def __init__(self, claim: Claim, policy: Policy, scope: TaskScope, events: RollerEvents) -> None:
+        self._claim, self._policy, self._scope, self._events = claim, policy, scope, events
         self._loop = asyncio.get_running_loop()
         self._prepared: SegmentWriter | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -81,12 +87,12 @@ class Roller:
             claim.client, claim.streams, claim.name, claim.uid, self._policy, epoch=claim.epoch
         )
         idle_s = claim.client.services.config.idle_lac_ms / 1000
-        return SegmentWriter(ledger, intent, self._scope, self._acked, self._host.broken, idle_s=idle_s)
+        return SegmentWriter(ledger, intent, self._scope, self._acked, self._events.segment_failed, idle_s=idle_s)
 
     def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
         if next_offset > segment.progress.base:
             self._hopes = None
-        self._host.acked(segment, next_offset)
+        self._events.segment_acked(segment, next_offset)
 
     def begin(self, current: SegmentWriter) -> None:
         """The writer's first segment: unlisted until it gets its first entry."""
@@ -207,7 +213,7 @@ class Roller:
                 self._switch()
             self._delay, self.last_trouble = _RETRY_MIN_S, ""
         except (WriterLost, NoSuchStream) as error:
-            self._host.failed(error)
+            self._events.fail(error)
         except InvariantViolation:
             raise
         except BuckramError as error:
@@ -227,7 +233,7 @@ class Roller:
         if fresh is None or self._rolling is not None or self.closed:
             return
         self._prepared = None
-        self._leaving = old = self._host.switch(fresh)
+        self._leaving = old = self._events.switch_segment(fresh)
         self._current = fresh
         self._rolling = self._scope.spawn(self._list(old, fresh), "roll")
 
@@ -245,7 +251,7 @@ class Roller:
             return
         self._rolling = self._leaving = None
         waiters, self._waiters = (self._waiters, []) if old is not None else ([], self._waiters)
-        self._host.listed(fresh)
+        self._events.segment_listed(fresh)
         for future in waiters:
             if not future.done():
                 future.set_result(True)
@@ -270,15 +276,15 @@ class Roller:
         broken = await settle(self._claim, old, self._trouble)
         end = old.progress.base + broken.records
         if end == fresh.progress.base:
-            self._host.acked(old, end)
+            self._events.segment_acked(old, end)
         else:
             # Nothing of the new one was released, and its offsets come too late for what the old one lacks.
-            self._host.pause()
+            self._events.pause()
             unlisted = fresh
             unlisted.rest()
             await unlisted.ledger.abandon()
             self._current = fresh = await self._take()
-            self._host.replace(old, end, fresh, broken.producers)
+            self._events.replace_segment(old, end, fresh, broken.producers)
             self._scope.spawn(self.discard(unlisted), "discard")
         self.last_trouble = ""
         return broken.sealed, fresh
@@ -300,7 +306,7 @@ class Roller:
             return
         self.last_trouble = ""
         self._current = fresh
-        self._host.replace(failed, failed.progress.base + broken.records, fresh, broken.producers)
+        self._events.replace_segment(failed, failed.progress.base + broken.records, fresh, broken.producers)
         if broken.sealed is None and not fresh.records:
             self._rolling = None  # nothing to list yet
             if fresh.broken is not None:
@@ -325,4 +331,4 @@ class Roller:
         self._rolling = None
         if isinstance(error, InvariantViolation):
             raise error
-        self._host.failed(ended(str(self._claim.name), error))
+        self._events.fail(ended(str(self._claim.name), error))

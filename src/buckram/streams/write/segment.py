@@ -213,7 +213,7 @@ class SegmentWriter:
             self._queue.append((payload, next_offset))
             return
         try:
-            self.ledger.append_told(payload, self._told, next_offset)
+            self.ledger.append_with_callback(payload, self._told, next_offset)
         except BufferFull:
             # A bookie is slow to take bytes: append() waits for room, and those behind it wait with it.
             self._queue.append((payload, next_offset))

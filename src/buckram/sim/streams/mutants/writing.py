@@ -16,12 +16,12 @@ from buckram.sim.streams.plan import StreamPlan
 from buckram.streams.shared import recovery
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write import bulk, engine, opening, repair, roll, sealing
-from buckram.streams.write.admission import Cut
+from buckram.streams.write.admission import RecordCursor
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.segment import SegmentWriter
 
-_begin, _appender, _next_part = SegmentWriter.begin, Appender.__init__, Cut.next_part
+_begin, _appender, _next_part = SegmentWriter.begin, Appender.__init__, RecordCursor.next_part
 _rolled, _claimed, _sealed = stream_changes.rolled, stream_changes.claimed, stream_changes._sealed
 _fresh = ProducerTable.fresh
 _summarise, _window_begin, _change = recovery.summarise, StreamWindow.begin, StreamStore.change
@@ -68,14 +68,14 @@ async def _list_first(self: Any, old: Any, fresh: Any, sealed: Any = None) -> No
         await sealing.list_segment(claim, sealed, fresh)
     except Exception as error:
         self._rolling = None
-        self._host.failed(sealing.ended(str(claim.name), error))  # type: ignore[arg-type]  # ours only
+        self._events.fail(sealing.ended(str(claim.name), error))  # type: ignore[arg-type]  # ours only
         return
     if old is not None:
         old.rest()
         await old.ledger.close()
     self._rolling = self._leaving = None
     waiters, self._waiters = self._waiters, []
-    self._host.listed(fresh)
+    self._events.segment_listed(fresh)
     for future in waiters:
         if not future.done():
             future.set_result(True)
@@ -137,7 +137,7 @@ async def _last_batch_forgotten(name: Any, reader: Any) -> Any:
     return summary._replace(records=header.first or summary.records)
 
 
-def _cut_anywhere(self: Cut, most_bytes: int, *, whole: bool = False) -> Any:
+def _cut_anywhere(self: RecordCursor, most_bytes: int, *, whole: bool = False) -> Any:
     return _next_part(self, 1)
 
 
@@ -267,7 +267,7 @@ MUTANTS = (
         "atomic-cut",
         "atomic",
         "an atomic batch is cut into entries",
-        plant((Cut, "next_part", _cut_anywhere)),
+        plant((RecordCursor, "next_part", _cut_anywhere)),
         drills=("roll",),
         lives=_crashes,
         seeds=200,
