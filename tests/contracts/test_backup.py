@@ -80,7 +80,7 @@ async def test_the_backup_of_another_cluster_is_refused(cluster: Cluster) -> Non
 async def test_accepting_begins_an_epoch_above_all_and_ids_behind_all(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptance, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(acceptance, "WITHIN_S", 0.3)
     store, ledgers = await filled(cluster)
     with pytest.raises(InvalidArgument, match="nothing to accept"):
         await accept(store, RNG)

@@ -86,7 +86,7 @@ def test_one_conflict_behind_a_follower_costs_one_more_attempt() -> None:
             asked += 1
             return replaces_b(metadata)
 
-        done = await world.cell.update(change, patience_s=10.0)
+        done = await world.cell.update(change, within_s=10.0)
         assert done.last_fragment.ensemble == ("a", "e", "c")
         assert done.custom_metadata["rival"] == b"5", "the record that it changed was the newest"
         assert asked == 2
@@ -107,7 +107,7 @@ def test_conflicts_without_end_behind_a_follower_are_paused_and_end() -> None:
             return replaces_b(metadata)
 
         with pytest.raises(MetadataUnavailable, match="conflicts"):
-            await world.cell.update(change, patience_s=10.0)
+            await world.cell.update(change, within_s=10.0)
         assert 5 <= asked <= 20
         assert world.loop.time() - began < 12.0
 
@@ -126,7 +126,7 @@ def test_rivals_that_stop_let_it_through(rivals: int) -> None:
                 world.rival()
             return replaces_b(metadata)
 
-        done = await world.cell.update(change, patience_s=10.0)
+        done = await world.cell.update(change, within_s=10.0)
         assert done.last_fragment.ensemble == ("a", "e", "c")
         assert done.custom_metadata["rival"] == str(rivals).encode()
 

@@ -7,16 +7,13 @@ Not here: the text format of a cookie (`core/cluster/cookie.py`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from buckram.core.cluster.cookie import Cookie, check_cookie, encode_dirs, parse_cookie, serialise_cookie
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import CorruptStore, KeyExists, MalformedRecord, MetadataUnavailable, NoSuchKey, WrongCookie
+from buckram.errors import CorruptStore, KeyExists, MalformedRecord, NoSuchKey, WrongCookie
 from buckram.seams import Disk, MetadataStore, Write
 from buckram.types import BookieId
 
@@ -178,18 +175,3 @@ async def _create_remote(metadata: MetadataStore, bookie_id: BookieId, record: b
         await metadata.write_cookie(bookie_id, record, None)
     except KeyExists:
         raise WrongCookie(f"bookie {bookie_id}: another bookie took this id just now; choose another --id") from None
-
-
-async def patiently(rng: random.Random, patience_s: float, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat `attempt` while the metadata store does not answer; the last error is raised."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience_s
-    pause = 0.05
-    while True:
-        try:
-            return await attempt()
-        except MetadataUnavailable:
-            if loop.time() + pause > deadline:
-                raise
-        await asyncio.sleep(pause * (0.5 + rng.random()))
-        pause = min(pause * 2, 2.0)

@@ -10,7 +10,7 @@ from buckram.config import host_port
 from buckram.seams import Listener, Network
 from buckram.types import BookieAddress
 
-LONGEST_REQUEST, PATIENCE_S = 8192, 10.0
+LONGEST_REQUEST, WITHIN_S = 8192, 10.0
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -40,7 +40,7 @@ class _Page(asyncio.Protocol):
         self._pages, self._request = pages, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._deadline = asyncio.get_running_loop().call_later(PATIENCE_S, transport.close)
+        self._deadline = asyncio.get_running_loop().call_later(WITHIN_S, transport.close)
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def connection_lost(self, exc: Exception | None) -> None:

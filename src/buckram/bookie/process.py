@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
-from buckram.bookie import cookie
+from buckram.bookie import cookie, registration
 from buckram.bookie.brake import Brake
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
 from buckram.bookie.metrics import parse_address, serve_pages
-from buckram.bookie.registration import PATIENCE_S, Registration
+from buckram.bookie.registration import Registration
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.status_pages import status_pages
 from buckram.bookie.storage import superblock
@@ -24,6 +25,7 @@ from buckram.bookie.storage.position import Claim
 from buckram.bookie.storage.store import Store
 from buckram.bookie.witness import Witness
 from buckram.config import BookieConfig, NetConfig, StoreConfig
+from buckram.core.backoff import REGISTRATION
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
 from buckram.core.wire.introduction import (
     IDENTITY,
@@ -36,9 +38,10 @@ from buckram.core.wire.introduction import (
 )
 from buckram.disk.descriptors import Shares, shares_of_bookie
 from buckram.disk.local import LocalDisk
-from buckram.errors import ConfigError, CorruptStore, WrongCookie
+from buckram.errors import ConfigError, CorruptStore, MetadataUnavailable, WrongCookie
 from buckram.metadata.uri import open_store
 from buckram.net.loop import loop_factory
+from buckram.net.retry import retry
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tasks import TaskScope
@@ -46,6 +49,7 @@ from buckram.seams import Disk, Listener, MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
+T = TypeVar("T")
 DISK_VARIABLE = "BUCKRAM_DISK"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 
@@ -161,7 +165,7 @@ class Bookie:
 
     async def _open(self, address: BookieAddress) -> tuple[cookie.Claim, Witness, Store]:
         """What stands on the disk, once the cookie and the witness key say that it is this bookie's."""
-        claimed = await cookie.patiently(self._runtime.rng, PATIENCE_S, lambda: self._claim(address))
+        claimed = await self._retried(lambda: self._claim(address))
         witness = self.witness = Witness(
             self._disk,
             self._metadata,
@@ -170,9 +174,7 @@ class Bookie:
             self._runtime.stats,
             on_change=self._trust_changed,
         )
-        known = await cookie.patiently(
-            self._runtime.rng, PATIENCE_S, lambda: witness.prepare(first_start=claimed.first_start)
-        )
+        known = await self._retried(lambda: witness.prepare(first_start=claimed.first_start))
         store = self.store = Store.open(self._disk, self._store_config, self._runtime.stats, self._runtime.rng, known)
         cookie.finish(self._disk, claimed)
         witness.in_reserve = store.in_reserve
@@ -200,6 +202,12 @@ class Bookie:
         """A client said which metadata epoch it has seen."""
         if self.witness is not None:
             self.witness.observe_epoch(introduction.epoch)
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The metadata store may be away for a while when a bookie starts."""
+        return await retry(
+            attempt, MetadataUnavailable, REGISTRATION, within_s=registration.WITHIN_S, rng=self._runtime.rng
+        )
 
     async def _claim(self, address: BookieAddress) -> cookie.Claim:
         return await cookie.claim(

@@ -11,16 +11,16 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
+from buckram.core.backoff import REGISTRATION, Delays
 from buckram.errors import AlreadyRegistered, MetadataError, MetadataUnavailable
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieInfo
 
 log = logging.getLogger("buckram.bookie")
-PATIENCE_S = 40.0
+WITHIN_S = 40.0
 """How long a start waits for the store, or for the session of a killed predecessor to end (Apache: 10-40 s)."""
 UNREGISTER_S = 5.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 async def always() -> bool:
@@ -52,25 +52,24 @@ class Registration:
         self.registered = False
 
     async def start(self, *, readonly: bool) -> None:
-        """Register; MetadataError when that did not work within PATIENCE_S."""
+        """Register; MetadataError when that did not work within WITHIN_S."""
         self._readonly = readonly
         self._metadata.on_session_lost(self._session_lost)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        deadline = began + PATIENCE_S
-        pause = FIRST_PAUSE_S
+        deadline = began + WITHIN_S
+        delays = Delays(REGISTRATION, self._rng)
         while True:
             try:
                 await self._register()
                 break
             except AlreadyRegistered as error:
-                if loop.time() + pause > deadline:
+                if loop.time() + delays.next_s > deadline:
                     raise AlreadyRegistered(error.bookie_id, round(loop.time() - began)) from None
             except MetadataError:
-                if loop.time() + pause > deadline:
+                if loop.time() + delays.next_s > deadline:
                     raise
-            await asyncio.sleep(pause * (0.5 + self._rng.random()))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            await asyncio.sleep(delays.take())
         if not self._closing:  # closed meanwhile: the store failed while this was registering
             self._scope.spawn(self._follow(), "registration")
 
@@ -121,7 +120,7 @@ class Registration:
     async def _follow(self) -> None:
         while True:
             await self._changed.wait()
-            pause = FIRST_PAUSE_S
+            delays = Delays(REGISTRATION, self._rng)
             while not self._closing:
                 try:
                     await self._register()
@@ -131,5 +130,4 @@ class Registration:
                 except MetadataError as error:
                     level = logging.INFO if isinstance(error, MetadataUnavailable) else logging.WARNING
                     log.log(level, "bookie %s: not registered, trying again: %s", self._info.bookie_id, error)
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                await asyncio.sleep(delays.take())

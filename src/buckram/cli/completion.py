@@ -14,7 +14,7 @@ from buckram.errors import BuckramError
 if TYPE_CHECKING:
     from buckram.client.client import Client
 
-PATIENCE_S = 2.0
+WITHIN_S = 2.0
 MOST = 200
 
 
@@ -60,7 +60,7 @@ def _asked(context: click.Context, ask: Any) -> list[str]:
     """What the cluster answers in time; nothing where there is none: a completion has nobody to complain to."""
 
     async def main() -> list[str]:
-        async with asyncio.timeout(PATIENCE_S), connected(context.params.get("uri")) as client:
+        async with asyncio.timeout(WITHIN_S), connected(context.params.get("uri")) as client:
             found: Coroutine[Any, Any, list[str]] = ask(client)
             return await found
 

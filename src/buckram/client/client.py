@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from buckram.streams.shared.namespaces import Namespaces
 
 T = TypeVar("T")
-_PATIENCE_S = 10.0
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
 _DIGESTS = {
     "crc32": DigestType.CRC32,
     "crc32c": DigestType.CRC32C,

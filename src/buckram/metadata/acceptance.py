@@ -21,7 +21,7 @@ from buckram.metadata.layout import COLLECT, SUSPECTS
 from buckram.metadata.store import TreeStore
 from buckram.types import BookieId, History, LedgerId
 
-PATIENCE_S = 15.0
+WITHIN_S = 15.0
 _PAUSE_S = 0.2
 
 
@@ -83,14 +83,14 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
 
 async def _followed(store: TreeStore) -> None:
     """Wait for the bookies to go on; one that does not follow in time is named by the next checkup."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + WITHIN_S
     while await suspects(store) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - of other processes
         await asyncio.sleep(_PAUSE_S)
 
 
 async def _all_bookies(store: TreeStore, without: Collection[BookieId]) -> list[Suspect]:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_S
+    deadline = loop.time() + WITHIN_S
     known = [one for one in await store.known_bookies() if one not in without]
     while True:
         said = await suspects(store)

@@ -172,13 +172,13 @@ class _Worker:
     def __init__(
         self,
         tree: SqliteTree,
-        patience_s: float,
+        within_s: float,
         post: Callable[..., None],
         settle: Callable[[Sequence[_Job]], None],
         notify: Callable[[Notify | None], None],
     ) -> None:
         self.tree = tree
-        self._patience_s = patience_s
+        self._within_s = within_s
         self._blocked: list[_Job] = []
         """Writes that wait for another process, in their order."""
         self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
@@ -251,7 +251,7 @@ class _Worker:
         return [job for job in [*waited, *batch] if job not in still]
 
     def _block(self, writes: list[_Job]) -> None:
-        due = time.monotonic() + self._patience_s
+        due = time.monotonic() + self._within_s
         for job in writes:
             job.due = job.due or due
         self._blocked = [*self._blocked, *writes]
@@ -262,7 +262,7 @@ class _Worker:
             self._do_writes(waiting)
         late = [job for job in self._blocked if job.due <= time.monotonic()]
         if late:
-            why = advice(self.tree.path, self._patience_s)
+            why = advice(self.tree.path, self._within_s)
             for job in late:
                 job.result = MetadataUnavailable(why)
             self._blocked = [job for job in self._blocked if job.result is None]

@@ -263,7 +263,7 @@ class BookiePool:
                 raise again(outcome)
             connection = outcome
             connection.check_incarnation(meant)
-        return await connection.call(request, self._patience_s(request) if timeout_s is None else timeout_s)
+        return await connection.call(request, self._within_s(request) if timeout_s is None else timeout_s)
 
     def ask(self, bookie_id: BookieId, request: Request, heard: Heard) -> PendingRequest | None:
         """As call, without a task: `heard` gets the reply or the error. None where no connection is open: then `call`.
@@ -271,9 +271,9 @@ class BookiePool:
         BookieTooBusy and the like, with nothing sent, are raised here.
         """
         connection = None if self.closed else self.slot(bookie_id, self._version(request, None)).current()
-        return None if connection is None else connection.ask(request, self._patience_s(request), heard)
+        return None if connection is None else connection.ask(request, self._within_s(request), heard)
 
-    def _patience_s(self, request: Request) -> float:
+    def _within_s(self, request: Request) -> float:
         timeout_s = self._config.request_timeout_s
         if isinstance(request, Read) and request.previous_lac is not None:
             timeout_s += (request.timeout_ms or 0) / 1000

@@ -159,7 +159,7 @@ def test_descriptors_are_shared_between_files_and_connections() -> None:
 
 
 async def test_a_wait_for_the_id_is_told_as_long_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buckram.bookie.registration.PATIENCE_S", 1.2)
+    monkeypatch.setattr("buckram.bookie.registration.WITHIN_S", 1.2)
 
     class Taken:
         def on_session_lost(self, notify: object) -> None: ...

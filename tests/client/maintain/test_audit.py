@@ -200,7 +200,7 @@ async def test_a_bookie_that_hangs_is_no_bad_replica(running: Cluster) -> None:
         ledger = await written(client, 20, 200)
         (first, *_) = await pieces_of(client, ledger)
         nobody = {first.bookie: BookieAddress("127.0.0.1", 1)}
-        async with ReplicaAuditor(production_runtime(), nobody, patience_s=0.3) as auditor:
+        async with ReplicaAuditor(production_runtime(), nobody, within_s=0.3) as auditor:
             report = await auditor.check(first)
             began = asyncio.get_running_loop().time()
             again = [await auditor.check(first) for _ in range(20)]
@@ -373,7 +373,7 @@ async def test_a_stranger_at_its_address_has_lost_nothing(running: Cluster) -> N
         name: Peer(peer.address, Expected(Introduction("another", name), must_answer=True))
         for name, peer in peers.items()
     }  # fmt: skip
-    async with ReplicaAuditor(production_runtime(), strange, patience_s=0.1) as auditor:
+    async with ReplicaAuditor(production_runtime(), strange, within_s=0.1) as auditor:
         for piece in pieces:
             report = await auditor.check(piece)
             assert report.error is not None

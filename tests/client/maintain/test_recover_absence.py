@@ -78,7 +78,7 @@ async def test_a_member_that_never_answers_is_waited_for_once_in_all(monkeypatch
 
 
 async def test_the_time_for_members_is_that_of_the_whole_recovery() -> None:
-    patience = recover._Patience()
+    patience = recover._MembersTime()
     patience.left_s = 0.05
     never = asyncio.Event()
     assert not await patience.wait(never)

@@ -31,15 +31,15 @@ async def test_a_doubt_ends_when_the_newer_record_was_seen_not_when_a_write_was_
 
     store.plan = ["after"]
     with pytest.raises(MetadataUnavailable):
-        await cell.update(replace_a, patience_s=0.05)
+        await cell.update(replace_a, within_s=0.05)
     assert cell.in_doubt
     assert (await real.read_ledger(1)).metadata.last_fragment.ensemble[0] == "d", "it was applied"
     with pytest.raises(MetadataUnavailable):
-        await cell.settle(patience_s=0.05)  # refused, and then no answer
+        await cell.settle(within_s=0.05)  # refused, and then no answer
     assert cell.metadata.last_fragment.ensemble[0] == "a"
     assert cell.in_doubt, "what is known of the record is out of date"
     store.away_for_reads = False
-    assert (await cell.settle(patience_s=0.5)).last_fragment.ensemble[0] == "d"
+    assert (await cell.settle(within_s=0.5)).last_fragment.ensemble[0] == "d"
     assert not cell.in_doubt
     await real.close()
 
@@ -90,7 +90,7 @@ def replaces_b(metadata: LedgerMetadata) -> LedgerMetadata:
 async def test_after_a_conflict_the_record_is_read_after_a_sync() -> None:
     """A follower that lies behind would show the refused version for as long as it does."""
     store, cell = await behind(0)
-    assert (await cell.update(replaces_b, patience_s=5.0)).last_fragment.ensemble == ("d", "e", "c")
+    assert (await cell.update(replaces_b, within_s=5.0)).last_fragment.ensemble == ("d", "e", "c")
     assert (store.writes, store.reads, store.syncs) == (2, 2, 1)
 
 
@@ -98,5 +98,5 @@ async def test_conflicts_that_repeat_are_paused_and_end() -> None:
     """Also where not even a sync helps: a few attempts, not as many as the store can answer, and then an error."""
     store, cell = await behind(1_000_000)
     with pytest.raises(MetadataUnavailable, match="ledger 1"):
-        await cell.update(replaces_b, patience_s=0.5)
+        await cell.update(replaces_b, within_s=0.5)
     assert 3 <= store.writes <= 8

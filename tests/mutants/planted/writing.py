@@ -188,8 +188,8 @@ MUTANTS = (
             ),
             (
                 "buckram.client.shared.metadata_cell:MetadataCell.update",
-                "delay, stale, conflicts = _RETRY_MIN_S, False, 0",
-                "delay, stale, conflicts, wanted = _RETRY_MIN_S, False, 0, None",
+                "delays, stale, conflicts = Delays(STORE_CONFLICT), False, 0",
+                "delays, stale, conflicts, wanted = Delays(STORE_CONFLICT), False, 0, None",
             ),
         ),
         ("tests/client/write/test_ensemble_change.py::test_lost_answers_neither_repeat_nor_lose_a_change",),

@@ -14,12 +14,13 @@ from buckram.config import ClientConfig
 from buckram.core.streams.changes import deleted
 from buckram.core.streams.names import owner_of, stream_name
 from buckram.errors import MetadataUnavailable, NoSuchKey, NoSuchNamespace, StreamError
+from buckram.net.retry import Retries
 from buckram.seams import KeyOp, KeyStore, KeyValue, Notify
 from buckram.streams.maintain.janitor import Janitor, JanitorReport, JanitorSettings
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared.ledgers import make_ledger
-from buckram.streams.shared.metadata import Patience, StreamStore
+from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.write.writer import engine_of
 from buckram.testing import Cluster
@@ -318,7 +319,7 @@ async def test_a_store_that_is_away_puts_things_off(client: Client, ns: Namespac
         def _dies(self) -> bool:
             raise MetadataUnavailable("the store is away")
 
-    async def give_up(_: Patience, error: BaseException) -> None:
+    async def give_up(_: Retries, error: BaseException) -> None:
         raise error
 
     await ruin(client, ns)
@@ -326,7 +327,7 @@ async def test_a_store_that_is_away_puts_things_off(client: Client, ns: Namespac
     janitor._streams = store = MortalStore(client.services.store)
     store.mortal = Away(client.services.store.keys, 0, False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Patience, "wait", give_up)
+        patch.setattr(Retries, "wait", give_up)
         report = await janitor.clean()
     assert report.problems
     assert not (await clean(client)).problems

@@ -36,6 +36,7 @@ from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import LedgerRecord, Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.config import BookieConfig
+from buckram.core.backoff import ADMISSION, Delays
 from buckram.core.entries.entry import master_key
 from buckram.core.ledgers.metadata import birth_of, is_certain
 from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey, NoSuchLedger
@@ -48,7 +49,6 @@ Done = Callable[["Verdict", EntryId], None]
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
 VOUCHED_LIMIT = 100_000
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 PROOF_S = 2.0
 """How long a fence, a copy or a LAC waits to hear whether its key is the ledger's. Whom they come from waits, too, and
 metadata that is away must not stand in the way of a recovery."""
@@ -280,7 +280,7 @@ class Admission:
 
     async def _look(self, ledger_id: LedgerId) -> LedgerMetadata | None:
         """The ledger's metadata as of now; None where it is absent for good. Asks for as long as nobody answers."""
-        pause, absent = FIRST_PAUSE_S, 0
+        delays, absent = Delays(ADMISSION, self._rng), 0
         while True:
             try:
                 await self._metadata.sync()
@@ -294,8 +294,7 @@ class Admission:
                     return found
                 await asyncio.sleep(BETWEEN_LOOKS_S)
             except MetadataUnavailable:
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                await asyncio.sleep(delays.take())
 
     async def _read(self, ledger_id: LedgerId) -> LedgerMetadata | None:
         try:

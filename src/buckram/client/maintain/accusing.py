@@ -17,7 +17,7 @@ from buckram.metadata.accused import accuse
 from buckram.types import BookieId, EntryId, LedgerId
 
 log = logging.getLogger("buckram.client")
-_PATIENCE_S = 1.0
+_WITHIN_S = 1.0
 
 
 class Accuser:
@@ -48,7 +48,7 @@ class Accuser:
         for one in self._told.values():
             log.warning("bookie %s is %s: %s", one.bookie, "convicted" if one.convicts else "suspect", one)
         with suppress(MetadataError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_WITHIN_S):
                 await accuse(self._services.store, list(self._told.values()))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from buckram.client.read.replicas import as_single, ask, one_from_files
 from buckram.config import NetConfig
+from buckram.core.backoff import BUSY_BOOKIE, Delays
 from buckram.core.cluster.conviction import shown_for_another
 from buckram.core.entries.entry import Digest
 from buckram.core.entries.packed import total_bytes
@@ -42,8 +43,7 @@ _WALKERS = 2
 _STRIPED_WALKERS = 8
 _SINGLES = 32
 _HUNG_UP = 2
-_PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 1.0
-_PATIENCE_S = 10.0
+_WITHIN_S = 10.0
 """A bookie that is overloaded, restarting or stopped for a moment is asked again for so long."""
 
 
@@ -56,7 +56,7 @@ class ReplicaAuditor:
         peers: Mapping[BookieId, Peer | BookieAddress | None],
         net: NetConfig | None = None,
         *,
-        patience_s: float = _PATIENCE_S,
+        within_s: float = _WITHIN_S,
     ) -> None:
         known = {bookie: peer if isinstance(peer, Peer) else Peer(peer) for bookie, peer in peers.items() if peer}
         self._addresses = {bookie: peer.address for bookie, peer in known.items()}
@@ -66,7 +66,7 @@ class ReplicaAuditor:
         self._pool = BookiePool(runtime, net, self._addresses.get, introductions=Introductions(expected.get))
         self._scope = TaskScope("audit")
         self._hung_up: dict[BookieId, int] = {}
-        self._patience_s = patience_s
+        self._within_s = within_s
         self._troubled: dict[BookieId, float] = {}
         """Since when a bookie has not answered anything (or only that it is busy)."""
 
@@ -107,8 +107,8 @@ class ReplicaAuditor:
         return await self.ask(piece.bookie, Read(piece.ledger, entry, birth=piece.birth))
 
     async def ask(self, bookie: BookieId, request: Read | BatchRead) -> Reply | BookieError:
-        """One request; again, for `patience_s` after it last answered one, while the bookie may only be busy."""
-        loop, pause = asyncio.get_running_loop(), _PAUSE_MIN_S
+        """One request; again, for `within_s` after it last answered one, while the bookie may only be busy."""
+        loop, delays = asyncio.get_running_loop(), Delays(BUSY_BOOKIE)
         while True:
             reply = await ask(self._pool, bookie, request)
             if not _passing(request, reply):
@@ -116,10 +116,9 @@ class ReplicaAuditor:
                     self._troubled.pop(bookie, None)
                 return reply
             # Not by request: for a bookie that is away for good nobody waits thousands of times.
-            if loop.time() - self._troubled.setdefault(bookie, loop.time()) >= self._patience_s:
+            if loop.time() - self._troubled.setdefault(bookie, loop.time()) >= self._within_s:
                 return reply
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_MAX_S)
+            await asyncio.sleep(delays.take())
 
     @property
     def batch_bytes(self) -> int:

@@ -50,7 +50,7 @@ from buckram.types import (
 )
 
 T = TypeVar("T")
-_PATIENCE_S = 10.0
+_WITHIN_S = 10.0
 _MEMBERS_S = 1.0
 """So long, in all, one recovery waits for members that have not answered before it believes the denials of others."""
 _ATTEMPTS = 5
@@ -92,12 +92,12 @@ async def _close(services: Services, cell: MetadataCell, ledger_id: LedgerId, di
     """Until somebody has closed it. What was found under one record closes that one only (F22)."""
     for _ in range(_ATTEMPTS):
         # R1. IN_RECOVERY needs no write: several recoveries may run side by side.
-        begun = await cell.update(_begin, patience_s=_PATIENCE_S)
+        begun = await cell.update(_begin, within_s=_WITHIN_S)
         if begun.closed:
             return
         close = await _Attempt(services, ledger_id, begun, digest, key).run()
         try:
-            await cell.update(close, patience_s=_PATIENCE_S)
+            await cell.update(close, within_s=_WITHIN_S)
             return
         except _OtherRecordError:
             continue
@@ -140,7 +140,7 @@ class _Attempt:
         self._progress = asyncio.Event()
         self._error: BaseException | None = None
         self._promises = Promises(ledger_id)
-        self._patience = _Patience()
+        self._members_time = _MembersTime()
         self._forward: ForwardRead | None = None
         self._shown: list[Entry] = []
         """What fencing answers brought along: copies like others."""
@@ -194,7 +194,7 @@ class _Attempt:
             self._progress.set()
 
     def _heard_all(self) -> bool:
-        return not self._unheard or not self._patience.left_s
+        return not self._unheard or not self._members_time.left_s
 
     async def _fencing_read(self, bookie: BookieId, entry: EntryId | None) -> Answer[Entry]:
         try:
@@ -254,7 +254,7 @@ class _Attempt:
                 self._scope.spawn(self._decide(reads, wanted, order), f"recovery read {wanted}")
             ended = reads.finished and not back.pending
             if reads.denied or (ended and not self._heard_all()):
-                if not await self._patience.wait(self._progress):
+                if not await self._members_time.wait(self._progress):
                     reads.give_up()
             elif not ended and not back.to_replace:
                 await self._progress.wait()
@@ -330,7 +330,7 @@ class _Attempt:
         )
 
 
-class _Patience:
+class _MembersTime:
     """What is left of the time that one recovery gives to members that have not answered (F18)."""
 
     def __init__(self) -> None:

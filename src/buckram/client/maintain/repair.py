@@ -44,7 +44,7 @@ T = TypeVar("T")
 _WINDOW = 256
 _AT_ONCE = 16
 _NAMED = 5
-_PATIENCE_S = 10.0
+_WITHIN_S = 10.0
 
 Progress = Callable[[int, int], None]
 """(replicas of entries checked so far, all of them)"""
@@ -387,7 +387,7 @@ class _Repair:
             return member_replaced(metadata, fragment.first_entry, old, new)
 
         before = self._cell.current.version
-        metadata = await self._cell.update(change, patience_s=_PATIENCE_S)
+        metadata = await self._cell.update(change, within_s=_WITHIN_S)
         ensemble = metadata.fragments[fragment_index(metadata, fragment.first_entry)].ensemble
         if self._cell.current.version == before or new not in ensemble:
             return False

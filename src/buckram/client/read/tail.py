@@ -16,6 +16,7 @@ from buckram.client.read.polls import LacPolls
 from buckram.client.read.replicas import LedgerReads, check_running
 from buckram.client.shared.follow import LedgerFollower
 from buckram.client.shared.services import Services
+from buckram.core.backoff import TAIL
 from buckram.core.ledgers.answers import Positive
 from buckram.core.ledgers.reading import readable_until
 from buckram.core.ledgers.recovery import quorum_of
@@ -27,7 +28,6 @@ from buckram.errors import (
 from buckram.net.tasks import TaskScope
 from buckram.types import Entry, EntryId, LedgerMetadata
 
-_PAUSE_MIN_S, _PAUSE_MAX_S = 0.02, 1.0
 _UNSEEN_PAUSE_S, _UNSEEN_S = 0.008, 60.0
 """No bookie can wait for the first entry of a ledger that it has not seen: so long it is asked so often."""
 _PEEKED, _LARGE = 16, 64 * 1024
@@ -70,7 +70,7 @@ class Tail:
         self._peeked: dict[EntryId, Entry] = {}
         """Verified entries from the cursor on that came with answers to polls, before they were confirmed."""
         self._failing_since: float | None = None
-        self._pause_s = _PAUSE_MIN_S
+        self._pause_s = TAIL.first_s
         self._unseen_until = asyncio.get_running_loop().time() + _UNSEEN_S
         self._ended = False
 
@@ -121,7 +121,7 @@ class Tail:
             if self._cursor <= end:
                 chunk = self._take_peeked(end) or await self._catch_up(metadata, end) or await self._read(end, changed)
                 if chunk:
-                    self._failing_since, self._pause_s = None, _PAUSE_MIN_S
+                    self._failing_since, self._pause_s = None, TAIL.first_s
                     return chunk
             elif metadata.closed:
                 break
@@ -224,7 +224,7 @@ class Tail:
 
     async def _pause(self, changed: asyncio.Event) -> None:
         """Sleep a little longer each time without progress; a change of the metadata ends it."""
-        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, _PAUSE_MAX_S)
+        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, TAIL.most_s)
         try:
             async with asyncio.timeout(pause):
                 await changed.wait()

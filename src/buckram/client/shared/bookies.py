@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from buckram.client.shared.log import log
 from buckram.config import ClientConfig
+from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.cluster.placement import (
     Candidate,
     Chosen,
@@ -30,7 +31,6 @@ from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
 
 RACK_PROPERTY = "buckram.rack"
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,17 +294,16 @@ class BookieWatcher:
     # -- following ----------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        delay = _RETRY_MIN_S
+        delays = Delays(STORE_WATCH)
         while True:
             await self._stale.wait()
             try:
                 await self._read()
-                delay = _RETRY_MIN_S
+                delays.reset()
             except MetadataError:
                 # The old set stays in force: bookies do not die because the metadata store is away.
                 self._stale.set()
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MAX_S)
+                await asyncio.sleep(delays.take())
 
     async def _read(self) -> None:
         # One reader at a time: a slow answer must never overwrite a newer one.

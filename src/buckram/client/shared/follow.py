@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.errors import MetadataError, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata, Versioned
-
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 
 class LedgerFollower:
@@ -56,20 +55,19 @@ class LedgerFollower:
         return self._changed
 
     async def _run(self) -> None:
-        delay = _RETRY_MIN_S
+        delays = Delays(STORE_WATCH)
         while not self.metadata.closed:
             await self._stale.wait()
             self._stale.clear()
             try:
                 self._install(await self._store.read_ledger(self._ledger_id, self._stale.set))
-                delay = _RETRY_MIN_S
+                delays.reset()
             except NoSuchLedger:
                 self._gone()
                 return
             except MetadataError:
                 self._stale.set()
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _RETRY_MAX_S)
+                await asyncio.sleep(delays.take())
 
     def _install(self, seen: Versioned) -> None:
         if seen.version > self._current.version:

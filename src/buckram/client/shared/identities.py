@@ -12,14 +12,13 @@ from collections.abc import Callable
 
 from buckram.client.shared.bookies import BookieWatcher
 from buckram.client.shared.past import Past
+from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.wire.introduction import Expected, Identity, expected_of
 from buckram.errors import MetadataError
 from buckram.net.introductions import unheard
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import BookieId, BookieInfo
-
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 
 class Identities:
@@ -73,13 +72,12 @@ class Identities:
         self._bookies.require_identity(required)
 
     async def _follow(self) -> None:
-        delay = _RETRY_MIN_S
+        delays = Delays(STORE_WATCH)
         while True:
             await self._stale.wait()
             try:
                 await self.refresh()
-                delay = _RETRY_MIN_S
+                delays.reset()
             except MetadataError:
                 # What was required last stays required while the metadata store is away.
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MAX_S)
+                await asyncio.sleep(delays.take())

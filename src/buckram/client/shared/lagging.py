@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
 from buckram.client.shared.bookies import BookieChange, BookieWatcher
+from buckram.core.backoff import LAGGING_MEMBER, Delays
 from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchLedger
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, LedgerId
@@ -18,7 +19,6 @@ from buckram.types import BookieId, LedgerId
 CopyMissing = Callable[[Collection[BookieId]], Awaitable[bool]]
 """Copies what these lack; whether nothing is left."""
 _MOST = 10_000
-_RETRY_MIN_S, _RETRY_MAX_S = 1.0, 60.0
 
 
 class LaggingLedgers:
@@ -61,14 +61,13 @@ class LaggingLedgers:
         return [ledger for ledger, (members, _) in self._ledgers.items() if any(b in there for b in members)]
 
     async def _copy_all(self) -> None:
-        delay = _RETRY_MIN_S
+        delays = Delays(LAGGING_MEMBER)
         try:
             while due := self._due():
                 for ledger_id in due:
                     await self._one(ledger_id)
                 if self._due():
-                    await asyncio.sleep(delay)
-                    delay = min(2 * delay, _RETRY_MAX_S)
+                    await asyncio.sleep(delays.take())
         finally:
             self._busy = False
 
@@ -112,7 +111,7 @@ class LaggingMembers:
             self._scope.spawn(self._work(bookie), "fill in")
 
     async def _work(self, bookie: BookieId) -> None:
-        delay = _RETRY_MIN_S
+        delays = Delays(LAGGING_MEMBER)
         try:
             while True:
                 try:
@@ -125,8 +124,7 @@ class LaggingMembers:
                     raise
                 except BuckramError:
                     pass  # it went away again, or those that have the entries
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _RETRY_MAX_S)
+                await asyncio.sleep(delays.take())
         finally:
             self._under_way.pop(bookie, None)
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from buckram.core.backoff import STORE_CONFLICT, Delays
 from buckram.errors import MetadataUnavailable, VersionConflict
 from buckram.seams import MetadataStore
 from buckram.types import LedgerId, LedgerMetadata, LedgerState, Versioned
@@ -16,8 +17,6 @@ from buckram.types import LedgerId, LedgerMetadata, LedgerState, Versioned
 Change = Callable[[LedgerMetadata], LedgerMetadata | None]
 """Derives the new record from the present one; None means nothing is left to do; raises to give up. Pure: it is
 called again, on the freshest record, after every conflict and every lost reply."""
-
-_RETRY_MIN_S, _RETRY_MAX_S = 0.02, 1.0
 
 
 class MetadataCell:
@@ -41,23 +40,22 @@ class MetadataCell:
         """A write of ours with an unknown fate may still be applied: the record may not be what it seems."""
         return self._doubt is not None
 
-    async def update(self, change: Change, *, patience_s: float) -> LedgerMetadata:
+    async def update(self, change: Change, *, within_s: float) -> LedgerMetadata:
         """Apply `change` until it has nothing left to do or its write succeeded; returns the record then.
 
-        While the store is away it is read again (never guessed) for `patience_s`, then MetadataUnavailable: the
+        While the store is away it is read again (never guessed) for `within_s`, then MetadataUnavailable: the
         change may or may not have happened. After a conflict it is read after a sync, and from the second one on after
         a pause: a server that lies behind shows the refused version again and again. Also raises what `change` raises,
         and NoSuchLedger.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience_s
-        delay, stale, conflicts = _RETRY_MIN_S, False, 0
+        deadline = loop.time() + within_s
+        delays, stale, conflicts = Delays(STORE_CONFLICT), False, 0
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     if conflicts > 1:
-                        await asyncio.sleep(delay)
-                        delay = min(delay * 2, _RETRY_MAX_S)
+                        await asyncio.sleep(delays.take())
                     if stale:
                         if conflicts:
                             await self._store.sync()
@@ -74,17 +72,16 @@ class MetadataCell:
                 stale, conflicts = True, conflicts + 1
             except (MetadataUnavailable, TimeoutError) as error:
                 stale = True
-                if loop.time() + delay >= deadline:
-                    why = f"the metadata store gave no answer for {patience_s} s"
+                if loop.time() + delays.next_s >= deadline:
+                    why = f"the metadata store gave no answer for {within_s} s"
                     if conflicts > 1:
-                        why = f"for {patience_s} s the record was another one each time ({conflicts} conflicts)"
+                        why = f"for {within_s} s the record was another one each time ({conflicts} conflicts)"
                     raise MetadataUnavailable(
                         f"ledger {self._ledger_id}: {why}; the change may or may not have happened"
                     ) from error
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MAX_S)
+                await asyncio.sleep(delays.take())
 
-    async def settle(self, *, patience_s: float) -> LedgerMetadata:
+    async def settle(self, *, within_s: float) -> LedgerMetadata:
         """End a doubt: after this no earlier write of ours can still be applied. May write the record unchanged.
 
         A record that is no longer OPEN is left alone: its writer has come to its end anyway.
@@ -95,7 +92,7 @@ class MetadataCell:
             unsettled = self._doubt is not None and metadata.state is LedgerState.OPEN
             return replace(metadata, creator_token=0) if unsettled else None
 
-        return await self.update(same, patience_s=patience_s)
+        return await self.update(same, within_s=within_s)
 
     async def _write(self, wanted: LedgerMetadata, version: int) -> None:
         # In doubt from before the first byte leaves until a newer version is seen, whatever ends the await. A refusal

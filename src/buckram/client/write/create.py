@@ -6,19 +6,19 @@ that each write set has an ack quorum. They are absent as one is that a running 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from buckram.client.shared.services import Services
+from buckram.core.backoff import STORE_CALL
 from buckram.core.cluster.placement import Chosen
 from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import LedgerExists, MetadataUnavailable, NotEnoughBookies
+from buckram.net.retry import retry
 from buckram.types import LedgerId, LedgerMetadata, Versioned
 
 T = TypeVar("T")
-_PATIENCE_S = 10.0
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
+_WITHIN_S = 10.0
 
 
 async def choose_members(services: Services, quorum: Quorum, *, degraded: bool) -> Chosen:
@@ -49,23 +49,14 @@ async def register(services: Services, wanted: LedgerId | None, record: LedgerMe
     """Create the record under the wanted or a generated id. The creator token tells our own lost write apart."""
     store = services.store
     while True:
-        ledger_id = wanted if wanted is not None else await _patiently(store.allocate_ledger_id)
+        ledger_id = wanted if wanted is not None else await _retried(store.allocate_ledger_id)
         try:
-            return ledger_id, await _patiently(lambda: store.create_ledger(ledger_id, record))  # noqa: B023
+            return ledger_id, await _retried(lambda: store.create_ledger(ledger_id, record))  # noqa: B023
         except LedgerExists:
             if wanted is not None:
                 raise
 
 
-async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeat an idempotent request while the metadata store is away, for a while."""
-    loop = asyncio.get_running_loop()
-    deadline, delay = loop.time() + _PATIENCE_S, _RETRY_MIN_S
-    while True:
-        try:
-            return await attempt()
-        except MetadataUnavailable:
-            if loop.time() + delay >= deadline:
-                raise
-        await asyncio.sleep(delay)
-        delay = min(delay * 2, _RETRY_MAX_S)
+    return await retry(attempt, MetadataUnavailable, STORE_CALL, within_s=_WITHIN_S)

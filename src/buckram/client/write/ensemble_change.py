@@ -19,6 +19,7 @@ from buckram.client.shared.bookies import BookieChange, BookieWatcher
 from buckram.client.shared.lagging import LaggingMembers
 from buckram.client.shared.log import log
 from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.core.backoff import BOOKIE_REPLACEMENT, Delays
 from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import ensemble_changed
 from buckram.core.wire.messages import GetBookieInfo
@@ -36,10 +37,9 @@ from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState
 
-_PATIENCE_S = 30.0
+_WITHIN_S = 30.0
 """How long appends wait for the metadata store when they cannot be acknowledged without it."""
-_DEGRADED_PATIENCE_S = 1.0
-_RETRY_MIN_S, _RETRY_MAX_S = 0.5, 10.0
+_DEGRADED_WITHIN_S = 1.0
 _AVOID_S = 5.0
 """A bookie that failed this writer so recently is not taken back while the writer can do without."""
 _PROBE_S = 2.0
@@ -75,7 +75,7 @@ class EnsembleChange:
         self._failed_at: dict[BookieId, float] = {}
         self._last_error = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._delay = _RETRY_MIN_S
+        self._delays = Delays(BOOKIE_REPLACEMENT)
         self._retrying = False
         self._give_up_s, self._give_up_head = _GIVE_UP_MIN_S, -1
         self.degraded = ""
@@ -121,7 +121,7 @@ class EnsembleChange:
         self._remember_incarnations()
         self.leave_convicted()
         if window.absent and not window.closed:
-            self._delay = _RETRY_MIN_S
+            self._delays.reset()
             self._retry_soon()
 
     def leave_convicted(self) -> None:
@@ -201,7 +201,7 @@ class EnsembleChange:
                 return None
             return ensemble_changed(metadata, first_entry, [chosen.get(p, b) for p, b in enumerate(ensemble)])
 
-        await self._cell.update(change, patience_s=_PATIENCE_S if doomed else _DEGRADED_PATIENCE_S)
+        await self._cell.update(change, within_s=_WITHIN_S if doomed else _DEGRADED_WITHIN_S)
 
     async def _before_giving_up(self) -> None:
         """The list may be older than a bookie that could help; and those left have failed a moment ago."""
@@ -246,7 +246,7 @@ class EnsembleChange:
             if self.degraded:
                 log.info("ledger %d: healed, entries get all their copies again", window.ledger_id)
             self.degraded = ""
-            self._delay = _RETRY_MIN_S
+            self._delays.reset()
 
     def _ended(self, cause: BuckramError, message: str = "") -> BuckramError:
         if isinstance(cause, LedgerFenced):
@@ -268,8 +268,7 @@ class EnsembleChange:
 
     def _retry_later(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(self._delay, self._timer_fired)
-            self._delay = min(self._delay * 2, _RETRY_MAX_S)
+            self._timer = self._loop.call_later(self._delays.take(), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
@@ -287,7 +286,7 @@ class EnsembleChange:
         try:
             if cell.in_doubt:
                 # Nobody may be readmitted while a lost write of ours could still take him out of the record (S4).
-                self._check_open(await cell.settle(patience_s=_DEGRADED_PATIENCE_S))
+                self._check_open(await cell.settle(within_s=_DEGRADED_WITHIN_S))
             back = [bookie for bookie in list(window.absent.values()) if await self._answers(bookie)]
         except MetadataUnavailable:
             back = []

@@ -16,7 +16,7 @@ from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import NO_ENTRY, BookieId, EntryId
 
-_RETRY_MAX_S = 5.0
+_LONGEST_S = 5.0
 
 
 class ExplicitLac:
@@ -97,7 +97,7 @@ class ExplicitLac:
             self._retry_s = self._idle_s
         else:
             # Best effort, but a reader may wait for it: again, more and more rarely, while nothing else carries it.
-            self._retry_s = delay = min(self._retry_s * 2, _RETRY_MAX_S)
+            self._retry_s = delay = min(self._retry_s * 2, _LONGEST_S)
         if self._idle_s and not window.closed and window.lac > self._published and self._timer is None:
             self._timer = self._loop.call_later(delay, self._fired)
 

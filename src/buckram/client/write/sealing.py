@@ -12,7 +12,7 @@ from buckram.errors import BookieError, BookieIOError, BuckramError, Code, Ledge
 from buckram.net.pool import BookiePool
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
-_PATIENCE_S = 30.0
+_WITHIN_S = 30.0
 
 
 async def seal(cell: MetadataCell, ledger_id: LedgerId, last_entry: EntryId, length: int) -> LedgerMetadata:
@@ -35,7 +35,7 @@ async def seal(cell: MetadataCell, ledger_id: LedgerId, last_entry: EntryId, len
             f"this writer had confirmed entry {last_entry}, {length} bytes",
         )
 
-    return await cell.update(change, patience_s=_PATIENCE_S)
+    return await cell.update(change, within_s=_WITHIN_S)
 
 
 async def force(window: AppendWindow, pool: BookiePool, acked_under: dict[BookieId, int], birth: bytes) -> EntryId:

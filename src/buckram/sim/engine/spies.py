@@ -92,9 +92,9 @@ def watch_decisions(world: World) -> Iterator[None]:
             world.report.situation("admission verdict FENCED")
         return verdict
 
-    async def watched_settle(self: MetadataCell, *, patience_s: float) -> LedgerMetadata:
+    async def watched_settle(self: MetadataCell, *, within_s: float) -> LedgerMetadata:
         before = self.in_doubt
-        metadata = await settle(self, patience_s=patience_s)
+        metadata = await settle(self, within_s=within_s)
         if before and not self.in_doubt:
             world.report.situation("a doubt settled")
         return metadata

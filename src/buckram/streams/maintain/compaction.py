@@ -46,7 +46,7 @@ from buckram.errors import (
 from buckram.net.pace import Pace
 from buckram.seams import KeyOp, SetValue
 from buckram.streams.shared.ledgers import COMPACT, Intent, discard, listing, make_ledger, read_intent, retiring
-from buckram.streams.shared.metadata import Patience, StreamStore
+from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.recovery import summarise
 from buckram.types import Entry, LedgerId
@@ -176,7 +176,7 @@ async def replace_run(client: Client, streams: StreamStore, work: Compactable, c
 
 async def _replace(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> None:
     run, row, name = copied.run, copied.row, str(work.name)
-    clocks, patience = client.services.clocks, Patience()
+    clocks, retries = client.services.clocks, head_retries()
     while True:
         head = (await streams.read(work.name)).head
         paged = run.rows[0].number < head.paged
@@ -194,13 +194,13 @@ async def _replace(client: Client, streams: StreamStore, work: Compactable, copi
         except RunChanged as error:
             if paged == (run.rows[0].number < (await streams.read(work.name)).head.paged):
                 raise
-            await patience.wait(error)  # moved to a page meanwhile: look for it there
+            await retries.wait(error)  # moved to a page meanwhile: look for it there
         except (NoSuchKey, VersionConflict) as error:
             if await _is_listed(streams, work, row.ledger):
                 return
             if await read_intent(streams, work.uid, row.ledger) != copied.intent:
                 raise RunChanged(name, f"ledger {row.ledger} was discarded before it was listed ({error})") from error
-            await patience.wait(error)  # the page changed: look again
+            await retries.wait(error)  # the page changed: look again
 
 
 async def _page_write(streams: StreamStore, work: Compactable, copied: Copied) -> SetValue | None:

@@ -34,7 +34,7 @@ from buckram.streams.maintain.orphans import all_names, children_of, delete_orph
 from buckram.streams.maintain.retention import all_older, apply_retention, held
 from buckram.streams.maintain.truncate import dead_rows, trim
 from buckram.streams.shared.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, intents
-from buckram.streams.shared.metadata import StreamStore, patiently
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import NamespaceInfo, Namespaces
 from buckram.streams.write.opening import open_writer
 from buckram.types import EntryId, LedgerId
@@ -251,7 +251,7 @@ class Janitor:
         suspects: list[_Suspect] = []
         made: list[Intent] = []
         after = -1
-        while found := await patiently(partial(intents, self._streams, head.uid, after=after, limit=_INTENTS)):
+        while found := await retry_metadata(partial(intents, self._streams, head.uid, after=after, limit=_INTENTS)):
             after = found[-1].ledger
             made += found
         alive = _alive(made, head)

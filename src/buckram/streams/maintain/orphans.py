@@ -18,7 +18,7 @@ from buckram.client.client import Client
 from buckram.core.streams.names import StreamName, owner_of
 from buckram.errors import InvalidArgument, MalformedRecord, NoSuchLedger, NoSuchStream
 from buckram.streams.shared.ledgers import drop_ledger, read_intent
-from buckram.streams.shared.metadata import StreamStore, patiently
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.types import LedgerId
 
 _PAGE = 1000
@@ -119,7 +119,7 @@ async def delete_orphan(client: Client, orphan: Orphan) -> None:
 
 async def _marked(client: Client) -> AsyncIterator[Marked]:
     after = -1
-    while page := await patiently(partial(client.services.store.list_ledgers, after=after, limit=_PAGE)):
+    while page := await retry_metadata(partial(client.services.store.list_ledgers, after=after, limit=_PAGE)):
         for found in await owners(client, page):
             yield found
         after = page[-1]
@@ -136,7 +136,7 @@ async def owners(client: Client, ledgers: Sequence[LedgerId]) -> list[Marked]:
 
 async def _owner(client: Client, ledger: LedgerId) -> Marked | None:
     try:
-        metadata = (await patiently(lambda: client.services.store.read_ledger(ledger))).metadata
+        metadata = (await retry_metadata(lambda: client.services.store.read_ledger(ledger))).metadata
     except (NoSuchLedger, MalformedRecord):
         return None  # one that cannot be read is nobody's orphan
     owner = owner_of(metadata.custom_metadata)
@@ -145,7 +145,7 @@ async def _owner(client: Client, ledger: LedgerId) -> Marked | None:
 
 async def _has_intent(streams: StreamStore, item: Marked) -> bool:
     try:
-        return await patiently(lambda: read_intent(streams, item.uid, item.ledger)) is not None
+        return await retry_metadata(lambda: read_intent(streams, item.uid, item.ledger)) is not None
     except (MalformedRecord, InvalidArgument):
         return True  # unreadable, or a uid that is none: not to be touched
 
@@ -170,7 +170,7 @@ async def all_names(streams: StreamStore) -> AsyncIterator[StreamName]:
 
 async def children_of(streams: StreamStore, parent: str) -> AsyncIterator[str]:
     after = ""
-    while names := await patiently(partial(streams.keys.children, parent, after=after, limit=_PAGE)):
+    while names := await retry_metadata(partial(streams.keys.children, parent, after=after, limit=_PAGE)):
         for child in names:
             yield child
         after = names[-1]

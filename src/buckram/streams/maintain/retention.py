@@ -15,7 +15,7 @@ from buckram.errors import NoSuchKey
 from buckram.streams.maintain.truncate import offset_keeping
 from buckram.streams.read.cursors import lowest_cursor
 from buckram.streams.read.locate import known_end, offset_at_time
-from buckram.streams.shared.metadata import StreamStore, patiently
+from buckram.streams.shared.metadata import StreamStore, retry_metadata
 
 _US = 1_000_000
 
@@ -73,7 +73,7 @@ async def all_older(client: Client, name: StreamName, head: Head, policy: Policy
 async def held(streams: StreamStore, uid: str) -> bool:
     """Somebody holds the stream's lease."""
     try:
-        await patiently(lambda: streams.keys.get(streams.layout.lease(uid)))
+        await retry_metadata(lambda: streams.keys.get(streams.layout.lease(uid)))
     except NoSuchKey:
         return False
     return True

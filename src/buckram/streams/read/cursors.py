@@ -29,7 +29,7 @@ from buckram.errors import (
 )
 from buckram.seams import CheckVersion, Clock, Create, KeyValue
 from buckram.streams.read.locate import known_end
-from buckram.streams.shared.metadata import Patience, StreamStore, patiently
+from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 
 _PAGE = 1000
 _AT_ONCE = 32
@@ -73,7 +73,7 @@ class Cursor:
         NoSuchCursor: it was there and somebody deleted it. After MetadataUnavailable it may or may not have moved.
         """
         _check(self.stream, self.name, offset)
-        key, patience = await self._key(), Patience()
+        key, retries = await self._key(), head_retries()
         while True:
             try:
                 found = await _get(self._streams, key)
@@ -90,13 +90,13 @@ class Cursor:
                     await self._streams.keys.set(key, self._encode(offset), found.version)
                 return
             except (KeyExists, VersionConflict, NoSuchKey) as conflict:  # somebody was faster: look again
-                await patience.wait(conflict)
+                await retries.wait(conflict)
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def delete(self) -> None:
         """Forget the position. NoSuchCursor."""
-        key, patience, sent = await self._key(), Patience(), False
+        key, retries, sent = await self._key(), head_retries(), False
         while True:
             try:
                 found = await _get(self._streams, key)
@@ -109,9 +109,9 @@ class Cursor:
                 self._seen = False
                 return
             except (NoSuchKey, VersionConflict) as conflict:
-                await patience.wait(conflict)
+                await retries.wait(conflict)
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def _key(self) -> str:
         if not self._uid:
@@ -178,7 +178,7 @@ async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -
     """(name, offset, changed); empty at the end only."""
     parent = streams.layout.cursors(head.uid)
     while True:
-        names = await patiently(partial(streams.keys.children, parent, after=after, limit=limit))
+        names = await retry_metadata(partial(streams.keys.children, parent, after=after, limit=limit))
         found: list[tuple[str, int, int]] = []
         for begin in range(0, len(names), _AT_ONCE):
             keys = [(cursor, streams.layout.cursor(head.uid, cursor)) for cursor in names[begin : begin + _AT_ONCE]]
@@ -193,7 +193,7 @@ async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -
 
 async def _get(streams: StreamStore, key: str) -> KeyValue | None:
     try:
-        return await patiently(lambda: streams.keys.get(key))
+        return await retry_metadata(lambda: streams.keys.get(key))
     except NoSuchKey:
         return None
 

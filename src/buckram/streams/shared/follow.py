@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.streams.head import Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import MetadataError, NoSuchStream
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared.metadata import HeadAt, StreamStore
-
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 2.0
 
 
 class HeadFollower:
@@ -51,19 +50,18 @@ class HeadFollower:
         return self.head
 
     async def _run(self) -> None:
-        delay = _RETRY_MIN_S
+        delays = Delays(STORE_WATCH)
         while not self.gone:
             await self._stale.wait()
             self._stale.clear()
             try:
-                self._install(await self._streams.read(self._name, self._stale.set, patience_s=0.0))
-                delay = _RETRY_MIN_S
+                self._install(await self._streams.read(self._name, self._stale.set, within_s=0.0))
+                delays.reset()
             except NoSuchStream:
                 self._go()
             except MetadataError:
                 self._stale.set()
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _RETRY_MAX_S)
+                await asyncio.sleep(delays.take())
 
     def _install(self, seen: HeadAt) -> None:
         if seen.head.uid != self._current.head.uid:

@@ -28,7 +28,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.seams import Create, Delete
-from buckram.streams.shared.metadata import Patience, StreamStore, patiently
+from buckram.streams.shared.metadata import StreamStore, head_retries, retry_metadata
 from buckram.types import LedgerId
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ async def make_ledger(
         raise
     writer = engine_of(handle)
     try:
-        seen = await patiently(lambda: read_intent(streams, uid, ledger))
+        seen = await retry_metadata(lambda: read_intent(streams, uid, ledger))
         if seen is None or seen.discard:
             # Somebody gave us up before the creation arrived, and may have looked for the ledger too early.
             await drop_ledger(client, ledger)
@@ -163,7 +163,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
 
 async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent) -> bool:
     """Delete a ledger that is in no list. False: its intent is gone or changed, so it was listed or discarded."""
-    key, patience = streams.layout.intent(uid, intent.ledger), Patience()
+    key, retries = streams.layout.intent(uid, intent.ledger), head_retries()
     while True:
         try:
             if not intent.discard:
@@ -180,7 +180,7 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
                 return False
             intent = seen  # claimed: by a lost request of ours or by somebody who may have died since
         except MetadataUnavailable as error:
-            await patience.wait(error)
+            await retries.wait(error)
 
 
 async def drop_ledger(client: Client, ledger: LedgerId) -> None:

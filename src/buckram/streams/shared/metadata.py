@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from buckram.core.backoff import STREAM_HEAD
 from buckram.core.streams.changes import Step, check_step
 from buckram.core.streams.head import (
     PAGE_SEGMENTS,
@@ -26,13 +27,13 @@ from buckram.core.streams.head import (
 )
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyExists, MetadataUnavailable, NoSuchKey, NoSuchStream, StreamExists, VersionConflict
+from buckram.net.retry import Retries, retry
 from buckram.seams import CheckVersion, Create, Delete, KeyOp, KeyStore, MetadataStore, Notify, SetValue
 from buckram.types import LedgerId
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
+WITHIN_S = 10.0
 """How long an operation goes on trying while the metadata store is away."""
-_RETRY_MIN_S, _RETRY_MAX_S = 0.01, 1.0
 _CACHED_PAGES = 16
 
 Change = Callable[[Head], Step | None]
@@ -87,30 +88,14 @@ class Layout:
         return f"{self.root}/data/{uid}/cursors/{cursor}"
 
 
-class Patience:
-    """Pauses between tries while the store is away, for a bounded time: `except ... as error: await p.wait(error)`."""
-
-    def __init__(self, seconds: float = PATIENCE_S) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.deadline = self._loop.time() + seconds
-        self._delay = _RETRY_MIN_S
-
-    async def wait(self, error: BaseException) -> None:
-        """Pause before the next try; raises `error` when there is no time for one."""
-        if self._loop.time() + self._delay >= self.deadline:
-            raise error
-        await asyncio.sleep(self._delay)
-        self._delay = min(2 * self._delay, _RETRY_MAX_S)
+def head_retries(within_s: float = WITHIN_S) -> Retries:
+    """Attempts at what concerns a stream's records while the store is away, or others change them."""
+    return Retries(STREAM_HEAD, within_s)
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_metadata(attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeat a read, or whatever may be repeated, while the store is away."""
-    patience = Patience()
-    while True:
-        try:
-            return await attempt()
-        except MetadataUnavailable as error:
-            await patience.wait(error)
+    return await retry(attempt, MetadataUnavailable, STREAM_HEAD, within_s=WITHIN_S)
 
 
 class StreamStore:
@@ -130,7 +115,7 @@ class StreamStore:
 
     async def create(self, name: StreamName, head: Head, namespace_version: int) -> Head:
         """Make the stream while its namespace is at that version. StreamExists, VersionConflict of the namespace."""
-        key, patience = self.layout.head(name), Patience()
+        key, retries = self.layout.head(name), head_retries()
         while True:
             try:
                 await self.keys.multi(
@@ -149,18 +134,18 @@ class StreamStore:
                     return present  # our own, whose answer was lost
                 raise StreamExists(str(name)) from None
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
-    async def read(self, name: StreamName, watch: Notify | None = None, *, patience_s: float = PATIENCE_S) -> HeadAt:
+    async def read(self, name: StreamName, watch: Notify | None = None, *, within_s: float = WITHIN_S) -> HeadAt:
         """The head now. NoSuchStream; with a watch, which is then set too."""
-        key, patience = self.layout.head(name), Patience(patience_s)
+        key, retries = self.layout.head(name), head_retries(within_s)
         while True:
             try:
                 found = await self.keys.get(key, watch)
             except NoSuchKey:
                 raise NoSuchStream(str(name)) from None
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
             else:
                 return HeadAt(decode_head(key, found.value), found.version)
 
@@ -171,17 +156,17 @@ class StreamStore:
         *,
         uid: str | None = None,
         extra: Extra | None = None,
-        patience_s: float = PATIENCE_S,
+        within_s: float = WITHIN_S,
     ) -> Head:
         """Apply `change` until it is done; the head then. `uid`: of the stream that is meant, else NoSuchStream.
 
         VersionConflict or NoSuchKey of a key in `extra` is raised, those of the head are not. After MetadataUnavailable
         the change may or may not have happened.
         """
-        key, patience = self.layout.head(name), Patience(patience_s)
+        key, retries = self.layout.head(name), head_retries(within_s)
         while True:
             try:
-                at = await self.read(name, patience_s=max(patience.deadline - asyncio.get_running_loop().time(), 0.0))
+                at = await self.read(name, within_s=max(retries.deadline - asyncio.get_running_loop().time(), 0.0))
                 if uid is not None and at.head.uid != uid:
                     raise NoSuchStream(str(name), "was deleted and created anew")
                 step = change(at.head)
@@ -197,11 +182,11 @@ class StreamStore:
             except VersionConflict as conflict:
                 if conflict.key != key:
                     raise
-                await patience.wait(conflict)
+                await retries.wait(conflict)
             except KeyExists as error:  # a page: the multi came through before, the next look tells
-                await patience.wait(error)
+                await retries.wait(error)
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def remove(self, name: StreamName, version: int) -> None:
         """The last step of a deletion."""
@@ -225,13 +210,13 @@ class StreamStore:
 
     async def page_at(self, uid: str, number: int) -> tuple[Page, int]:
         """As it is now, with its version."""
-        key, patience = self.layout.page(uid, number), Patience()
+        key, retries = self.layout.page(uid, number), head_retries()
         while True:
             try:
                 found = await self.keys.get(key)
                 return decode_page(key, found.value), found.version
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def find(self, head: Head, reached: Callable[[Segment], bool]) -> Segment | None:
         """The first segment for which `reached` holds; it must hold for all after it.

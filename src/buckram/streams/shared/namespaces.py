@@ -20,7 +20,7 @@ from buckram.errors import (
     NoSuchNamespace,
     VersionConflict,
 )
-from buckram.streams.shared.metadata import Patience, StreamStore
+from buckram.streams.shared.metadata import StreamStore, head_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Namespaces:
     async def create(self, name: str, **policy: Any) -> NamespaceInfo:
         """NamespaceExists. `policy`: settings of core/streams/policy.Policy."""
         key, value = self._key(name), _encode(check_overrides(policy))
-        patience, doubt = Patience(), False
+        retries, doubt = head_retries(), False
         while True:
             try:
                 return NamespaceInfo(name, policy, await self._streams.keys.create(key, value))
@@ -53,11 +53,11 @@ class Namespaces:
                 raise NamespaceExists(name) from None
             except MetadataUnavailable as error:
                 doubt = True
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def get(self, name: str) -> NamespaceInfo:
         """NoSuchNamespace; `default` is made when it is first asked for."""
-        key, patience = self._key(name), Patience()
+        key, retries = self._key(name), head_retries()
         while True:
             try:
                 kept = await self._streams.keys.get(key)
@@ -68,9 +68,9 @@ class Namespaces:
                 try:
                     await self._streams.keys.create(key, _encode({}))
                 except (KeyExists, MetadataUnavailable) as error:
-                    await patience.wait(error)
+                    await retries.wait(error)
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Names in order, those greater than `after`; empty at the end."""
@@ -78,7 +78,7 @@ class Namespaces:
 
     async def set(self, name: str, **policy: Any) -> NamespaceInfo:
         """Change settings; a value of None takes a setting back to its default (or means "no retention")."""
-        patience = Patience()
+        retries = head_retries()
         while True:
             info = await self.get(name)
             wanted = changed_policy(info.policy, policy)
@@ -86,7 +86,7 @@ class Namespaces:
                 version = await self._streams.keys.set(self._key(name), _encode(wanted), info.version)
                 return NamespaceInfo(name, wanted, version)
             except (VersionConflict, MetadataUnavailable) as error:
-                await patience.wait(error)
+                await retries.wait(error)
 
     async def delete(self, name: str) -> None:
         """NamespaceNotEmpty while it has streams. `default` cannot be deleted."""

@@ -24,7 +24,7 @@ from buckram.errors import (
 )
 from buckram.net.tasks import TaskScope
 from buckram.seams import CheckVersion, Create, Delete
-from buckram.streams.shared.metadata import Patience, StreamStore
+from buckram.streams.shared.metadata import StreamStore, head_retries
 
 _RETRY_S = 0.2
 _CLOSE_S = 5.0
@@ -71,7 +71,7 @@ class Lease:
 
     async def acquire(self, *, takeover: bool = False, wait: bool = False) -> None:
         """Hold it. Held by another: WriterExists, or wait for its end, or replace it (takeover). HandleClosed."""
-        patience = Patience()
+        retries = head_retries()
         while True:
             freed = asyncio.Event()
             try:
@@ -80,7 +80,7 @@ class Lease:
             except KeyExists:
                 pass
             except (MetadataUnavailable, VersionConflict) as error:
-                await patience.wait(error)  # it may be there now: look
+                await retries.wait(error)  # it may be there now: look
             try:
                 found = await self._keys.get(self._key, freed.set if wait and not takeover else None)
                 holder = Holder.decode(found.value)
@@ -97,11 +97,11 @@ class Lease:
                 if not wait:
                     raise WriterExists(self._stream, holder.name, holder.since)
                 await self._free(freed)
-                patience = Patience()
+                retries = head_retries()
             except (NoSuchKey, KeyExists, VersionConflict):
                 continue  # it changed under our eyes
             except MetadataUnavailable as error:
-                await patience.wait(error)
+                await retries.wait(error)
         self._stale.set()
         self._scope.spawn(self._watch(), "watch")
 
@@ -119,7 +119,7 @@ class Lease:
             return
         self._closed = True
         await self._scope.close()
-        patience = Patience(_CLOSE_S)
+        retries = head_retries(_CLOSE_S)
         while True:
             try:
                 found = await self._keys.get(self._key)
@@ -130,7 +130,7 @@ class Lease:
                 return
             except MetadataError as error:
                 try:
-                    await patience.wait(error)
+                    await retries.wait(error)
                 except MetadataError:
                     return
 

@@ -26,7 +26,7 @@ from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.lease import Holder, Lease
 from buckram.streams.write.sealing import sweep_garbage
 
-_RECOVERY_PATIENCE_S = 30.0
+_RECOVERY_WITHIN_S = 30.0
 _RECOVERY_PAUSE_S = 0.5
 _SWEPT_AT_ONCE = 64
 
@@ -136,7 +136,7 @@ async def _unclaim(claim: Claim) -> None:
             claim.name,
             lambda head: None if head.open_segment else released(name, head, claim.nonce, None),
             uid=claim.uid,
-            patience_s=1.0,
+            within_s=1.0,
         )
 
 
@@ -146,7 +146,7 @@ async def _seal(claim: Claim, head: Head) -> Head:
     if segment is None:
         return head
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _RECOVERY_PATIENCE_S
+    deadline = loop.time() + _RECOVERY_WITHIN_S
     while True:
         try:
             summary = await recover_segment(claim.client, claim.name, segment.ledger)

@@ -15,9 +15,9 @@ from buckram.core.streams.producers import ProducerTable
 from buckram.errors import MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import discard
-from buckram.streams.shared.metadata import Patience
+from buckram.streams.shared.metadata import head_retries
 from buckram.streams.shared.recovery import load_producers, producers_of, recover_segment
-from buckram.streams.write.sealing import PATIENCE_S
+from buckram.streams.write.sealing import WITHIN_S
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import LedgerId
 
@@ -34,22 +34,22 @@ class Broken:
     producers: ProducerTable
 
 
-async def while_passing(attempt: Callable[[], Awaitable[T]], told: Callable[[str], None]) -> T:
+async def retry_transient(attempt: Callable[[], Awaitable[T]], told: Callable[[str], None]) -> T:
     """Again and again while bookies or the metadata store are away, at most a minute; `told` why it waits."""
-    patience = Patience(PATIENCE_S)
+    retries = head_retries(WITHIN_S)
     while True:
         try:
             return await attempt()
         except _PASSING as error:
             told(str(error))
-            await patience.wait(error)
+            await retries.wait(error)
 
 
 async def settle(claim: Claim, failed: SegmentWriter, told: Callable[[str], None]) -> Broken:
     """Close a broken segment and find out what it holds. Errors: WriterLost; what keeps it from being recovered."""
     failed.rest()
     await failed.ledger.abandon()
-    return await while_passing(lambda: _examine(claim, failed), told)
+    return await retry_transient(lambda: _examine(claim, failed), told)
 
 
 async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:

@@ -12,22 +12,23 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from buckram.core.backoff import ROLL, Delays
 from buckram.core.streams.changes import check_epoch
 from buckram.core.streams.head import Summary
 from buckram.core.streams.policy import Policy
 from buckram.core.streams.producers import ProducerTable
 from buckram.errors import BuckramError, HandleClosed, InvariantViolation, NoSuchStream, WriteFailed, WriterLost
+from buckram.net.retry import Retries
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import discard, make_ledger
-from buckram.streams.shared.metadata import Patience
-from buckram.streams.write.repair import settle, while_passing
-from buckram.streams.write.sealing import PATIENCE_S, ended, finish, list_segment
+from buckram.streams.shared.metadata import head_retries
+from buckram.streams.write.repair import retry_transient, settle
+from buckram.streams.write.sealing import WITHIN_S, ended, finish, list_segment
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import LedgerId
 
 _PREPARE_AT = 0.75
-_RETRY_MIN_S, _RETRY_MAX_S = 0.05, 5.0
 _CHECK_S = 1.0
 _STOP_S = 2.0
 
@@ -66,10 +67,10 @@ class Roller:
         self._rolling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[bool]] = []
-        self._delay = _RETRY_MIN_S
+        self._delays = Delays(ROLL)
         self._current: SegmentWriter | None = None
         self._leaving: SegmentWriter | None = None
-        self._hopes: Patience | None = None
+        self._recovery_time: Retries | None = None
         """How long segments may break one after the other that hold nothing."""
         self.last_trouble = ""
         """Why the last roll was put off; empty when none is."""
@@ -91,7 +92,7 @@ class Roller:
 
     def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
         if next_offset > segment.progress.base:
-            self._hopes = None
+            self._recovery_time = None
         self._events.segment_acked(segment, next_offset)
 
     def begin(self, current: SegmentWriter) -> None:
@@ -183,7 +184,7 @@ class Roller:
             return
         age = self._loop.time() - current.opened_at
         left = (_PREPARE_AT if self._prepared is None else 1.0) * self._policy.segment_s - age
-        self._timer = self._loop.call_later(max(left, _RETRY_MIN_S), self._fired)
+        self._timer = self._loop.call_later(max(left, ROLL.first_s), self._fired)
 
     def _fired(self) -> None:
         self._timer = None
@@ -208,18 +209,18 @@ class Roller:
                 self._prepared = await self.prepare()
             if now or self._waiters:
                 # A look at the store before the point of no return: a roll must not begin while it is away.
-                at = await self._claim.streams.read(self._claim.name, patience_s=_CHECK_S)
+                at = await self._claim.streams.read(self._claim.name, within_s=_CHECK_S)
                 check_epoch(str(self._claim.name), at.head, self._claim.epoch)
                 self._switch()
-            self._delay, self.last_trouble = _RETRY_MIN_S, ""
+            self._delays.reset()
+            self.last_trouble = ""
         except (WriterLost, NoSuchStream) as error:
             self._events.fail(error)
         except InvariantViolation:
             raise
         except BuckramError as error:
             self.last_trouble = str(error)
-            await asyncio.sleep(self._delay)
-            self._delay = min(2 * self._delay, _RETRY_MAX_S)
+            await asyncio.sleep(self._delays.take())
         finally:
             self._preparing = None
         if self._waiters and not self.closed:
@@ -297,9 +298,9 @@ class Roller:
         try:
             broken = await settle(self._claim, failed, self._trouble)
             if not broken.records:
-                if self._hopes is None or self._hopes.deadline + PATIENCE_S < self._loop.time():
-                    self._hopes = Patience(PATIENCE_S)
-                await self._hopes.wait(failed.broken or WriteFailed(failed.ledger.ledger_id, "holds nothing"))
+                if self._recovery_time is None or self._recovery_time.deadline + WITHIN_S < self._loop.time():
+                    self._recovery_time = head_retries(WITHIN_S)
+                await self._recovery_time.wait(failed.broken or WriteFailed(failed.ledger.ledger_id, "holds nothing"))
             fresh = await self._take()
         except BuckramError as error:
             self._give_up(error)
@@ -318,7 +319,7 @@ class Roller:
         """The prepared ledger, or one that is made now."""
         fresh, self._prepared = self._prepared, None
         if fresh is None:
-            fresh = await while_passing(self.prepare, self._trouble)
+            fresh = await retry_transient(self.prepare, self._trouble)
         if self._over:
             await fresh.ledger.abandon()  # the next writer or the janitor finds its intent
             raise HandleClosed(f"stream {self._claim.name}: the writer ended while its segment was replaced")

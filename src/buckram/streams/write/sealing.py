@@ -22,10 +22,10 @@ from buckram.errors import (
 )
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import drop_ledger, listing
-from buckram.streams.shared.metadata import Patience
+from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.segment import SegmentWriter
 
-PATIENCE_S = 60.0
+WITHIN_S = 60.0
 """How long the end of a segment that has begun waits for the metadata store or for bookies."""
 _SWEPT_AT_ONCE = 64
 
@@ -39,12 +39,12 @@ async def finish(segment: SegmentWriter) -> Summary:
     # of the segment now and not when they hear of the closed ledger.
     segment.mark()
     await segment.flush()
-    patience = Patience(PATIENCE_S)
+    retries = head_retries(WITHIN_S)
     while True:
         try:
             return await segment.close()
         except MetadataUnavailable as error:
-            await patience.wait(error)
+            await retries.wait(error)
 
 
 async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: SegmentWriter) -> None:
@@ -56,7 +56,7 @@ async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: Seg
             lambda head: rolled(name, head, claim.epoch, old, ledger, base, claim.now()),
             uid=claim.uid,
             extra=lambda _: [listing(claim.streams, claim.uid, fresh.intent)],
-            patience_s=PATIENCE_S,
+            within_s=WITHIN_S,
         )
     except (VersionConflict, NoSuchKey) as error:
         raise WriterFailed(

@@ -23,7 +23,7 @@ def _impatient(self: ForwardRead, entry: int, order: Any) -> Race[Any]:
     return Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage)
 
 
-def _gives_up_at_once(self: recover._Patience) -> None:
+def _gives_up_at_once(self: recover._MembersTime) -> None:
     self.left_s = 0.0
 
 
@@ -66,7 +66,7 @@ MUTANTS = [
         "no-time-for-members",
         "F18",
         "recovery gives members that have not answered no time",
-        plant((recover._Patience, "__init__", _gives_up_at_once)),
+        plant((recover._MembersTime, "__init__", _gives_up_at_once)),
         ("denied",),
         _lying,
     ),

@@ -67,10 +67,10 @@ def _choose_any(self: EnsembleChange, ensemble: Any, failed: Any, tried: Any, do
     return self._watcher.replace(ensemble, failed, list(failed.values()), quorum.write_quorum, quorum.ack_quorum)
 
 
-async def _update_first_write_later(self: MetadataCell, change: Any, *, patience_s: float) -> Any:
+async def _update_first_write_later(self: MetadataCell, change: Any, *, within_s: float) -> Any:
     wanted = change(self.metadata)
     if wanted is None or wanted.fragments == self.metadata.fragments or wanted.state is not LedgerState.OPEN:
-        return await _update(self, change, patience_s=patience_s)
+        return await _update(self, change, within_s=within_s)
     base = self._current
     self._current = Versioned(wanted, base.version)
 
@@ -85,7 +85,7 @@ async def _update_first_write_later(self: MetadataCell, change: Any, *, patience
     return wanted
 
 
-async def _write_blindly(self: MetadataCell, change: Any, *, patience_s: float) -> Any:
+async def _write_blindly(self: MetadataCell, change: Any, *, within_s: float) -> Any:
     wanted = change(self.metadata)
     if wanted is None:
         return self.metadata
@@ -128,7 +128,7 @@ async def _close_over(cell: MetadataCell, ledger_id: int, last: int, length: int
             return None
         return metadata.closed(record, last, length)
 
-    return await cell.update(change, patience_s=10.0)
+    return await cell.update(change, within_s=10.0)
 
 
 def _same_twice(self: BookieWatcher, ensemble: Any, failed: Any, *args: Any, **kwargs: Any) -> Any:

@@ -121,10 +121,10 @@ def _lost_is_lost(name: str, head: Any, epoch: int, old: Any, ledger: int, base:
 
 async def _no_answer_is_yes(self: StreamStore, name: Any, change: Any, **options: Any) -> Any:
     at = await self.read(name)
-    options.pop("patience_s", None)
+    options.pop("within_s", None)
     step = change(at.head)
     try:
-        return await _change(self, name, change, patience_s=0.0, **options)
+        return await _change(self, name, change, within_s=0.0, **options)
     except (MetadataUnavailable, VersionConflict):
         return step.head if step else at.head
 
