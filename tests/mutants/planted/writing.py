@@ -178,12 +178,12 @@ MUTANTS = (
         edited(
             (
                 "buckram.client.shared.metadata_cell:MetadataCell.update",
-                "            stale = True\n            if loop.time() + delay >= deadline:",
+                "            stale = True\n            if loop.time() + delays.next_s >= deadline:",
                 (
                     "            if wanted is not None:\n"
                     "                self._current = Versioned(wanted, base.version)\n"
                     "                return wanted\n"
-                    "            if loop.time() + delay >= deadline:"
+                    "            if loop.time() + delays.next_s >= deadline:"
                 ),
             ),
             (
