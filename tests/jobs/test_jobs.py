@@ -102,11 +102,13 @@ def test_a_flipped_byte_and_a_truncated_replica(
     log = max(path for path in directory_of(own, 2).glob("log-*") if MARK in path.read_bytes())
     os.truncate(log, log.read_bytes().rfind(MARK) - 200 * 4000)
     own.restart(2)
-    told: list[tuple[int, int]] = []
-    found = scrub(spark, own.uri, report=str(tmp_path / "audits"), told=lambda done, total: told.append((done, total)))
+    seen: list[tuple[int, int]] = []
+    found = scrub(
+        spark, own.uri, report=str(tmp_path / "audits"), progress=lambda done, total: seen.append((done, total))
+    )
     assert (found.ledgers, found.replicas, found.growing) == (3, 9, 0)
     assert not found.healthy
-    assert told[-1] == (3, 3)
+    assert seen[-1] == (3, 3)
     assert {(one.ledger, one.bookie) for one in found.bad} == {(bad, own.bookies[1]), (cut, own.bookies[2])}
     flipped, truncated = sorted(found.bad, key=lambda one: one.ledger)
     assert (flipped.kind, flipped.entries, flipped.examples) == ("damaged", 1, (0,))

@@ -69,7 +69,7 @@ def _session(name: str, master: str | None, cores: int) -> Iterator[SparkSession
 
 
 @contextlib.contextmanager
-def _told(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
+def _progress(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
     """A progress display at a terminal."""
     from buckram.cli.output import progress
 
@@ -77,14 +77,14 @@ def _told(title: str, *, show: bool) -> Iterator[Callable[[int, int], None]]:
     with contextlib.ExitStack() as stack:
         advance: Callable[[int], None] | None = None
 
-        def told(done: int, total: int) -> None:
+        def report_progress(done: int, total: int) -> None:
             nonlocal advance, seen
             if advance is None:
                 advance = stack.enter_context(progress(title, total, show=show))
             advance(done - seen)
             seen = done
 
-        yield told
+        yield report_progress
 
 
 def _bytes(what: str, text: str | None) -> int | None:
@@ -124,7 +124,7 @@ def scrub_command(
     from buckram.cli.options import cluster_uri
     from buckram.cli.output import emit
 
-    with _session("buckram scrub", master, cores) as session, _told("ledgers", show=not as_json) as told:
+    with _session("buckram scrub", master, cores) as session, _progress("ledgers", show=not as_json) as progress:
         from buckram.jobs.scrub import ScrubSettings, scrub
 
         found = scrub(
@@ -136,7 +136,7 @@ def scrub_command(
             table=table,
             run=run,
             settings=ScrubSettings(bytes_per_s=_bytes("--rate", rate)),
-            told=told,
+            progress=progress,
         )
     if as_json:
         emit({**dataclasses.asdict(found), "healthy": found.healthy})
@@ -191,7 +191,7 @@ def compact_command(
     from buckram.cli.exits import Exit
     from buckram.cli.options import cluster_uri
 
-    with _session("buckram compact", master, cores) as session, _told("bytes", show=not as_json) as told:
+    with _session("buckram compact", master, cores) as session, _progress("bytes", show=not as_json) as progress:
         from buckram.jobs.compact import compact
 
         found = compact(
@@ -203,7 +203,7 @@ def compact_command(
             report=report,
             table=table,
             run=run,
-            told=told,
+            progress=progress,
         )
     if as_json:
         output.emit(dataclasses.asdict(found))
@@ -248,11 +248,18 @@ def orphans_command(
 
     if delete:
         output.confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
-    with _session("buckram orphans", master, cores) as session, _told("ledgers", show=not as_json) as told:
+    with _session("buckram orphans", master, cores) as session, _progress("ledgers", show=not as_json) as progress:
         from buckram.jobs.orphans import orphans
 
         found = orphans(
-            session, cluster_uri(uri), delete=delete, deletes_per_s=rate, report=report, table=table, run=run, told=told
+            session,
+            cluster_uri(uri),
+            delete=delete,
+            deletes_per_s=rate,
+            report=report,
+            table=table,
+            run=run,
+            progress=progress,
         )
     if as_json:
         shown = [{**dataclasses.asdict(one), "safe": one.safe} for one in found.orphans]

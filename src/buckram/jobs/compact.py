@@ -81,13 +81,13 @@ def compact(
     report: str | None = None,
     table: str | None = None,
     run: str | None = None,
-    told: Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> CompactReport:
     """Compact these streams, or all.
 
     `target_bytes`: most that a new segment holds, default each stream's roll_bytes. `bytes_per_s`: of what is copied,
-    all tasks together; no bookie is asked to read more, nor to write more. `told` hears of bytes copied. Errors:
-    NoSuchStream, MetadataUnavailable.
+    all tasks together; no bookie is asked to read more, nor to write more. `progress` is called with bytes copied.
+    Errors: NoSuchStream, MetadataUnavailable.
     """
     if bytes_per_s is not None and bytes_per_s < 1:
         raise InvalidArgument(f"bytes_per_s = {bytes_per_s}: needs at least 1, or None for no limit")
@@ -96,14 +96,14 @@ def compact(
         work = home.run(partial(_plan, names=streams, target_bytes=target_bytes, found=found))
         tasks = _tasks(metadata, work, bytes_per_s, parallelism(session))
         done, total = 0, sum(task.run.bytes for task in tasks)
-        told(done, total)
+        progress(done, total)
         by_stream = {str(one.name): StreamCompaction(str(one.name)) for one in work}
         for batch in _rounds(tasks):
             rows = _round(session, home, batch, by_stream, found)
             if report is not None or table is not None:
                 kept.add(session.createDataFrame(rows, SCHEMA))
             done += sum(task.run.bytes for task in batch)
-            told(done, total)
+            progress(done, total)
     found.streams = list(by_stream.values())
     found.segments, found.made = (sum(getattr(s, what) for s in found.streams) for what in ("segments", "made"))
     found.bytes, found.seconds = sum(s.bytes for s in found.streams), round(time.monotonic() - began, 3)

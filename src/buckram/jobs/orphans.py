@@ -59,11 +59,11 @@ def orphans(
     report: str | None = None,
     table: str | None = None,
     run: str | None = None,
-    told: Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> OrphansReport:
     """All ledgers that were made for a stream and have no place in it; `delete` those that are safe to delete.
 
-    `deletes_per_s` limits how fast; `told` hears of ledgers looked at. Errors: MetadataUnavailable.
+    `deletes_per_s` limits how fast; `progress` is called with ledgers looked at. Errors: MetadataUnavailable.
     """
     if deletes_per_s is not None and deletes_per_s <= 0:
         raise InvalidArgument(f"deletes_per_s = {deletes_per_s}: needs more than 0, or None for no limit")
@@ -82,7 +82,7 @@ def orphans(
                 marked.append(Marked(row["ledger"], row["stream"], row["uid"], row["created_ms"]))
                 if row["pending"]:
                     pending[row["ledger"]] = None
-            told(min((begin + _TASKS_A_ROUND) * _LEDGERS_A_TASK, len(ledgers)), len(ledgers))
+            progress(min((begin + _TASKS_A_ROUND) * _LEDGERS_A_TASK, len(ledgers)), len(ledgers))
         found.orphans = home.run(partial(_judge, marked=marked, pending=pending))
         if delete:
             home.run(partial(_delete, found=found, per_s=deletes_per_s))

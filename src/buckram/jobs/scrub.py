@@ -123,12 +123,12 @@ def scrub(
     table: str | None = None,
     run: str | None = None,
     settings: ScrubSettings | None = None,
-    told: Progress = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> ScrubReport:
     """Audit these ledgers, the segments of these streams, or all ledgers.
 
     `report`, `table`: where rows of SCHEMA are added (docs/tutorial/spark.md). `run`: a name; one that was there before
-    goes on. `told` hears of ledgers done. Errors: NoSuchLedger, NoSuchStream, MetadataUnavailable.
+    goes on. `progress` is called with ledgers done. Errors: NoSuchLedger, NoSuchStream, MetadataUnavailable.
     """
     chosen, name = settings or ScrubSettings(), run_name("scrub", run)
     began = time.monotonic()
@@ -145,8 +145,8 @@ def scrub(
                 peers = home.run(_peers)
                 tasks = _deal(name, batch, peers, chosen)
                 kept.add(spread(session, tasks, _audit, SCHEMA))
-                told(page + part.index(batch[-1].ledger), len(wanted))
-            told(min(page + _PAGE, len(wanted)), len(wanted))
+                progress(page + part.index(batch[-1].ledger), len(wanted))
+            progress(min(page + _PAGE, len(wanted)), len(wanted))
         _sum_up(home, kept, found)
     found.seconds = round(time.monotonic() - began, 3)
     return found

@@ -35,23 +35,23 @@ MAX_REQUESTS = 50_000
 """Calls outstanding on one connection before more are refused here; adds are bounded by their writers."""
 MAX_UNSENT_BYTES = 256 * 1024 * 1024
 """Bytes that the peer has not taken before more are refused here; writers slow down long before."""
-Heard: TypeAlias = "Callable[[Reply | BuckramError], None]"
+OnReply: TypeAlias = "Callable[[Reply | BuckramError], None]"
 
 
 class PendingRequest:
-    """A request whose answer goes to a function: `heard(reply or error)` is called once, unless `cancel` came first."""
+    """A request whose answer goes to a function: `on_reply(reply or error)` is called once, or never after `cancel`."""
 
-    __slots__ = ("_connection", "heard", "key")
+    __slots__ = ("_connection", "key", "on_reply")
 
-    def __init__(self, connection: Connection, heard: Heard) -> None:
+    def __init__(self, connection: Connection, on_reply: OnReply) -> None:
         self._connection: Connection | None = connection
-        self.heard = heard
+        self.on_reply = on_reply
         self.key: Key = (0, 0, 0)
 
     def tell(self, answer: Reply | BuckramError) -> None:
         if self._connection is not None:
             self._connection = None
-            self.heard(answer)
+            self.on_reply(answer)
 
     def cancel(self) -> None:
         """Abandon the answer, not the request."""
@@ -200,10 +200,10 @@ class Connection(asyncio.Protocol):
             elif future.done():
                 future.exception()  # Seen, even if the caller was cancelled in the same turn.
 
-    def ask(self, request: Request, timeout_s: float, heard: Heard) -> PendingRequest:
-        """As call, for who needs no task to wait: `heard` gets the reply as soon as its bytes are there, or the error.
+    def ask(self, request: Request, timeout_s: float, on_reply: OnReply) -> PendingRequest:
+        """As call, without a task that waits: `on_reply` gets the reply as soon as its bytes are there, or the error.
         Never from inside this call; raises as call where nothing was sent."""
-        asked = PendingRequest(self, heard)
+        asked = PendingRequest(self, on_reply)
         asked.key = self._request(request, timeout_s, asked)
         return asked
 

@@ -25,7 +25,7 @@ from buckram.errors import (
     InvalidArgument,
     WrongBookie,
 )
-from buckram.net.connection import MAX_UNSENT_BYTES, Connection, Heard, PendingRequest, again
+from buckram.net.connection import MAX_UNSENT_BYTES, Connection, OnReply, PendingRequest, again
 from buckram.net.introductions import Introductions
 from buckram.net.tasks import TaskScope
 from buckram.seams import Runtime
@@ -265,13 +265,13 @@ class BookiePool:
             connection.check_incarnation(meant)
         return await connection.call(request, self._within_s(request) if timeout_s is None else timeout_s)
 
-    def ask(self, bookie_id: BookieId, request: Request, heard: Heard) -> PendingRequest | None:
-        """As call, without a task: `heard` gets the reply or the error. None where no connection is open: then `call`.
+    def ask(self, bookie_id: BookieId, request: Request, on_reply: OnReply) -> PendingRequest | None:
+        """As call, without a task: `on_reply` gets the reply or the error. None without an open connection: use `call`.
 
         BookieTooBusy and the like, with nothing sent, are raised here.
         """
         connection = None if self.closed else self.slot(bookie_id, self._version(request, None)).current()
-        return None if connection is None else connection.ask(request, self._within_s(request), heard)
+        return None if connection is None else connection.ask(request, self._within_s(request), on_reply)
 
     def _within_s(self, request: Request) -> float:
         timeout_s = self._config.request_timeout_s

@@ -27,7 +27,7 @@ class Accuser:
     def __init__(self, services: Services, ledger_id: LedgerId, digest: Digest, *, sealed: bool) -> None:
         self._services, self._ledger_id, self._digest = services, ledger_id, digest
         self._sealed = sealed
-        self._told: dict[tuple[BookieId, Deed], Evidence] = {}
+        self._evidence: dict[tuple[BookieId, Deed], Evidence] = {}
 
     def looked_at(self, bookie: BookieId, entry: EntryId | None, stored: bytes) -> None:
         """These bytes did not pass as the entry that was asked for."""
@@ -40,16 +40,16 @@ class Accuser:
     def saw(self, deed: Deed, bookie: BookieId, entry: EntryId, detail: str) -> None:
         known = self._services.bookies.incarnation(bookie) or ""
         now = self._services.runtime.clock.wall_us()
-        self._told.setdefault((bookie, deed), Evidence(deed, bookie, known, self._ledger_id, entry, detail, now))
+        self._evidence.setdefault((bookie, deed), Evidence(deed, bookie, known, self._ledger_id, entry, detail, now))
 
     async def accuse(self) -> None:
-        if not self._told:
+        if not self._evidence:
             return
-        for one in self._told.values():
+        for one in self._evidence.values():
             log.warning("bookie %s is %s: %s", one.bookie, "convicted" if one.convicts else "suspect", one)
         with suppress(MetadataError, TimeoutError):
             async with asyncio.timeout(_WITHIN_S):
-                await accuse(self._services.store, list(self._told.values()))
+                await accuse(self._services.store, list(self._evidence.values()))
 
 
 __all__ = ["Accuser"]

@@ -265,7 +265,7 @@ class _Attempt:
         try:
             race = reads.race(entry, order)
             outcome = await play(
-                race, lambda b: self._fencing_read(b, entry), self._services, self._scope, told=self._progress.set
+                race, lambda b: self._fencing_read(b, entry), self._services, self._scope, on_answers=self._progress.set
             )
             reads.decided(entry, outcome)
         except asyncio.CancelledError:

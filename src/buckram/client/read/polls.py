@@ -245,7 +245,7 @@ class LacPolls:
             birth=self._reads.digest.birth,
         )
         try:
-            poll.asked = self._services.pool.ask(bookie, request, partial(self._heard, poll))
+            poll.asked = self._services.pool.ask(bookie, request, partial(self._on_reply, poll))
         except BookieError as error:
             poll.answer = Unknown(error)
         else:
@@ -253,7 +253,7 @@ class LacPolls:
                 self._follow_up(poll, self._call(poll, request))
         return poll
 
-    def _heard(self, poll: _Poll, reply: Reply | BuckramError) -> None:
+    def _on_reply(self, poll: _Poll, reply: Reply | BuckramError) -> None:
         try:
             poll.answer = self._judge(poll, reply)
             if poll.answer is None and not self._scope.closed:

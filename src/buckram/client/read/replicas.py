@@ -25,7 +25,7 @@ from buckram.errors import (
     HandleClosed,
     ProtocolError,
 )
-from buckram.net.connection import Heard, PendingRequest
+from buckram.net.connection import OnReply, PendingRequest
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId, LedgerId
@@ -33,8 +33,8 @@ from buckram.types import BookieId, Entry, EntryId, LedgerId
 T = TypeVar("T")
 Opener = Callable[[Sequence[bytes]], list[T]]
 """Verifies consecutive stored entries; returns those before the first bad one."""
-Came = Callable[[int, int], None]
-"""Hears how many stored entries came and their bytes."""
+OnBytes = Callable[[int, int], None]
+"""Called with the number of stored entries that came and their bytes."""
 _BATCH_GIVE_UP = 2
 _SINGLES = 64
 
@@ -55,8 +55,8 @@ Question = Callable[[BookieId], Awaitable[Answer[T]]]
 class Soon(Protocol[T]):
     """A question that needs no task."""
 
-    def ask(self, bookie: BookieId, heard: Heard) -> PendingRequest | None:
-        """`heard` gets what `opened` understands. None where the question needs a task after all."""
+    def ask(self, bookie: BookieId, on_reply: OnReply) -> PendingRequest | None:
+        """`on_reply` gets what `opened` understands. None where the question needs a task after all."""
         ...
 
     def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[T]: ...
@@ -70,12 +70,12 @@ async def play(
     soon: Soon[T] | None = None,
     *,
     begun: PendingRequest | Answer[T] | None = None,
-    told: Callable[[], None] | None = None,
+    on_answers: Callable[[], None] | None = None,
 ) -> Answer[T]:
     """Ask as the race says until it is decided; returns its outcome. Requests still open then are cancelled.
 
     `begun`: the first bookie was asked through `soon`. It has said this (which is reported), or takes so long that
-    the next one's time has come. `told` is called when the race has taken answers: its owner may decide it, too.
+    the next one's time has come. `on_answers` is called when the race has taken answers: its owner may decide it, too.
     """
     first = race.start()
     asked = first[0]
@@ -101,8 +101,8 @@ async def play(
                 game.ask(race.answered(bookie, answer))
             if not answers:
                 game.ask(race.hedge())
-            elif told is not None:
-                told()
+            elif on_answers is not None:
+                on_answers()
     finally:
         scope.drop(game)
         game.forget()
@@ -121,12 +121,12 @@ async def _put(question: Question[T], bookie: BookieId) -> Answer[T]:
 class _Game(Generic[T]):
     """Who was asked, what they said, and the future of the one who waits for it."""
 
-    __slots__ = ("_asked", "_cancelled", "_heard", "_question", "_scope", "_soon", "_woken")
+    __slots__ = ("_asked", "_cancelled", "_question", "_replies", "_scope", "_soon", "_woken")
 
     def __init__(self, question: Question[T], scope: TaskScope, soon: Soon[T] | None) -> None:
         self._question, self._scope, self._soon = question, scope, soon
         self._asked: dict[BookieId, PendingRequest | asyncio.Task[Answer[T]]] = {}
-        self._heard: dict[BookieId, Reply | BuckramError | asyncio.Task[Answer[T]]] = {}
+        self._replies: dict[BookieId, Reply | BuckramError | asyncio.Task[Answer[T]]] = {}
         self._woken: asyncio.Future[None] | None = None
         self._cancelled = False
 
@@ -134,22 +134,22 @@ class _Game(Generic[T]):
         """HandleClosed when the handle that owns the scope was closed."""
         for bookie in bookies:
             check_running(self._scope)
-            heard = partial(self._hear, bookie)
-            asked = None if self._soon is None else self._soon.ask(bookie, heard)
+            on_reply = partial(self._hear, bookie)
+            asked = None if self._soon is None else self._soon.ask(bookie, on_reply)
             if asked is None:
                 task = self._scope.spawn(_put(self._question, bookie), f"ask {bookie}")
-                task.add_done_callback(heard)
+                task.add_done_callback(on_reply)
                 self._asked[bookie] = task
             else:
                 self._asked[bookie] = asked
 
     def take_over(self, bookie: BookieId, asked: PendingRequest) -> None:
         """It was asked already, and its answer belongs here."""
-        asked.heard = partial(self._hear, bookie)
+        asked.on_reply = partial(self._hear, bookie)
         self._asked[bookie] = asked
 
     def _hear(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> None:
-        self._heard[bookie] = what
+        self._replies[bookie] = what
         self._wake()
 
     def _wake(self) -> None:
@@ -163,7 +163,7 @@ class _Game(Generic[T]):
 
     async def answers(self, timeout_s: float | None) -> list[tuple[BookieId, Answer[T]]]:
         """Those that came, in the order of asking; none after so long without one."""
-        if not self._heard and not self._cancelled:
+        if not self._replies and not self._cancelled:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()
             timer = loop.call_later(timeout_s, self._wake) if timeout_s is not None else None
@@ -174,8 +174,8 @@ class _Game(Generic[T]):
                     timer.cancel()
         if self._cancelled:
             raise _closed()
-        heard, self._heard = self._heard, {}
-        return [(bookie, self._opened(bookie, heard[bookie])) for bookie in list(self._asked) if bookie in heard]
+        replies, self._replies = self._replies, {}
+        return [(bookie, self._opened(bookie, replies[bookie])) for bookie in list(self._asked) if bookie in replies]
 
     def _opened(self, bookie: BookieId, what: Reply | BuckramError | asyncio.Task[Answer[T]]) -> Answer[T]:
         del self._asked[bookie]
@@ -257,10 +257,10 @@ class LedgerReads:
         request = Read(self.ledger_id, entry, birth=self.digest.birth)
         return self.opened(bookie, entry, await ask(self._pool, bookie, request))
 
-    def entry_soon(self, bookie: BookieId, entry: EntryId, heard: Heard) -> PendingRequest | None:
+    def entry_soon(self, bookie: BookieId, entry: EntryId, on_reply: OnReply) -> PendingRequest | None:
         """Ask for what `opened` understands, over a connection that is open."""
         try:
-            return self._pool.ask(bookie, Read(self.ledger_id, entry, birth=self.digest.birth), heard)
+            return self._pool.ask(bookie, Read(self.ledger_id, entry, birth=self.digest.birth), on_reply)
         except BookieError:
             return None  # it is raised again where the question has a task
 
@@ -297,16 +297,23 @@ class LedgerReads:
         return classify(bookie, reply, verify)
 
     async def batch(
-        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came, *, from_files: bool = False
+        self,
+        bookie: BookieId,
+        first: EntryId,
+        count: int,
+        opener: Opener[T],
+        on_bytes: OnBytes,
+        *,
+        from_files: bool = False,
     ) -> Answer[list[T]]:
-        """A verified, non-empty prefix of `count` entries from `first` on; `came(entries, bytes)` hears of sizes.
+        """A verified, non-empty prefix of `count` entries from `first` on; `on_bytes(entries, bytes)` gets the sizes.
 
         A peer without batch reads closes the connection; after two such closings in a row it is asked entry by entry.
         """
         batch_unsupported = self._services.batch_unsupported
         before = batch_unsupported.get(bookie, 0)
         if before >= _BATCH_GIVE_UP:
-            return await self._singles(bookie, first, count, opener, came)
+            return await self._singles(bookie, first, count, opener, on_bytes)
         size = self._services.config.read_batch_bytes
         request = BatchRead(
             self.ledger_id,
@@ -321,7 +328,7 @@ class LedgerReads:
         reply = await ask(self._pool, bookie, request)
         if isinstance(reply, BookieUnavailable | ProtocolError) or reply_is(reply, Code.BAD_REQUEST):
             # One entry tells a peer that is gone from one that hung up on the unknown request.
-            answer = await self._singles(bookie, first, 1, opener, came)
+            answer = await self._singles(bookie, first, 1, opener, on_bytes)
             if isinstance(answer, Positive) and batch_unsupported.get(bookie, 0) == before:
                 # Others outstanding with this one went with the same connection: that was one closing.
                 batch_unsupported[bookie] = before + 1
@@ -332,18 +339,18 @@ class LedgerReads:
                 raise ProtocolError(bookie, "answered a batch read with something else")
             # More than was asked for could reach beyond the fragment or the LAC (S16).
             bodies = reply.bodies if len(reply.bodies) <= count else reply.bodies[:count]
-            return self._opened_all(bookie, first, bodies, opener, came)
+            return self._opened_all(bookie, first, bodies, opener, on_bytes)
 
         if batch_unsupported and isinstance(reply, BatchReadReply) and reply.code is Code.OK:
             batch_unsupported.pop(bookie, None)
         return classify(bookie, reply, verify)
 
-    async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T], came: Came) -> Answer[list[T]]:
+    async def single(self, bookie: BookieId, entry: EntryId, opener: Opener[T], on_bytes: OnBytes) -> Answer[list[T]]:
         """One entry as a list of one, through an opener of batches."""
-        return await self._singles(bookie, entry, 1, opener, came)
+        return await self._singles(bookie, entry, 1, opener, on_bytes)
 
     async def _singles(
-        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], came: Came
+        self, bookie: BookieId, first: EntryId, count: int, opener: Opener[T], on_bytes: OnBytes
     ) -> Answer[list[T]]:
         requests = [Read(self.ledger_id, first + i, birth=self.digest.birth) for i in range(min(count, _SINGLES))]
         replies = await self._ask_all(bookie, requests)
@@ -352,15 +359,15 @@ class LedgerReads:
             if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
                 break
             bodies.append(reply.body)
-        return classify(bookie, replies[0], lambda: self._opened_all(bookie, first, bodies, opener, came))
+        return classify(bookie, replies[0], lambda: self._opened_all(bookie, first, bodies, opener, on_bytes))
 
     def _opened_all(
-        self, bookie: BookieId, first: EntryId, bodies: Sequence[bytes], opener: Opener[T], came: Came
+        self, bookie: BookieId, first: EntryId, bodies: Sequence[bytes], opener: Opener[T], on_bytes: OnBytes
     ) -> list[T]:
         opened = opener(bodies)
         if not opened:
             raise DigestMismatch(self.ledger_id, f"entry {first}: a bad copy at bookie {bookie}")
-        came(len(bodies), total_bytes(bodies))
+        on_bytes(len(bodies), total_bytes(bodies))
         return opened
 
     async def _ask_all(self, bookie: BookieId, requests: Sequence[Request]) -> list[Reply | BookieError]:

@@ -16,7 +16,7 @@ from buckram.core.ledgers.answers import Answer, Positive
 from buckram.core.ledgers.reading import Race
 from buckram.core.wire.messages import Reply
 from buckram.errors import BuckramError
-from buckram.net.connection import Heard, PendingRequest
+from buckram.net.connection import OnReply, PendingRequest
 from buckram.net.tasks import TaskScope
 from buckram.types import BookieId, Entry, EntryId
 
@@ -30,7 +30,7 @@ class _Waiting:
         self.woken, self.due = woken, due
         self.reply: Reply | BuckramError | None = None
 
-    def heard(self, reply: Reply | BuckramError) -> None:
+    def on_reply(self, reply: Reply | BuckramError) -> None:
         self.reply = reply
         self.wake()
 
@@ -56,7 +56,7 @@ class SingleReads:
         check_running(scope)
         loop = asyncio.get_running_loop()
         waiting = _Waiting(loop.create_future(), loop.time() + self._hedge_s if len(order) > 1 else inf)
-        asked = reads.entry_soon(first, entry, waiting.heard)
+        asked = reads.entry_soon(first, entry, waiting.on_reply)
         begun: PendingRequest | Answer[Entry] | None = asked
         if asked is not None:
             await self._wait(waiting, asked)
@@ -114,8 +114,8 @@ class _OneEntry:
     async def __call__(self, bookie: BookieId) -> Answer[Entry]:
         return await self._reads.entry(bookie, self._entry)
 
-    def ask(self, bookie: BookieId, heard: Heard) -> PendingRequest | None:
-        return self._reads.entry_soon(bookie, self._entry, heard)
+    def ask(self, bookie: BookieId, on_reply: OnReply) -> PendingRequest | None:
+        return self._reads.entry_soon(bookie, self._entry, on_reply)
 
     def opened(self, bookie: BookieId, reply: Reply | BuckramError) -> Answer[Entry]:
         return self._reads.opened(bookie, self._entry, reply)

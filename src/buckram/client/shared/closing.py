@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from buckram.errors import BuckramError, HandleClosed
 
 
-async def joined(closing: asyncio.Task[BuckramError | None], what: str) -> None:
+async def wait_closed(closing: asyncio.Task[BuckramError | None], what: str) -> None:
     """Wait for a close that goes on when this wait is cancelled; raises the error that it gives every caller."""
     try:
         error = await asyncio.shield(closing)
@@ -20,7 +20,7 @@ async def joined(closing: asyncio.Task[BuckramError | None], what: str) -> None:
         raise error.with_traceback(None)
 
 
-async def leave(
+async def close_on_exit(
     close: Callable[[bool], Awaitable[None]],
     dispose: Callable[[], Awaitable[None]],
     error: BaseException | None,
@@ -30,7 +30,7 @@ async def leave(
     try:
         await close(not isinstance(error, asyncio.CancelledError))
     except BuckramError as failure:
-        _told(failure, error, what)
+        _note(failure, error, what)
     finally:
         await dispose()
 
@@ -40,10 +40,10 @@ def leave_blocking(close: Callable[[bool], None], error: BaseException | None, w
     try:
         close(not isinstance(error, KeyboardInterrupt))
     except BuckramError as failure:
-        _told(failure, error, what)
+        _note(failure, error, what)
 
 
-def _told(failure: BuckramError, error: BaseException | None, what: str) -> None:
+def _note(failure: BuckramError, error: BaseException | None, what: str) -> None:
     """The error of the body is worth more than that of the end."""
     if error is None:
         raise failure

@@ -1,6 +1,6 @@
 """Futures of appends and flushes that wait for the head of a writer, in id order. Decides nothing about the head.
 
-`Told` stands in for a future where the one who waits can be called from inside: no turn of the loop lies between then.
+`AckCallback` stands in for a future where the waiting code can be called directly, without a turn of the loop.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from buckram.types import EntryId
 
 
-class Told:
+class AckCallback:
     """In place of a future, for any number of appends: `told(result)` is called at once, `failed(error)` in a turn of
     its own: the writer that fails is in the middle of ending."""
 
-    __slots__ = ("_failed", "_loop", "_told")
+    __slots__ = ("_acked", "_failed", "_loop")
 
-    def __init__(self, told: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:
-        self._told, self._failed = told, failed
+    def __init__(self, acked: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:
+        self._acked, self._failed = acked, failed
         self._loop = asyncio.get_running_loop()
 
     def done(self) -> bool:
@@ -29,7 +29,7 @@ class Told:
 
     def set_result(self, result: Any) -> None:
         try:
-            self._told(result)
+            self._acked(result)
         except Exception as bug:  # one listener's bug must not keep the answers from the others
             self._loop.call_exception_handler({"message": "handling an acknowledgement failed", "exception": bug})
 
@@ -40,7 +40,7 @@ class Told:
         """As of a future: now somebody has looked."""
 
 
-_Waiter = tuple[EntryId, Any, "asyncio.Future[Any] | Told"]
+_Waiter = tuple[EntryId, Any, "asyncio.Future[Any] | AckCallback"]
 
 
 class Completions:
@@ -52,7 +52,7 @@ class Completions:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, last: EntryId, result: Any, future: asyncio.Future[Any] | Told) -> None:
+    def add(self, last: EntryId, result: Any, future: asyncio.Future[Any] | AckCallback) -> None:
         """Resolve `future` with `result` once the head reaches `last`."""
         queue = self._queue
         if queue and queue[-1][0] > last:  # explicit ids come in any order
@@ -73,7 +73,7 @@ class Completions:
             fail_future(future, error)
 
 
-def fail_future(future: asyncio.Future[Any] | Told, error: BaseException) -> None:
+def fail_future(future: asyncio.Future[Any] | AckCallback, error: BaseException) -> None:
     """Fail it, without the loop's complaint when nobody looks: flush and close report the first failure anyway."""
     if not future.done():
         future.set_exception(error)

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any
 
 from buckram.client.maintain.fill import copy_missing_of, lagging_members
-from buckram.client.shared.closing import joined, leave
+from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.shared.payloads import all_as_bytes, as_bytes, check_entry_id
 from buckram.client.shared.services import Services
 from buckram.client.write.admission import Admission
-from buckram.client.write.completions import Completions, Told
+from buckram.client.write.completions import AckCallback, Completions
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
 from buckram.client.write.outbox import Outbox
@@ -201,14 +201,14 @@ class LedgerAppender:
         self._admission.enqueue(payload, entry_id, future)
         return future
 
-    def append_with_callback(self, payload: bytes, told: Told, result: Any) -> None:
+    def append_with_callback(self, payload: bytes, callback: AckCallback, result: Any) -> None:
         """As append_nowait, for who batches itself: `told` hears `result`, and the entry leaves now, as nothing joins
         it in this turn of the loop."""
         if len(payload) > self._plain_limit:
             payload = self._checked(payload, None)
         if self._admission.full(len(payload)):
             raise self._admission.buffer_full()
-        self._completions.add(self._outbox.add((payload,), len(payload)), result, told)
+        self._completions.add(self._outbox.add((payload,), len(payload)), result, callback)
         self._outbox.flush_now()
 
     async def append_many(self, payloads: Iterable[Buffer]) -> range:
@@ -288,7 +288,7 @@ class LedgerAppender:
             if self._scope.closed:
                 raise HandleClosed(f"ledger {self.ledger_id}: the writer was abandoned, recover the ledger to close it")
             self._closing = self._scope.spawn(self._close(wait), "close")
-        await joined(self._closing, f"ledger {self.ledger_id}")
+        await wait_closed(self._closing, f"ledger {self.ledger_id}")
 
     async def replicated(self) -> None:
         """After close: wait until all bookies have answered what they were sent, not only those of each quorum.
@@ -309,7 +309,7 @@ class LedgerAppender:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await leave(lambda wait: self.close(wait=wait), self._dispose, error, f"ledger {self.ledger_id}")
+        await close_on_exit(lambda wait: self.close(wait=wait), self._dispose, error, f"ledger {self.ledger_id}")
 
     async def _close(self, wait: bool) -> BuckramError | None:
         """Runs once at a time; returns the error, because every caller of close gets it."""

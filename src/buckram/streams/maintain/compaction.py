@@ -55,7 +55,7 @@ MIN_TARGET_BYTES = 4096
 _SPANS_PER_RETENTION = 10
 _US = 1_000_000
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 """Hears how many more payload bytes were copied."""
 
 
@@ -114,7 +114,7 @@ async def copy_run(
     run: Run,
     *,
     pace: Pace | None = None,
-    told: Told = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Copied:
     """Write the run's records into a ledger of its own. Nothing is left when it fails; a crash leaves a ledger with an
     intent. Errors: CorruptEntry, NotEnoughBookies, ReadFailed, WriteFailed, MetadataUnavailable."""
@@ -123,7 +123,7 @@ async def copy_run(
     )
     try:
         try:
-            await _fill(client, work.name, run, writer, pace or Pace(None), told)
+            await _fill(client, work.name, run, writer, pace or Pace(None), progress)
             await writer.close()
         except BaseException:
             await writer.abandon()
@@ -137,7 +137,9 @@ async def copy_run(
         raise
 
 
-async def _fill(client: Client, name: StreamName, run: Run, writer: LedgerAppender, pace: Pace, told: Told) -> None:
+async def _fill(
+    client: Client, name: StreamName, run: Run, writer: LedgerAppender, pace: Pace, progress: Progress
+) -> None:
     rewriter = EntryRewriter()
     for row in run.rows:
         assert row.summary is not None
@@ -149,7 +151,7 @@ async def _fill(client: Client, name: StreamName, run: Run, writer: LedgerAppend
                 await pace.take(size)
                 if entries:
                     await writer.append_many(entries)
-                told(size)
+                progress(size)
 
 
 def _rewritten(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> bytes | None:
@@ -237,14 +239,14 @@ async def compact_stream(
     *,
     target_bytes: int | None = None,
     pace: Pace | None = None,
-    told: Told = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> CompactionReport:
     """Compact one stream, run after run; may be stopped and repeated anywhere. NoSuchStream."""
     work = await compactable(streams, name, target_bytes=target_bytes)
     report = CompactionReport(str(name))
     for run in work.runs:
         try:
-            copied = await copy_run(client, streams, work, run, pace=pace, told=told)
+            copied = await copy_run(client, streams, work, run, pace=pace, progress=progress)
         except (NoSuchLedger, NoSuchEntry):
             report.put_off += 1  # truncated meanwhile
             continue

@@ -114,10 +114,10 @@ class Janitor:
         self._quiet: dict[str, _Quiet] = {}
         """By uid: streams with an open segment and a free lease."""
 
-    async def run(self, interval_s: float, told: Callable[[JanitorReport], None] = lambda _: None) -> None:
+    async def run(self, interval_s: float, on_report: Callable[[JanitorReport], None] = lambda _: None) -> None:
         """Clean, tell, pause, for ever. Only InvariantViolation and HandleClosed end it."""
         while True:
-            told(await self.clean())
+            on_report(await self.clean())
             await asyncio.sleep(interval_s)
 
     @property
@@ -125,13 +125,13 @@ class Janitor:
         """Streams that seem to have no writer since the last pass: sealed if the one after `seal_s` finds them so."""
         return len(self._quiet)
 
-    async def finish(self, told: Callable[[int], None] = lambda _: None) -> JanitorReport:
+    async def finish(self, on_waiting: Callable[[int], None] = lambda _: None) -> JanitorReport:
         """Clean, and where streams seem to have no writer wait for `seal_s` and look at them again, for who does not
-        run all the time. `told` hears of how many streams it waits for."""
+        run all the time. `on_waiting` is called with the number of streams it waits for."""
         report = await self.clean()
         if not self.undecided:
             return report
-        told(self.undecided)
+        on_waiting(self.undecided)
         await asyncio.sleep(self._settings.seal_s)
         return both(report, await self.clean(orphans=False))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any
 
-from buckram.client.shared.closing import joined, leave
+from buckram.client.shared.closing import close_on_exit, wait_closed
 from buckram.core.streams.changes import released
 from buckram.core.streams.head import Head, Summary
 from buckram.core.streams.policy import Policy
@@ -286,7 +286,7 @@ class StreamEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         what = f"the writer of stream {self.stream}"
-        await leave(lambda wait: self.close(wait=wait), self._dispose, error, what)
+        await close_on_exit(lambda wait: self.close(wait=wait), self._dispose, error, what)
 
     async def _close_once(self, *, wait: bool, end: bool) -> None:
         """Cancelling the caller does not stop it; closing again gives the same result."""
@@ -294,7 +294,7 @@ class StreamEngine:
             if self._scope.closed:
                 raise HandleClosed(f"stream {self.stream}: the writer was abandoned; open a new one")
             self._closing = self._scope.spawn(self._close(wait=wait, end=end), "close")
-        await joined(self._closing, f"stream {self.stream}")
+        await wait_closed(self._closing, f"stream {self.stream}")
 
     async def _close(self, *, wait: bool, end: bool) -> BuckramError | None:
         """Returns the error, because every caller of close gets it."""

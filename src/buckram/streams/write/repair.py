@@ -34,22 +34,22 @@ class Broken:
     producers: ProducerTable
 
 
-async def retry_transient(attempt: Callable[[], Awaitable[T]], told: Callable[[str], None]) -> T:
-    """Again and again while bookies or the metadata store are away, at most a minute; `told` why it waits."""
+async def retry_transient(attempt: Callable[[], Awaitable[T]], on_error: Callable[[str], None]) -> T:
+    """Again and again while bookies or the metadata store are away, at most a minute; `on_error` gets the reason."""
     retries = head_retries(WITHIN_S)
     while True:
         try:
             return await attempt()
         except _PASSING as error:
-            told(str(error))
+            on_error(str(error))
             await retries.wait(error)
 
 
-async def settle(claim: Claim, failed: SegmentWriter, told: Callable[[str], None]) -> Broken:
+async def settle(claim: Claim, failed: SegmentWriter, on_error: Callable[[str], None]) -> Broken:
     """Close a broken segment and find out what it holds. Errors: WriterLost; what keeps it from being recovered."""
     failed.rest()
     await failed.ledger.abandon()
-    return await retry_transient(lambda: _examine(claim, failed), told)
+    return await retry_transient(lambda: _examine(claim, failed), on_error)
 
 
 async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:

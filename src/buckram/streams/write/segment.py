@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from buckram.client.write.completions import Told
+from buckram.client.write.completions import AckCallback
 from buckram.client.write.engine import LedgerAppender
 from buckram.core.streams.head import Summary
 from buckram.core.streams.producers import ProducerTable
@@ -74,7 +74,7 @@ class SegmentWriter:
         self._spread = metadata.ensemble_size - metadata.write_quorum + 1
         """So many entries in a row reach every member of the ensemble."""
         self._loop = asyncio.get_running_loop()
-        self._told = Told(self._acknowledged, self._lost)
+        self._ack_callback = AckCallback(self._acknowledged, self._lost)
         self._idle_s = idle_s
         self._rested_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -213,7 +213,7 @@ class SegmentWriter:
             self._queue.append((payload, next_offset))
             return
         try:
-            self.ledger.append_with_callback(payload, self._told, next_offset)
+            self.ledger.append_with_callback(payload, self._ack_callback, next_offset)
         except BufferFull:
             # A bookie is slow to take bytes: append() waits for room, and those behind it wait with it.
             self._queue.append((payload, next_offset))
