@@ -14,7 +14,7 @@ def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "compiled" and not hot.COMPILED:
         pytest.skip("the compiled twins were not built here")
     if request.param == "python":
-        monkeypatch.setattr(entry, "verified", verify.verified)
-        monkeypatch.setattr(adds, "sealed", seal.sealed)
-        monkeypatch.setattr(adds, "scanned", scan.scanned)
+        monkeypatch.setattr(entry, "verify_entries", verify.verify_entries)
+        monkeypatch.setattr(adds, "seal_adds", seal.seal_adds)
+        monkeypatch.setattr(adds, "scan_add_frames", scan.scan_add_frames)
     return str(request.param)

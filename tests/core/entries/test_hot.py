@@ -50,7 +50,7 @@ def outcome(work: Callable[..., Any], *arguments: Any) -> Any:
 @settings(max_examples=150)
 def test_sealed(header: int, ledger: int, first: int, lac: int, length: int, payloads: list[bytes]) -> None:
     arguments = (header, KEY, ledger, first, lac, length, payloads)
-    assert outcome(hot.sealed, *arguments) == outcome(seal.sealed, *arguments)
+    assert outcome(hot.seal_adds, *arguments) == outcome(seal.seal_adds, *arguments)
 
 
 @built
@@ -77,7 +77,7 @@ def test_verified(
     mutable: bool,
     wanted: bool,
 ) -> None:
-    frames, _ = seal.sealed(0, KEY, ledger, first, first - 1, 0, [os.urandom(size) for _ in range(count)])
+    frames, _ = seal.seal_adds(0, KEY, ledger, first, first - 1, 0, [os.urandom(size) for _ in range(count)])
     step = 64 + size
     entries = [bytearray(frames[n * step + 28 : (n + 1) * step]) for n in range(count)]
     for number, place, change in spoilt:
@@ -89,7 +89,7 @@ def test_verified(
     mine: list[bytes] | None = [] if wanted else None
     theirs: list[bytes] | None = [] if wanted else None
     arguments = (data, at, 36 + size + gap, count, size, ledger, first)
-    good, said = hot.verified(*arguments, mine), verify.verified(*arguments, theirs)
+    good, said = hot.verify_entries(*arguments, mine), verify.verify_entries(*arguments, theirs)
     bad = [n for n, one in enumerate(entries) if one != frames[n * step + 28 : (n + 1) * step]]
     assert good == min(bad, default=count)
     assert said <= good  # blocks
@@ -106,7 +106,7 @@ def test_verified(
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_by_both(change: dict[str, int]) -> None:
     shape = {"at": 1, "stride": 46, "count": 3, "size": 10, **change}
-    for work in (hot.verified, verify.verified):
+    for work in (hot.verify_entries, verify.verify_entries):
         with pytest.raises(ValueError, match="not within 139 bytes"):
             work(bytes(1 + 3 * 46), shape["at"], shape["stride"], shape["count"], shape["size"], 7, 0, [])
 
@@ -115,9 +115,9 @@ def test_what_does_not_fit_is_refused_by_both(change: dict[str, int]) -> None:
 @pytest.mark.parametrize("payloads", [("a",), (b"a", None), (bytearray(b"a"),)])
 def test_payloads_are_bytes(payloads: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="not bytes"):
-        hot.sealed(0, KEY, 1, 0, -1, 0, list(payloads))
+        hot.seal_adds(0, KEY, 1, 0, -1, 0, list(payloads))
     with pytest.raises(ValueError, match="a key of 3 bytes"):
-        hot.sealed(0, b"key", 1, 0, -1, 0, [])
+        hot.seal_adds(0, b"key", 1, 0, -1, 0, [])
 
 
 FRAMES = st.lists(st.tuples(
@@ -141,35 +141,35 @@ def test_scanned(
     rows: list[Any], spoilt: list[tuple[int, int]], cut: int, offset: int, max_packet: int, max_run: int
 ) -> None:
     chunk = bytearray(b"".join(
-        seal.sealed(header, key, ledger, first, lac, 0, [bytes(size)] * count)[0]
+        seal.seal_adds(header, key, ledger, first, lac, 0, [bytes(size)] * count)[0]
         for ledger, first, count, lac, size, header, key in rows
     ))  # fmt: skip
     for place, change in spoilt:
         if place < len(chunk):
             chunk[place] ^= change
     arguments = (bytes(chunk[: len(chunk) - cut]), offset, max_packet, max_run)
-    assert hot.scanned(*arguments) == scan.scanned(*arguments)
+    assert hot.scan_add_frames(*arguments) == scan.scan_add_frames(*arguments)
 
 
 @built
 def test_ids_at_the_end_of_their_range_begin_a_run_and_end_it() -> None:
-    chunk = seal.sealed(0x0201_0000, KEY, 1, 2**63 - 2, 0, 0, [b"a", b"b"])[0]
-    chunk += seal.sealed(0x0201_0000, KEY, 1, -(2**63), 0, 0, [b"c"])[0]
-    for work in (hot.scanned, scan.scanned):
+    chunk = seal.seal_adds(0x0201_0000, KEY, 1, 2**63 - 2, 0, 0, [b"a", b"b"])[0]
+    chunk += seal.seal_adds(0x0201_0000, KEY, 1, -(2**63), 0, 0, [b"c"])[0]
+    for work in (hot.scan_add_frames, scan.scan_add_frames):
         assert work(chunk, 0, 1000, 1000) == (130, [(0, 130, 1, 2**63 - 2, 2, 0, 0, 65)])
 
 
 @built
 @given(st.binary(max_size=300))
 def test_anything_scanned(chunk: bytes) -> None:
-    assert hot.scanned(chunk, 0, 1000, 1000) == scan.scanned(chunk, 0, 1000, 1000)
+    assert hot.scan_add_frames(chunk, 0, 1000, 1000) == scan.scan_add_frames(chunk, 0, 1000, 1000)
 
 
 @built
 @pytest.mark.parametrize(("value", "compiled"), [("", True), ("0", True), ("1", False)])
 def test_the_python_can_be_asked_for(value: str, compiled: bool) -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", "from buckram.core.entries import hot; print(hot.COMPILED, hot.sealed.__module__)"],
+        [sys.executable, "-c", "from buckram.core.entries import hot; print(hot.COMPILED, hot.seal_adds.__module__)"],
         env={**os.environ, "BUCKRAM_PURE": value}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert shown.stdout.split()[0] == str(compiled)

@@ -1,4 +1,4 @@
-/* Compiled twins of what costs most per entry: verified (verify.py), sealed (seal.py), scanned (scan.py).
+/* Compiled twins of what costs most per entry: verify_entries (verify.py), seal_adds (seal.py), scan_add_frames (scan.py).
  *
  * The Python is the reference and always there; the same tests run against both. CRC-32C comes from the processor's
  * own instruction. It takes three cycles to answer but can be asked in each, so three entries are checked side by side.
@@ -91,7 +91,7 @@ WITH_CRC static void digests(const uint8_t *entry, Py_ssize_t stride, Py_ssize_t
     found[0] = ~x, found[1] = ~y, found[2] = ~z;
 }
 
-/* -- verified ---------------------------------------------------------------------------------------------------- */
+/* -- verify_entries ---------------------------------------------------------------------------------------------------- */
 
 /* How many are good, from the first on; their payloads are appended. -1 with an exception. */
 static Py_ssize_t verify(const uint8_t *entries, Py_ssize_t stride, Py_ssize_t count, Py_ssize_t size, int64_t ledger,
@@ -121,7 +121,7 @@ static Py_ssize_t verify(const uint8_t *entries, Py_ssize_t stride, Py_ssize_t c
     return count;
 }
 
-static PyObject *verified(PyObject *self, PyObject *args)
+static PyObject *verify_entries(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer packet;
@@ -143,7 +143,7 @@ static PyObject *verified(PyObject *self, PyObject *args)
     return found < 0 ? NULL : PyLong_FromSsize_t(found);
 }
 
-/* -- sealed ------------------------------------------------------------------------------------------------------ */
+/* -- seal_adds ------------------------------------------------------------------------------------------------------ */
 
 /* All frames but for their digests; the ledger's length after them, -1 with an exception. */
 static int64_t lay_frames(uint8_t *at, PyObject *payloads, uint32_t header, const char *key, int64_t ledger,
@@ -209,7 +209,7 @@ static Py_ssize_t framed_size(PyObject *payloads)
     return total;
 }
 
-static PyObject *sealed(PyObject *self, PyObject *args)
+static PyObject *seal_adds(PyObject *self, PyObject *args)
 {
     (void)self;
     const char *key;
@@ -241,7 +241,7 @@ static PyObject *sealed(PyObject *self, PyObject *args)
     return data == NULL ? NULL : Py_BuildValue("NL", data, length);
 }
 
-/* -- scanned ----------------------------------------------------------------------------------------------------- */
+/* -- scan_add_frames ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Py_ssize_t start, cap;
@@ -294,7 +294,7 @@ static Py_ssize_t scan(const uint8_t *chunk, Py_ssize_t size, Py_ssize_t offset,
     return run.start >= 0 && add_run(runs, &run, offset) ? -1 : offset;
 }
 
-static PyObject *scanned(PyObject *self, PyObject *args)
+static PyObject *scan_add_frames(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer chunk;
@@ -313,9 +313,9 @@ static PyObject *scanned(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"verified", verified, METH_VARARGS, "As buckram.core.entries.verify.verified."},
-    {"sealed", sealed, METH_VARARGS, "As buckram.core.entries.seal.sealed."},
-    {"scanned", scanned, METH_VARARGS, "As buckram.core.entries.scan.scanned."},
+    {"verify_entries", verify_entries, METH_VARARGS, "As buckram.core.entries.verify.verify_entries."},
+    {"seal_adds", seal_adds, METH_VARARGS, "As buckram.core.entries.seal.seal_adds."},
+    {"scan_add_frames", scan_add_frames, METH_VARARGS, "As buckram.core.entries.scan.scan_add_frames."},
     {NULL, NULL, 0, NULL},
 };
 

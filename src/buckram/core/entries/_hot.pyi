@@ -3,7 +3,7 @@ from buckram.types import EntryId, LedgerId
 
 INTERFACE: int
 
-def verified(
+def verify_entries(
     packet: bytes | bytearray,
     at: int,
     stride: int,
@@ -14,7 +14,7 @@ def verified(
     payloads: list[bytes] | None,
     /,
 ) -> int: ...
-def sealed(
+def seal_adds(
     header: int,
     master_key: bytes,
     ledger_id: LedgerId,
@@ -24,4 +24,4 @@ def sealed(
     payloads: list[bytes],
     /,
 ) -> tuple[bytes, int]: ...
-def scanned(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int, /) -> tuple[int, list[Row]]: ...
+def scan_add_frames(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int, /) -> tuple[int, list[Row]]: ...

@@ -16,7 +16,7 @@ from itertools import repeat
 
 import google_crc32c
 
-from buckram.core.entries.hot import verified
+from buckram.core.entries.hot import verify_entries
 from buckram.core.entries.packed import PackedBodies
 from buckram.core.entries.verify import OVERHEAD, fields
 from buckram.errors import DigestMismatch, InvalidArgument
@@ -226,7 +226,7 @@ class Digest:
         size = packed.ends[0] - at - OVERHEAD
         if size < 0:
             return 0
-        good = verified(packet, at, stride, count, size, ledger_id, first, payloads)
+        good = verify_entries(packet, at, stride, count, size, ledger_id, first, payloads)
         if digests is not None:
             for block in fields(packet, at, stride, good, ENTRY_HEADER_BYTES, "I"):
                 digests += block

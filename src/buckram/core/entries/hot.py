@@ -12,14 +12,14 @@ COMPILED = False
 
 if os.environ.get("BUCKRAM_PURE", "") in ("", "0"):
     try:
-        from buckram.core.entries._hot import INTERFACE, scanned, sealed, verified
+        from buckram.core.entries._hot import INTERFACE, scan_add_frames, seal_adds, verify_entries
 
         COMPILED = INTERFACE == 1
     except ImportError:
         pass
 if not COMPILED:
-    from buckram.core.entries.scan import scanned
-    from buckram.core.entries.seal import sealed
-    from buckram.core.entries.verify import verified
+    from buckram.core.entries.scan import scan_add_frames
+    from buckram.core.entries.seal import seal_adds
+    from buckram.core.entries.verify import verify_entries
 
-__all__ = ["COMPILED", "scanned", "sealed", "verified"]
+__all__ = ["COMPILED", "scan_add_frames", "seal_adds", "verify_entries"]

@@ -1,7 +1,8 @@
 """Runs of v2 ADD frames found in what was received: per entry one unpack and a few compares.
 
-`scanned` is the reference of the compiled twin (_hot.c); core/entries/hot.py says which of them is used. What runs are
-is adds.
+`scan_add_frames` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
+
+Not here: what a run of adds is (`core/wire/adds.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Row = tuple[int, int, LedgerId, EntryId, int, int, EntryId, int]
 """Start and end, ledger, first id, entries, flags, greatest LAC, stride or 0, as in adds.AddRun."""
 
 
-def scanned(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
+def scan_add_frames(chunk: bytes, offset: int, max_packet: int, max_run_bytes: int) -> tuple[int, list[Row]]:
     """-> (offset of what is left, runs). Stops before the first frame that is incomplete, not such an ADD, or
     malformed."""
     rows: list[Row] = []

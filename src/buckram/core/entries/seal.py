@@ -1,7 +1,8 @@
 """Consecutive entries sealed with CRC32C and framed as v2 ADDs: the way out of nearly all appends.
 
-`sealed` is the reference of the compiled twin (_hot.c); core/entries/hot.py says which of them is used. Other digests
-and the answers are adds.
+`seal_adds` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
+
+Not here: other digests, and the answers (`core/wire/adds.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FRAME = struct.Struct(">II20s32sI")
 _crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 
 
-def sealed(
+def seal_adds(
     header: int,
     master_key: bytes,
     ledger_id: LedgerId,

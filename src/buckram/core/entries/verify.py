@@ -1,7 +1,8 @@
 """Entries of one size, CRC32C and in a row, verified together: how all bulk reads are checked.
 
-`verified` is the reference of the compiled twin (_hot.c); core/entries/hot.py says which of them is used. What is done
-with entries of other kinds, one at a time, is entry's.
+`verify_entries` is the reference of its compiled twin (`_hot.c`); `hot.py` chooses between them.
+
+Not here: entries of other kinds, one at a time (`entry.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 _crc32c_of: Callable[[bytes], int] = google_crc32c.value
 
 
-def verified(
+def verify_entries(
     packet: bytes | bytearray,
     at: int,
     stride: int,

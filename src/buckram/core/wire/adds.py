@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from buckram.core.entries.entry import ENTRY_HEADER, Digest
-from buckram.core.entries.hot import scanned, sealed
+from buckram.core.entries.hot import scan_add_frames, seal_adds
 from buckram.core.entries.scan import ADD
 from buckram.errors import Code
 from buckram.types import DigestType, EntryId, LedgerId
@@ -105,7 +105,7 @@ def scan_adds(
     Stops before the first frame that is incomplete, not such an ADD, or malformed; the caller decides about it. A run
     ends at `max_run_bytes`, so that an entry inside it is found by walking few frames.
     """
-    offset, rows = scanned(chunk, offset, max_frame_bytes - 4, max_run_bytes)
+    offset, rows = scan_add_frames(chunk, offset, max_frame_bytes - 4, max_run_bytes)
     runs: list[AddRun] = []
     for start, end, ledger, first, count, flags, lac, stride in rows:
         key = bytes(chunk[start + 8 : start + FRAME_OVERHEAD])
@@ -149,7 +149,7 @@ def frame_adds(
     """
     header = ADD_HEADER | flags
     if digest.kind is DigestType.CRC32C:
-        data, length = sealed(header, master_key, ledger_id, first, lac, length_before, payloads)
+        data, length = seal_adds(header, master_key, ledger_id, first, lac, length_before, payloads)
     else:
         length = length_before
         frames: list[bytes] = []
