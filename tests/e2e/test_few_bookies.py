@@ -73,7 +73,7 @@ async def test_one_of_three_restarting_stops_nobody(tmp_path: Path) -> None:
                 lost.start()
 
                 async def whole() -> bool:
-                    return not (taken.degraded or fresh.degraded or client.services.debts)
+                    return not (taken.degraded or fresh.degraded or client.services.lagging)
 
                 await eventually(whole, 30.0)
             await eventually(whole, 30.0)
