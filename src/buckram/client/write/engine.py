@@ -114,7 +114,7 @@ class LedgerAppender:
         )
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
         self._acked_under: dict[BookieId, int] = {}
-        """Deferred sync: which connection's answers the next force must still find in place (close.force)."""
+        """Deferred sync: which connection's answers the next force must still find in place (sealing.force)."""
         self._refusal: BuckramError | None = None
         """Why no append is accepted any more."""
         # Up to here a payload of type bytes without an explicit id needs no other check; -1: each needs all checks.
@@ -202,8 +202,8 @@ class LedgerAppender:
         return future
 
     def append_with_callback(self, payload: bytes, callback: AckCallback, result: Any) -> None:
-        """As append_nowait, for who batches itself: `told` hears `result`, and the entry leaves now, as nothing joins
-        it in this turn of the loop."""
+        """As append_nowait, for a caller that batches by itself: `callback` gets `result`. The entry leaves now, since
+        nothing joins it in this turn of the loop."""
         if len(payload) > self._plain_limit:
             payload = self._checked(payload, None)
         if self._admission.full(len(payload)):

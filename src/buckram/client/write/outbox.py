@@ -1,7 +1,7 @@
 """What a writer has appended in this turn of the loop, framed and handed to the lanes at the end of it.
 
 From reading the LAC to the lanes is one step without await, and the ensemble is the window's of that step (2.2). Also
-tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is intake.
+tells when a bookie is so slow to take bytes that the writer must wait for it. Room for appends is admission.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Outbox:
         self._bodies, self._ids, self._size, self._targets = [], [], 0, []
         self.backpressure = False
 
-    # -- end of the turn (turn.Sender) --------------------------------------------------------------------
+    # -- end of the turn (Sender) -------------------------------------------------------------------------
 
     def check_client(self) -> None:
         self._services.guard()
