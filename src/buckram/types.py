@@ -10,11 +10,17 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias
 
 LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
 BookieId: TypeAlias = str
+Position: TypeAlias = int
+"""An index into an ensemble, 0 to E-1."""
+Slot = NewType("Slot", int)
+"""One assignment of a bookie to a position of an ensemble: slot modulo E is the position, and each replacement or
+readmission gives the position a new slot. What was asked under an earlier slot is stale, even if the same bookie is
+back (A-B-A). A type of its own, so that nothing takes a position for a slot."""
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_ENTRY: EntryId = -1

@@ -232,7 +232,7 @@ async def test_what_waits_is_for_who_answered_last_where_no_registration_names_o
     pool.lane("b1").send(*framed(7, 1, 1), [(sink, 0, 1, 1)])
     await sink.count(1)
     peer.hang_up()
-    await until(lambda: pool.slot("b1", 2).connection is None)
+    await until(lambda: pool.endpoint("b1", 2).connection is None)
     peer.identity = Identity("c", "b1", "reborn")
     for entry in (2, 3):
         pool.lane("b1").send(*framed(7, entry, 1), [(sink, 0, entry, entry)])

@@ -26,7 +26,7 @@ from buckram.errors import (
 from buckram.net.pool import BookiePool
 from buckram.net.runtime import production_runtime
 from buckram.seams import Listener
-from buckram.types import BookieAddress
+from buckram.types import BookieAddress, Slot
 
 
 async def test_nobody_listens(peer: Peer, make: Make) -> None:
@@ -263,8 +263,8 @@ async def test_whatever_goes_wrong_while_connecting_is_told_to_those_who_wait(ma
 
 
 class Broken(Sink):
-    def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
-        super().acked(position, bookie_id, first, last)
+    def acked(self, slot: Slot, bookie_id: str, first: int, last: int) -> None:
+        super().acked(slot, bookie_id, first, last)
         raise RuntimeError("a broken sink")
 
 

@@ -31,7 +31,7 @@ from buckram.core.wire.server import (
 )
 from buckram.errors import BuckramError, Code
 from buckram.net.tcp import TcpListener, TcpNetwork
-from buckram.types import BookieAddress, DigestType
+from buckram.types import BookieAddress, DigestType, Slot
 
 KEY = master_key(b"")
 DIGEST = Digest(DigestType.CRC32C, b"")
@@ -141,16 +141,16 @@ class Sink:
         self.errors: list[BuckramError] = []
         self.heard = asyncio.Event()
 
-    def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
-        self._note(position, first, last, "ok")
+    def acked(self, slot: Slot, bookie_id: str, first: int, last: int) -> None:
+        self._note(slot, first, last, "ok")
 
-    def add_failed(self, position: int, bookie_id: str, first: int, last: int, error: BuckramError) -> None:
+    def add_failed(self, slot: Slot, bookie_id: str, first: int, last: int, error: BuckramError) -> None:
         self.errors.append(error)
-        self._note(position, first, last, type(error).__name__)
+        self._note(slot, first, last, type(error).__name__)
 
-    def _note(self, position: int, first: int, last: int, word: str) -> None:
+    def _note(self, slot: Slot, first: int, last: int, word: str) -> None:
         for entry in range(first, last + 1):
-            self.said.setdefault((position, entry), []).append(word)
+            self.said.setdefault((slot, entry), []).append(word)
         self.heard.set()
 
     async def count(self, number: int) -> None:

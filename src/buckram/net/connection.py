@@ -357,14 +357,14 @@ class Connection(asyncio.Protocol):
 
     def _deliver(self, events: list[AckEvent], no_answer: Callable[[LedgerId], BuckramError]) -> None:
         bookie = self.bookie_id
-        for i, (sink, position, first, last, code, ledger) in enumerate(events):
+        for i, (sink, slot, first, last, code, ledger) in enumerate(events):
             try:
                 if code is Code.OK:
-                    sink.acked(position, bookie, first, last)
+                    sink.acked(slot, bookie, first, last)
                 elif code is None:
-                    sink.add_failed(position, bookie, first, last, no_answer(ledger))
+                    sink.add_failed(slot, bookie, first, last, no_answer(ledger))
                 else:
-                    sink.add_failed(position, bookie, first, last, add_error(bookie, ledger, code))
+                    sink.add_failed(slot, bookie, first, last, add_error(bookie, ledger, code))
             except BaseException:
                 # A broken sink must not cost the others their answers; its own error goes on to the loop.
                 self._deliver(events[i + 1 :], no_answer)

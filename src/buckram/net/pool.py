@@ -38,7 +38,7 @@ Outcome = Connection | BuckramError
 _Send = tuple[bytes, bytes, Sequence[SentRun], bool]
 
 
-class _Slot:
+class _Endpoint:
     """The connection of one bookie and wire version: none, being made, or open. Adds wait here while it is made."""
 
     def __init__(self, pool: BookiePool, bookie_id: BookieId, version: int) -> None:
@@ -151,8 +151,8 @@ class AddLane:
     def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
         self._pool = pool
-        self._main = pool.slot(bookie_id, pool.wire_protocol)
-        self._v3 = pool.slot(bookie_id, 3)
+        self._main = pool.endpoint(bookie_id, pool.wire_protocol)
+        self._v3 = pool.endpoint(bookie_id, 3)
 
     def send(
         self,
@@ -210,9 +210,9 @@ class BookiePool:
         self._runtime = runtime
         self._config = config
         self._scope = TaskScope("bookie pool")
-        self._slots: dict[tuple[BookieId, int], _Slot] = {}
+        self._endpoints: dict[tuple[BookieId, int], _Endpoint] = {}
         self._lanes: dict[BookieId, AddLane] = {}
-        self._connections: dict[Connection, _Slot] = {}
+        self._connections: dict[Connection, _Endpoint] = {}
         self._failed: list[tuple[BookieId, Sequence[SentRun], BuckramError]] = []
         stats = runtime.stats
         self._opened = stats.counter("buckram_client_connections_total", "connections to bookies opened")
@@ -220,12 +220,12 @@ class BookiePool:
         self._lost = stats.counter("buckram_client_connections_lost_total", "connections that ended")
         self._strangers = stats.counter("buckram_client_strangers_total", "connections that a stranger answered")
 
-    def slot(self, bookie_id: BookieId, version: int) -> _Slot:
+    def endpoint(self, bookie_id: BookieId, version: int) -> _Endpoint:
         key = (bookie_id, version)
-        slot = self._slots.get(key)
-        if slot is None:
-            slot = self._slots[key] = _Slot(self, bookie_id, version)
-        return slot
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            endpoint = self._endpoints[key] = _Endpoint(self, bookie_id, version)
+        return endpoint
 
     def lane(self, bookie_id: BookieId) -> AddLane:
         """The lane of a bookie; always the same object."""
@@ -236,12 +236,12 @@ class BookiePool:
 
     def pending_bytes(self, bookie_id: BookieId) -> int:
         """Bytes for this bookie that the operating system has not taken."""
-        slots = [self._slots.get((bookie_id, version)) for version in (2, 3)]
-        return sum(slot.pending_bytes for slot in slots if slot is not None)
+        endpoints = [self._endpoints.get((bookie_id, version)) for version in (2, 3)]
+        return sum(endpoint.pending_bytes for endpoint in endpoints if endpoint is not None)
 
     def losses(self, bookie_id: BookieId) -> int:
         """Grows with every end of a v3 connection (force, deferred sync): behind the next one may be a new process."""
-        return self.slot(bookie_id, 3).losses
+        return self.endpoint(bookie_id, 3).losses
 
     async def call(
         self, bookie_id: BookieId, request: Request, *, timeout_s: float | None = None, protocol: int | None = None
@@ -254,11 +254,11 @@ class BookiePool:
         """
         if self.closed:
             raise _closed()
-        slot = self.slot(bookie_id, self._version(request, protocol))
-        connection = slot.current()
+        endpoint = self.endpoint(bookie_id, self._version(request, protocol))
+        connection = endpoint.current()
         if connection is None:
-            meant = slot.meant()
-            outcome = await asyncio.shield(slot.connect())
+            meant = endpoint.meant()
+            outcome = await asyncio.shield(endpoint.connect())
             if not isinstance(outcome, Connection):
                 raise again(outcome)
             connection = outcome
@@ -270,7 +270,7 @@ class BookiePool:
 
         BookieTooBusy and the like, with nothing sent, are raised here.
         """
-        connection = None if self.closed else self.slot(bookie_id, self._version(request, None)).current()
+        connection = None if self.closed else self.endpoint(bookie_id, self._version(request, None)).current()
         return None if connection is None else connection.ask(request, self._within_s(request), on_reply)
 
     def _within_s(self, request: Request) -> float:
@@ -290,17 +290,17 @@ class BookiePool:
             return self.wire_protocol
         return 3
 
-    def start_connecting(self, slot: _Slot) -> None:
-        address = None if self.closed else self.resolve(slot.bookie_id)
+    def start_connecting(self, endpoint: _Endpoint) -> None:
+        address = None if self.closed else self.resolve(endpoint.bookie_id)
         if address is None:
             # Later, so that nobody hears of the failure from inside the call that caused it.
-            error = _closed() if self.closed else BookieUnavailable(slot.bookie_id, "is not registered")
-            asyncio.get_running_loop().call_soon(slot.connected, error)
+            error = _closed() if self.closed else BookieUnavailable(endpoint.bookie_id, "is not registered")
+            asyncio.get_running_loop().call_soon(endpoint.connected, error)
             return
-        self._scope.spawn(self._connect(slot, address), f"connect to {slot.bookie_id}")
+        self._scope.spawn(self._connect(endpoint, address), f"connect to {endpoint.bookie_id}")
 
-    async def _connect(self, slot: _Slot, address: BookieAddress) -> None:
-        connection = Connection(slot.bookie_id, address, slot.version, self._config, self._on_lost)
+    async def _connect(self, endpoint: _Endpoint, address: BookieAddress) -> None:
+        connection = Connection(endpoint.bookie_id, address, endpoint.version, self._config, self._on_lost)
         outcome: Outcome = connection
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
@@ -309,42 +309,42 @@ class BookiePool:
                     await self.introductions.exchange(connection)
         except BuckramError as error:
             outcome = error
-            self._not_there(slot, connection, error)
+            self._not_there(endpoint, connection, error)
         except Exception as error:  # A host name may be nonsense, a loop in trouble: those who wait must hear of all.
             why = str(error) or f"no connection within {self._config.connect_timeout_s:g} s"
-            outcome = BookieUnavailable(slot.bookie_id, f"cannot connect to {address}: {why}")
+            outcome = BookieUnavailable(endpoint.bookie_id, f"cannot connect to {address}: {why}")
         finally:
             if not isinstance(outcome, Connection) or connection.error is not None or self.closed:
-                connection.fail(_closed() if self.closed else BookieUnavailable(slot.bookie_id, "not connected"))
+                connection.fail(_closed() if self.closed else BookieUnavailable(endpoint.bookie_id, "not connected"))
         if outcome is connection and connection.error is not None:
-            outcome = BookieUnavailable(slot.bookie_id, f"{address} closed the connection at once")
+            outcome = BookieUnavailable(endpoint.bookie_id, f"{address} closed the connection at once")
         if outcome is connection:
             self._opened.inc()
-            self._connections[connection] = slot
+            self._connections[connection] = endpoint
         else:
             self._refused.inc()
-        slot.connected(outcome)
+        endpoint.connected(outcome)
 
-    def _not_there(self, slot: _Slot, connection: Connection, error: BuckramError) -> None:
+    def _not_there(self, endpoint: _Endpoint, connection: Connection, error: BuckramError) -> None:
         if isinstance(error, WrongBookie):
             self._strangers.inc()
-            if str(error) != slot.last_stranger:  # not at every attempt
-                slot.last_stranger = str(error)
+            if str(error) != endpoint.last_stranger:  # not at every attempt
+                endpoint.last_stranger = str(error)
                 _log.warning("%s", error)
         connection.fail(error)
 
     def review(self) -> None:
         """To be called when the list of bookies has changed, or what they have to say of themselves."""
-        for slot in list(self._slots.values()):
-            slot.review()
+        for endpoint in list(self._endpoints.values()):
+            endpoint.review()
 
     def _on_lost(self, connection: Connection) -> None:
-        slot = self._connections.pop(connection, None)
-        if slot is not None:
+        endpoint = self._connections.pop(connection, None)
+        if endpoint is not None:
             self._lost.inc()
-            slot.losses += 1
-            if slot.connection is connection:
-                slot.connection = None
+            endpoint.losses += 1
+            if endpoint.connection is connection:
+                endpoint.connection = None
 
     def fail_soon(self, bookie_id: BookieId, runs: Sequence[SentRun], error: BuckramError) -> None:
         """Tell the sinks in the next loop turn."""
@@ -355,16 +355,16 @@ class BookiePool:
     def _tell_failed(self) -> None:
         failed, self._failed = self._failed, []
         for bookie_id, runs, error in failed:
-            for sink, position, first, last in runs:
-                sink.add_failed(position, bookie_id, first, last, error)
+            for sink, slot, first, last in runs:
+                sink.add_failed(slot, bookie_id, first, last, error)
 
     async def close(self) -> None:
         """End all connections; what is outstanding fails with HandleClosed. Idempotent."""
         self.closed = True
         await self._scope.close()
-        for slot in list(self._slots.values()):
-            if slot.connecting:
-                slot.connected(_closed())
+        for endpoint in list(self._endpoints.values()):
+            if endpoint.connecting:
+                endpoint.connected(_closed())
         connections = list(self._connections)
         for connection in connections:
             connection.fail(_closed())

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from buckram.bookie.storage.index import FooterBuilder, SegmentIndex, Slot, find_run
+from buckram.bookie.storage.index import FooterBuilder, LedgerIndex, SegmentIndex, find_run
 from buckram.bookie.storage.page_cache import PageCache
 from buckram.bookie.storage.segments import Footer, Segment
 from buckram.core.storage.ledger_state import LedgerState
@@ -20,15 +20,15 @@ adds = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8), st.booleans()),
 FRAME = 100
 
 
-def filled(ledger: int, runs: Adds) -> tuple[Slot, dict[int, int]]:
-    """A slot and, per entry, where the frame of its newest copy begins."""
-    slot = Slot(1, LedgerState(ledger, b"k" * 20))
+def filled(ledger: int, runs: Adds) -> tuple[LedgerIndex, dict[int, int]]:
+    """A ledger_index and, per entry, where the frame of its newest copy begins."""
+    ledger_index = LedgerIndex(1, LedgerState(ledger, b"k" * 20))
     newest: dict[int, int] = {}
     for number, (first, count, even) in enumerate(runs):
-        slot.insert(first, count, number * 10_000, count * FRAME, even=even)
-        slot.bytes += count * FRAME
+        ledger_index.insert(first, count, number * 10_000, count * FRAME, even=even)
+        ledger_index.bytes += count * FRAME
         newest.update({first + skip: number * 10_000 + skip * FRAME for skip in range(count)})
-    return slot, newest
+    return ledger_index, newest
 
 
 def copy_of(place: tuple[int, int, int, int, int], entry: int) -> int:
@@ -39,28 +39,30 @@ def copy_of(place: tuple[int, int, int, int, int], entry: int) -> int:
 @given(adds)
 @settings(max_examples=300)
 def test_a_slot_knows_the_newest_copy_of_each_entry(runs: Adds) -> None:
-    slot, newest = filled(1, runs)
+    ledger_index, newest = filled(1, runs)
     for entry in range(-1, 52):
-        place = slot.find(entry)
+        place = ledger_index.find(entry)
         assert (None if place is None else copy_of(place, entry)) == newest.get(entry)
         if place is not None:
-            end = slot.overlaid(entry + 1, place[0] + place[1])
+            end = ledger_index.overlaid(entry + 1, place[0] + place[1])
             assert all(copy_of(place, later) == newest[later] for later in range(entry, end))
     for low in range(0, 50, 3):
         for high in (low + 1, low + 10, 60):
-            assert slot.first_in(low, high) == min((entry for entry in newest if low <= entry < high), default=high)
+            assert ledger_index.first_in(low, high) == min(
+                (entry for entry in newest if low <= entry < high), default=high
+            )
 
 
 @given(adds)
 @settings(max_examples=300)
 def test_its_runs_are_ascending_and_disjoint(runs: Adds) -> None:
-    slot, newest = filled(1, runs)
-    places = list(slot.places())
+    ledger_index, newest = filled(1, runs)
+    places = list(ledger_index.places())
     assert all(one[0] + one[1] <= other[0] for one, other in itertools.pairwise(places))
     flat = {entry: copy_of(place, entry) for place in places for entry in range(place[0], place[0] + place[1])}
     assert flat == newest
     assert all(place[4] == place[1] * FRAME for place in places if place[2] == EVEN)
-    merged = slot.merged()
+    merged = ledger_index.merged()
     for entry in newest:
         place = find_run(merged, len(merged) // RUN_RECORD.size, entry)
         assert place is not None
@@ -93,9 +95,9 @@ def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int)
     for other in range(others):
         content[3 + 7 * other] = filled(3 + 7 * other, [(other % 9, 2, True)])
     for ledger in sorted(content):
-        slot, _ = content[ledger]
-        builder.add(ledger, slot.merged(), slot.bytes, slot.epoch)
-        builder.add_state(slot.state)
+        ledger_index, _ = content[ledger]
+        builder.add(ledger, ledger_index.merged(), ledger_index.bytes, ledger_index.epoch)
+        builder.add_state(ledger_index.state)
     parts: list[bytes] = []
     for _ in builder.lay_out(10_000, 64 * 1024, parts):
         pass
@@ -109,11 +111,11 @@ def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int)
     segment, unsealed = Segment(5, "footer"), Segment(5, "log")
     footer = segment.footer = Footer(trailer, lambda: file, PageCache(3))
     unsealed.index = SegmentIndex()
-    for ledger, (slot, newest) in content.items():
-        assert footer.find_state(ledger) == slot.state
-        assert list(segment.places(ledger, 0)) == list(slot.places())
+    for ledger, (ledger_index, newest) in content.items():
+        assert footer.find_state(ledger) == ledger_index.state
+        assert list(segment.places(ledger, 0)) == list(ledger_index.places())
         assert list(segment.places(ledger, 1)) == []
-        unsealed.index.slots[ledger] = slot
+        unsealed.index.ledgers[ledger] = ledger_index
         for entry, one in product([*newest, -1, 100], (segment, unsealed)):
             for last in (entry, entry + 6, entry + 100):
                 found = one.find(ledger, entry, last, 0)
@@ -123,14 +125,14 @@ def test_a_footer_gives_back_what_went_in(ledgers: dict[int, Adds], others: int)
                 places, end = found
                 assert entry < end
                 assert EVEN not in [place[2] for place in places]
-                if all(even for _, _, even in ledgers.get(ledger, ())) and not slot.overlay:
+                if all(even for _, _, even in ledgers.get(ledger, ())) and not ledger_index.overlay:
                     assert places[0][0] == entry
                     assert sum(place[4] for place in places) == FRAME * (end - entry) <= FRAME * (last + 1 - entry)
                 for wanted in range(entry, end):
                     place = next(run for run in places if run[0] <= wanted < run[0] + run[1])
                     assert copy_of(place, wanted) == newest[wanted]
         for low in (0, 7, 30):
-            assert segment.first_in(ledger, 0, low, low + 9) == slot.first_in(low, low + 9)
+            assert segment.first_in(ledger, 0, low, low + 9) == ledger_index.first_in(low, low + 9)
     for absent in (1, 2, 4, 2**62 + 1):
         if absent not in content:
             assert footer.find(absent) is None

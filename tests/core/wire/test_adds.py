@@ -12,7 +12,7 @@ from buckram.core.entries.entry import Digest, master_key
 from buckram.core.wire.acks import AckEvent, AckMatcher
 from buckram.core.wire.adds import ack_frames, frame_add, frame_adds, scan_adds
 from buckram.errors import BuckramError, Code
-from buckram.types import DigestType
+from buckram.types import DigestType, Slot
 
 pytestmark = pytest.mark.usefixtures("twin")
 
@@ -105,20 +105,20 @@ class Sink:
         self.ledger = ledger
         self.said: dict[tuple[int, int], list[Code | None]] = {}
 
-    def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
+    def acked(self, slot: Slot, bookie_id: str, first: int, last: int) -> None:
         raise AssertionError("the matcher only reports events")
 
-    def add_failed(self, position: int, bookie_id: str, first: int, last: int, error: BuckramError) -> None:
+    def add_failed(self, slot: Slot, bookie_id: str, first: int, last: int, error: BuckramError) -> None:
         raise AssertionError("the matcher only reports events")
 
 
 def note(events: list[AckEvent]) -> None:
-    for sink, position, first, last, code, ledger in events:
+    for sink, slot, first, last, code, ledger in events:
         assert isinstance(sink, Sink)
         assert first <= last
         assert ledger == (-1 if code is Code.OK else sink.ledger)
         for entry in range(first, last + 1):
-            sink.said.setdefault((position, entry), []).append(code)
+            sink.said.setdefault((slot, entry), []).append(code)
     events.clear()
 
 
@@ -220,5 +220,5 @@ def test_any_order_and_any_chunking_report_every_entry_once(rng: random.Random) 
         assert matcher.take(pending, 0, events) == len(pending)
         note(events)
     assert matcher.idle
-    said = {(s.ledger, position, entry): codes for s in sinks for (position, entry), codes in s.said.items()}
+    said = {(s.ledger, slot, entry): codes for s in sinks for (slot, entry), codes in s.said.items()}
     assert said == {key: [code] for key, code in expected.items()}

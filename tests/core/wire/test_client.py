@@ -23,7 +23,7 @@ from buckram.core.wire.messages import (
 )
 from buckram.core.wire.server import Incoming, ServerProtocol, encode_add_replies
 from buckram.errors import BuckramError, Code, InvalidArgument
-from buckram.types import DigestType
+from buckram.types import DigestType, Slot
 
 pytestmark = pytest.mark.usefixtures("twin")
 
@@ -35,10 +35,10 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 class Sink:
     name: tuple[int, bytes] | None = None
 
-    def acked(self, position: int, bookie_id: str, first: int, last: int) -> None:
+    def acked(self, slot: Slot, bookie_id: str, first: int, last: int) -> None:
         raise AssertionError("events only")
 
-    def add_failed(self, position: int, bookie_id: str, first: int, last: int, error: BuckramError) -> None:
+    def add_failed(self, slot: Slot, bookie_id: str, first: int, last: int, error: BuckramError) -> None:
         raise AssertionError("events only")
 
 
@@ -144,7 +144,7 @@ def test_a_lane_against_a_real_server_end(version: int) -> None:
     received = [client.feed(answers[i : i + 33]) for i in range(0, len(answers), 33)]
     events = [event for one in received for event in one.acks]
     assert all(event[4] is Code.OK for event in events)
-    said = [(position, entry) for _, position, first, last, _, _ in events for entry in range(first, last + 1)]
+    said = [(slot, entry) for _, slot, first, last, _, _ in events for entry in range(first, last + 1)]
     assert said == [(1, e) for e in range(10)] + [(2, e) for e in range(10, 20)]
     assert client.give_up().tokens == ["read"]
     assert client.idle

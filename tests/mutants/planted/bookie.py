@@ -76,7 +76,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.bookie.storage.ledger_table:LedgerTable.unpin",
-                "record is not None and record.slot is slot",
+                "record is not None and record.active_index is ledger_index",
                 "record is not None",
             )
         ),

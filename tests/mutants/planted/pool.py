@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-SLOT, POOL, CONNECTION = "buckram.net.pool:_Slot", "buckram.net.pool:BookiePool", "buckram.net.connection:Connection"
+ENDPOINT, POOL, CONNECTION = (
+    "buckram.net.pool:_Endpoint",
+    "buckram.net.pool:BookiePool",
+    "buckram.net.connection:Connection",
+)
 TROUBLE = "tests/net/test_pool_trouble.py"
 IDENTITY = "tests/net/test_introductions.py"
 AGAIN = f"{IDENTITY}::test_what_waits_for_a_bookie_does_not_go_to_one_that_was_born_again"
@@ -17,19 +21,19 @@ MUTANTS = (
     TestMutant(
         "pool-other-forgotten",
         "the end of a connection that was left drops the one that took its place",
-        edited((f"{POOL}._on_lost", "if slot.connection is connection:", "if True:")),
+        edited((f"{POOL}._on_lost", "if endpoint.connection is connection:", "if True:")),
         (MOVED,),
     ),
     TestMutant(
         "pool-ended-stays",
         "a connection that ended stays the bookie's",
-        edited((f"{POOL}._on_lost", "slot.connection = None", "pass")),
+        edited((f"{POOL}._on_lost", "endpoint.connection = None", "pass")),
         (f"{TROUBLE}::test_a_lost_connection_fails_everything_once_and_is_made_again",),
     ),
     TestMutant(
         "pool-bytes-stay",
         "what waited for a connection counts as waiting for ever",
-        edited((f"{SLOT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
+        edited((f"{ENDPOINT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
         ("tests/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",),
     ),
     TestMutant(
@@ -41,19 +45,19 @@ MUTANTS = (
     TestMutant(
         "pool-waiting-reversed",
         "what waited for a connection leaves in another order",
-        edited((f"{SLOT}.connected", "for send, meant in waiting:", "for send, meant in reversed(waiting):")),
+        edited((f"{ENDPOINT}.connected", "for send, meant in waiting:", "for send, meant in reversed(waiting):")),
         (f"{WAITING}::test_what_waited_for_a_connection_leaves_in_its_order",),
     ),
     TestMutant(
         "pool-moved-is-no-loss",
         "a bookie that moved counts as the same process until its answers are all here",
-        edited((f"{SLOT}._examined", "self.losses += 1", "pass")),
+        edited((f"{ENDPOINT}._examined", "self.losses += 1", "pass")),
         (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",),
     ),
     TestMutant(
         "pool-waits-for-anybody",
         "a queued send goes to a bookie born again",
-        edited((f"{SLOT}.connected", "outcome.check_incarnation(meant)", "pass")),
+        edited((f"{ENDPOINT}.connected", "outcome.check_incarnation(meant)", "pass")),
         (AGAIN,),
     ),
     TestMutant(
@@ -65,7 +69,7 @@ MUTANTS = (
     TestMutant(
         "pool-met-forgotten",
         "who answered last is forgotten with the connection",
-        edited((f"{SLOT}.meant", " or self._met", "")),
+        edited((f"{ENDPOINT}.meant", " or self._met", "")),
         (MET,),
     ),
     TestMutant(
@@ -73,7 +77,7 @@ MUTANTS = (
         "a connection is kept when its id no longer resolves",
         edited(
             (
-                f"{SLOT}._examined",
+                f"{ENDPOINT}._examined",
                 "if address is None:",
                 "if address is None:\n        return connection\n    if False:",
             )

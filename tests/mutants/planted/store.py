@@ -51,14 +51,14 @@ MUTANTS = (
         (TAIL + "test_a_page_that_is_gone_or_damaged_is_a_loss_unless_the_stop_was_orderly",),
     ),
     TestMutant(
-        "page-one-slot",
-        "both writes of the page go to one slot",
+        "page-one-sector",
+        "both writes of the page go to one sector",
         edited(("buckram.bookie.storage.tail_page:TailPage.write", "_PLACES[count & 1]", "_PLACES[0]")),
         (TAIL + "test_a_page_that_was_being_written_falls_back_to_the_block_before",),
     ),
     TestMutant(
         "page-not-checked",
-        "a half written slot counts",
+        "a half written sector counts",
         edited(
             (
                 "buckram.bookie.storage.tail_page:_open_slot",
@@ -205,8 +205,8 @@ MUTANTS = (
         edited(
             (
                 "buckram.bookie.storage.store_ledgers:LedgerStates._anew",
-                "self.delete_ledger(record.ledger_id)\n    slot = self._change(record)\n    record.epoch += 1",
-                "slot = self._change(record)",
+                "self.delete_ledger(record.ledger_id)\n    ledger_index = self._change(record)\n    record.epoch += 1",
+                "ledger_index = self._change(record)",
             )
         ),
         ("tests/bookie/storage/test_store_births.py::test_what_an_older_ledger_left_in_sealed_files_is_dead",),

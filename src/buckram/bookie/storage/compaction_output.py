@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.index import FooterBuilder, Place, Slot
+from buckram.bookie.storage.index import FooterBuilder, LedgerIndex, Place
 from buckram.bookie.storage.segments import DirEntry, Segment
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import LOG_PREFIX
@@ -100,14 +100,14 @@ class Output:
         state.epoch = epoch
         # For a rebuilding of the footer from the blocks; as a ledger state it does not count.
         await self._put(state.frame())
-        slot = Slot(self._number, state)
+        ledger_index = LedgerIndex(self._number, state)
         for segment, entry in sources:
             if entry.epoch == epoch:
-                await self._copy_runs(slot, segment, entry)
-        self._end_run(slot)
-        self._builder.add(ledger, slot.merged(), slot.bytes, epoch)
+                await self._copy_runs(ledger_index, segment, entry)
+        self._end_run(ledger_index)
+        self._builder.add(ledger, ledger_index.merged(), ledger_index.bytes, epoch)
 
-    async def _copy_runs(self, slot: Slot, segment: Segment, entry: DirEntry) -> None:
+    async def _copy_runs(self, ledger_index: LedgerIndex, segment: Segment, entry: DirEntry) -> None:
         footer = segment.footer
         if footer is None:
             raise StoreError("corrupt", f"the index of log file {segment.name} is being rebuilt")
@@ -117,12 +117,12 @@ class Output:
             batch.append(place)
             size += place[4]
             if size >= BATCH_BYTES or len(batch) >= BATCH_RUNS:
-                await self._copy_batch(slot, segment, batch)
+                await self._copy_batch(ledger_index, segment, batch)
                 batch, size = [], 0
         if batch:
-            await self._copy_batch(slot, segment, batch)
+            await self._copy_batch(ledger_index, segment, batch)
 
-    async def _copy_batch(self, slot: Slot, segment: Segment, batch: list[Place]) -> None:
+    async def _copy_batch(self, ledger_index: LedgerIndex, segment: Segment, batch: list[Place]) -> None:
         state = self._state
         file = state.files.hold(segment.name)
         segment.readers += 1
@@ -134,16 +134,18 @@ class Output:
         moved = 0
         for (first, count, skip, _, _), frames in zip(batch, data, strict=True):
             even = skip == EVEN
-            start, end = run_extent(frames, 0, len(frames), 0 if even else skip, slot.record.ledger_id, first, count)
+            start, end = run_extent(
+                frames, 0, len(frames), 0 if even else skip, ledger_index.record.ledger_id, first, count
+            )
             stride = (end - start) // count if even or count == 1 else 0
-            await self._place(slot, first, count, frames[start:end], stride)
+            await self._place(ledger_index, first, count, frames[start:end], stride)
             moved += end - start
         await self._pace(moved)
 
-    async def _place(self, slot: Slot, first: int, count: int, frames: bytes, stride: int) -> None:
+    async def _place(self, ledger_index: LedgerIndex, first: int, count: int, frames: bytes, stride: int) -> None:
         """Append frames of consecutive entries, growing the last run where they continue it."""
         if self._size and self._size + len(frames) > BLOCK_BYTES:
-            self._end_run(slot)
+            self._end_run(ledger_index)
             await self._flush()
         offset = self._block_at + BLOCK_HEADER + self._size
         self._parts.append(frames)
@@ -153,16 +155,16 @@ class Output:
             same = stride if stride == run[4] else 0
             self._run = (run[0], run[1] + count, run[2], run[3] + len(frames), same)
             return
-        self._end_run(slot)
+        self._end_run(ledger_index)
         self._run = (first, count, offset, len(frames), stride)
 
-    def _end_run(self, slot: Slot) -> None:
+    def _end_run(self, ledger_index: LedgerIndex) -> None:
         if self._run is None:
             return
         first, count, offset, length, stride = self._run
         self._run = None
-        slot.insert(first, count, offset, length, even=stride > 0)
-        slot.bytes += length
+        ledger_index.insert(first, count, offset, length, even=stride > 0)
+        ledger_index.bytes += length
 
     async def _put(self, frame: bytes) -> None:
         """A frame that is not an entry, between runs."""

@@ -36,17 +36,17 @@ _FOLLOWED = 1024
 
 
 class Fetch:
-    """`count` entries from `entry` on in runs that lie side by side; their outcomes belong at `slot` of the caller's
-    list. `place` is what the runs are together.
+    """`count` entries from `entry` on in runs that lie side by side; their outcomes belong at `result_at` of the
+    caller's list. `place` is what the runs are together.
     """
 
-    __slots__ = ("count", "entry", "ledger", "place", "runs", "segment", "slot")
+    __slots__ = ("count", "entry", "ledger", "place", "result_at", "runs", "segment")
 
     def __init__(
-        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], slot: int
+        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], result_at: int
     ) -> None:
         self.ledger, self.entry, self.count = ledger, entry, count
-        self.segment, self.runs, self.slot = segment, runs, slot
+        self.segment, self.runs, self.result_at = segment, runs, result_at
         first, held, skip, offset, length = runs[0]
         for run in runs[1:]:
             held += run[1]
@@ -55,7 +55,7 @@ class Fetch:
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
         """Put the outcomes where they belong; the runs' bytes are data[at:]."""
-        results[self.slot : self.slot + self.count] = self.take(data, at)
+        results[self.result_at : self.result_at + self.count] = self.take(data, at)
 
     def take(self, data: bytes, at: int) -> Sequence[Outcome]:
         """The outcomes, out of the runs' bytes at data[at:]."""
@@ -85,9 +85,9 @@ class FrameFetch(Fetch):
     __slots__ = ("frames",)
 
     def __init__(
-        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], slot: int
+        self, ledger: LedgerId, entry: EntryId, count: int, segment: Segment, runs: Sequence[Place], result_at: int
     ) -> None:
-        super().__init__(ledger, entry, count, segment, runs, slot)
+        super().__init__(ledger, entry, count, segment, runs, result_at)
         self.frames: Buffer | None = None
 
     def deliver(self, results: list[Outcome], data: bytes, at: int) -> None:
@@ -276,7 +276,7 @@ class _DiskFetch:
         for fetch in self._missing:
             if isinstance(outcome, OSError):
                 error = StoreError("io", f"reading log file {fetch.segment.name} failed: {outcome}")
-                self._results[fetch.slot : fetch.slot + fetch.count] = [error] * fetch.count
+                self._results[fetch.result_at : fetch.result_at + fetch.count] = [error] * fetch.count
                 continue
             number = bisect_left(self._starts, (fetch.segment.seq, fetch.place[3] + 1)) - 1
             at = fetch.place[3] - self._begins[number]

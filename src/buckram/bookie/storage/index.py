@@ -1,8 +1,8 @@
 """Where entries lie in one segment: the index in memory while it is written, and the footer it becomes.
 
-A Slot is what one segment holds of one ledger: fixed-size run records in a bytearray, ascending, no object per run.
-Adds at or below the highest id go to a small overlay that is merged when the segment is sealed. Footers of sealed
-segments are read in segments.py.
+A LedgerIndex says what one segment holds of one ledger: fixed-size run records in a bytearray, ascending, no object
+per run. Adds at or below the highest id go to a small overlay that is merged when the segment is sealed. Footers of
+sealed segments are read in segments.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = tuple[int, int, int, int, int]
 """A run: first entry, count, frames to skip, file offset, length. Frames skipped belong to earlier entries. In an
 index there may be EVEN instead of them; what is found for readers went through `narrowed`."""
 
-SLOT_COST, OVERLAY_COST = 600, 250
+LEDGER_COST, OVERLAY_COST = 600, 250
 """Rough bytes of memory for a ledger in a segment's index, and for an entry in an overlay."""
 _PACK, _UNPACK, _SIZE = RUN_RECORD.pack, RUN_RECORD.unpack_from, RUN_RECORD.size
 _ID = KEY_RECORD.unpack_from
@@ -39,7 +39,7 @@ _SLICE = 100
 """Pages or ledgers handled between two yields: half a millisecond."""
 
 
-class Slot:
+class LedgerIndex:
     """One ledger in one unsealed segment. `last` is its highest entry id in this segment."""
 
     __slots__ = ("bytes", "epoch", "frozen", "last", "overlay", "record", "runs", "segment")
@@ -190,16 +190,16 @@ def find_run(records: bytes | bytearray, count: int, entry: EntryId) -> Place | 
 
 
 class SegmentIndex:
-    """The slots of one unsealed segment by ledger; `cost` estimates their memory in bytes."""
+    """What one unsealed segment holds of each of its ledgers; `cost` estimates their memory in bytes."""
 
-    __slots__ = ("overlays", "slots")
+    __slots__ = ("ledgers", "overlays")
 
     def __init__(self) -> None:
-        self.slots: dict[LedgerId, Slot] = {}
+        self.ledgers: dict[LedgerId, LedgerIndex] = {}
         self.overlays = 0
 
     def cost(self, runs: int) -> int:
-        return len(self.slots) * SLOT_COST + self.overlays * OVERLAY_COST + runs * _SIZE
+        return len(self.ledgers) * LEDGER_COST + self.overlays * OVERLAY_COST + runs * _SIZE
 
 
 class FooterBuilder:
@@ -295,14 +295,14 @@ def _page_keys(records: bytearray, width: int) -> bytes:
 
 def build_footer(builder: FooterBuilder, index: SegmentIndex) -> Iterator[None]:
     """Feed a whole index to `builder`, with pauses. Its segment is full: the index does not change meanwhile."""
-    slots = index.slots
-    ledgers, pieces = list(slots), []
+    indexes = index.ledgers
+    ledgers, pieces = list(indexes), []
     for start in range(0, len(ledgers), _SORTED_AT_ONCE):
         pieces.append(sorted(ledgers[start : start + _SORTED_AT_ONCE]))
         yield
     for number, ledger in enumerate(merge(*pieces)):
-        slot = slots[ledger]
-        builder.add(ledger, slot.merged(), slot.bytes, slot.epoch)
-        builder.add_state(slot.state)
-        if number % _SLICE == _SLICE - 1 or slot.overlay:
+        ledger_index = indexes[ledger]
+        builder.add(ledger, ledger_index.merged(), ledger_index.bytes, ledger_index.epoch)
+        builder.add_state(ledger_index.state)
+        if number % _SLICE == _SLICE - 1 or ledger_index.overlay:
             yield

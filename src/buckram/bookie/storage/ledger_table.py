@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from buckram.bookie.storage.errors import unless_harmless
-from buckram.bookie.storage.index import Slot
+from buckram.bookie.storage.index import LedgerIndex
 from buckram.bookie.storage.segments import Footer, Segment
 from buckram.core.storage.ledger_state import STATE_SIZE, LedgerState
 from buckram.core.storage.segment_format import KEY_RECORD, PAGE, PAGE_DATA, CorruptBytes, Trailer, pack_page
@@ -34,7 +34,7 @@ class LedgerRecord(LedgerState):
     """
 
     limbo: bool = False
-    slot: Slot | None = None
+    active_index: LedgerIndex | None = None
 
     def snapshot(self) -> LedgerState:
         return LedgerState(
@@ -155,11 +155,11 @@ class LedgerTable:
         self._cached.pop(record.ledger_id, None)
         self.pinned[record.ledger_id] = record
 
-    def unpin(self, slot: Slot) -> None:
-        """`slot`'s segment is sealed; a record that a later segment took over stays pinned."""
-        record = self.pinned.get(slot.record.ledger_id)
-        if record is not None and record.slot is slot:
-            record.slot = None
+    def unpin(self, ledger_index: LedgerIndex) -> None:
+        """`ledger_index`'s segment is sealed; a record that a later segment took over stays pinned."""
+        record = self.pinned.get(ledger_index.record.ledger_id)
+        if record is not None and record.active_index is ledger_index:
+            record.active_index = None
             del self.pinned[record.ledger_id]
             self._remember(record)
 
@@ -171,7 +171,7 @@ class LedgerTable:
     def in_memory(self) -> list[list[LedgerId]]:
         """The pinned ledgers, then per unsealed segment those that it touched. Copies, in no order."""
         indexes = [segment.index for segment in self._uncovered() if segment.index is not None]
-        return [list(self.pinned), *(list(index.slots) for index in indexes)]
+        return [list(self.pinned), *(list(index.ledgers) for index in indexes)]
 
     @property
     def highest(self) -> LedgerId:
@@ -179,7 +179,7 @@ class LedgerTable:
         highest = max(self.pinned, default=-1)
         for segment in self._uncovered():
             if segment.index is not None:
-                highest = max(highest, max(segment.index.slots, default=-1))
+                highest = max(highest, max(segment.index.ledgers, default=-1))
             elif segment.footer is not None:
                 highest = max(highest, segment.footer.trailer.highest)
         return highest if self.file is None else max(highest, self.file.trailer.highest)
@@ -241,8 +241,8 @@ def _ranked(rank: int, states: Iterator[LedgerState]) -> Iterator[tuple[LedgerId
 
 def _states_of(segment: Segment, after: LedgerId) -> Iterator[LedgerState]:
     if segment.index is not None:
-        slots = segment.index.slots
-        return (slots[ledger].state for ledger in sorted(slots) if ledger > after)
+        ledgers = segment.index.ledgers
+        return (ledgers[ledger].state for ledger in sorted(ledgers) if ledger > after)
     return iter(()) if segment.footer is None or not segment.has_states else segment.footer.states(after)
 
 

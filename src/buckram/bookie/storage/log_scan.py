@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buckram.bookie.storage.index import SegmentIndex, Slot
+from buckram.bookie.storage.index import LedgerIndex, SegmentIndex
 from buckram.bookie.storage.ledger_table import record_of
 from buckram.core.storage.ledger_state import LedgerState
 from buckram.core.storage.segment_format import (
@@ -144,24 +144,24 @@ def scan_segment(file: File, segment: int, salt: int, ask: int = 0) -> Scanned:
 
 
 def _apply_state(index: SegmentIndex, segment: int, state: LedgerState) -> None:
-    slot = index.slots.get(state.ledger_id)
-    if slot is None:
-        index.slots[state.ledger_id] = Slot(segment, record_of(state))
+    ledger_index = index.ledgers.get(state.ledger_id)
+    if ledger_index is None:
+        index.ledgers[state.ledger_id] = LedgerIndex(segment, record_of(state))
         return
-    slot.record = record_of(state)
-    if state.epoch != slot.epoch:
-        slot.clear(state.epoch)
-        slot.bytes = 0
+    ledger_index.record = record_of(state)
+    if state.epoch != ledger_index.epoch:
+        ledger_index.clear(state.epoch)
+        ledger_index.bytes = 0
 
 
 def _apply_run(result: Scanned, segment: int, run: Run) -> None:
     ledger, first, count, offset, length, even, lac, key = run
-    slot = result.index.slots.get(ledger)
-    if slot is None:
+    ledger_index = result.index.ledgers.get(ledger)
+    if ledger_index is None:
         # Its state was in a damaged block; the frame itself still tells the key.
-        slot = result.index.slots[ledger] = Slot(segment, record_of(LedgerState(ledger, key)))
-    result.index.overlays += slot.insert(first, count, offset, length, even=even)
-    slot.bytes += length
+        ledger_index = result.index.ledgers[ledger] = LedgerIndex(segment, record_of(LedgerState(ledger, key)))
+    result.index.overlays += ledger_index.insert(first, count, offset, length, even=even)
+    ledger_index.bytes += length
     result.runs += 1
-    record = slot.record
+    record = ledger_index.record
     record.lac, record.last = max(record.lac, lac), max(record.last, first + count - 1)

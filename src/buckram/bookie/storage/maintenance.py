@@ -333,8 +333,8 @@ class Maintenance:
         segment.index = segment.file = None
         state.lookup.segments_changed()
         file.close()
-        for number, slot in enumerate(index.slots.values(), 1):
-            state.table.unpin(slot)
+        for number, ledger_index in enumerate(index.ledgers.values(), 1):
+            state.table.unpin(ledger_index)
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
         self.sealed += 1

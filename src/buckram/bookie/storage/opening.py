@@ -271,21 +271,21 @@ class Opening:
         """The records of the active segment live in memory and go on changing."""
         state = self._state
         assert active.index is not None
-        for slot in active.index.slots.values():
-            record = slot.record
+        for ledger_index in active.index.ledgers.values():
+            record = ledger_index.record
             assert isinstance(record, LedgerRecord)
-            record.slot, record.limbo = slot, state.losses.marks(record)
+            record.active_index, record.limbo = ledger_index, state.losses.marks(record)
             state.table.pin(record)
 
     def _count_dead(self) -> None:
         """Deletions in the scanned segments may not be counted yet. Too much is harmless: compaction counts exactly."""
         segments = self._state.segments
         deleted = [
-            slot.state
+            ledger_index.state
             for segment in segments
             if segment.index is not None
-            for slot in segment.index.slots.values()
-            if slot.state.epoch
+            for ledger_index in segment.index.ledgers.values()
+            if ledger_index.state.epoch
         ]
         for segment in segments:
             if segment.footer is None:

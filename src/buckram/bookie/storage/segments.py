@@ -294,16 +294,16 @@ class Segment:
         """
         following: Iterable[Place] = ()
         if self.index is not None:
-            slot = self.index.slots.get(ledger)
-            run = None if slot is None or slot.epoch != epoch else slot.find(entry)
-            if slot is None or run is None:
+            ledger_index = self.index.ledgers.get(ledger)
+            run = None if ledger_index is None or ledger_index.epoch != epoch else ledger_index.find(entry)
+            if ledger_index is None or run is None:
                 return None
             place = narrowed(run, entry, last)
             end = place[0] + place[1]
-            if slot.overlay:
-                return [place], slot.overlaid(entry + 1, end)
+            if ledger_index.overlay:
+                return [place], ledger_index.overlaid(entry + 1, end)
             if end <= last:
-                following = slot.runs_from(end)
+                following = ledger_index.runs_from(end)
         else:
             if self.footer is None:
                 return None
@@ -327,8 +327,8 @@ class Segment:
     def first_in(self, ledger: LedgerId, epoch: int, low: EntryId, high: EntryId) -> EntryId:
         """The lowest id held from `low` on, `high` if none is below it."""
         if self.index is not None:
-            slot = self.index.slots.get(ledger)
-            return high if slot is None or slot.epoch != epoch else slot.first_in(low, high)
+            ledger_index = self.index.ledgers.get(ledger)
+            return high if ledger_index is None or ledger_index.epoch != epoch else ledger_index.first_in(low, high)
         found = None if self.footer is None else self.footer.find(ledger)
         if self.footer is None or found is None or found.epoch != epoch:
             return high
@@ -336,9 +336,9 @@ class Segment:
 
     def places(self, ledger: LedgerId, epoch: int) -> Iterator[Place]:
         if self.index is not None:
-            slot = self.index.slots.get(ledger)
-            if slot is not None and slot.epoch == epoch:
-                yield from slot.places()
+            ledger_index = self.index.ledgers.get(ledger)
+            if ledger_index is not None and ledger_index.epoch == epoch:
+                yield from ledger_index.places()
         elif self.footer is not None:
             found = self.footer.find(ledger)
             if found is not None and found.epoch == epoch:
@@ -346,15 +346,15 @@ class Segment:
 
     def bytes_of(self, ledger: LedgerId, epoch: int) -> int:
         if self.index is not None:
-            slot = self.index.slots.get(ledger)
-            return slot.bytes if slot is not None and slot.epoch == epoch else 0
+            ledger_index = self.index.ledgers.get(ledger)
+            return ledger_index.bytes if ledger_index is not None and ledger_index.epoch == epoch else 0
         found = None if self.footer is None else self.footer.find(ledger)
         return found.bytes if found is not None and found.epoch == epoch else 0
 
     def state(self, ledger: LedgerId) -> LedgerState | None:
         if self.index is not None:
-            slot = self.index.slots.get(ledger)
-            return None if slot is None else slot.state
+            ledger_index = self.index.ledgers.get(ledger)
+            return None if ledger_index is None else ledger_index.state
         return None if self.footer is None or not self.has_states else self.footer.find_state(ledger)
 
 

@@ -218,16 +218,16 @@ class Store(LedgerStates):
         commit = self._log
         commit.make_room(end - start + STATE_FRAME_SIZE)
         record = self._pinned.get(ledger_id)
-        slot = record.slot if record is not None else None
-        if record is None or slot is None or slot.segment != commit.segment_seq or record.tombstone:
-            record, slot = self._first_touch(ledger_id)
+        ledger_index = record.active_index if record is not None else None
+        if record is None or ledger_index is None or ledger_index.segment != commit.segment_seq or record.tombstone:
+            record, ledger_index = self._first_touch(ledger_id)
         offset = commit.append(chunk, start, end)
-        if grown := slot.insert(first, count, offset, end - start, even=even):
+        if grown := ledger_index.insert(first, count, offset, end - start, even=even):
             segment = commit.segment
             assert segment is not None
             assert segment.index is not None
             segment.index.overlays += grown
-        slot.bytes += end - start
+        ledger_index.bytes += end - start
         commit.runs += 1
         if first + count - 1 > record.last:
             record.last = first + count - 1

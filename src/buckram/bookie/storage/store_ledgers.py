@@ -6,7 +6,7 @@ The caller checks keys, fences and births; between its check and the insertion t
 from __future__ import annotations
 
 from buckram.bookie.storage.errors import unless_harmless
-from buckram.bookie.storage.index import Slot
+from buckram.bookie.storage.index import LedgerIndex
 from buckram.bookie.storage.ledger_table import LedgerRecord
 from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.segments import Segment
@@ -37,36 +37,36 @@ class LedgerStates(ReadableStore):
         """None: never seen by this incarnation (in limbo: not known to have been seen)."""
         return self._table.find(ledger_id)
 
-    def _first_touch(self, ledger_id: LedgerId) -> tuple[LedgerRecord, Slot]:
+    def _first_touch(self, ledger_id: LedgerId) -> tuple[LedgerRecord, LedgerIndex]:
         """The active segment gets the ledger's state before its first add there, so that it can be read by itself."""
         record = self._known(ledger_id)
-        slot = self._slot(record)
+        ledger_index = self._index_of(record)
         record.tombstone = False
         self._append_state(record)
-        return record, slot
+        return record, ledger_index
 
-    def _slot(self, record: LedgerRecord) -> Slot:
-        """The record's slot in the active segment; an older one keeps the state as it is now. Before any change."""
+    def _index_of(self, record: LedgerRecord) -> LedgerIndex:
+        """The record's index in the active segment, for a change; that of an older segment keeps the state of now."""
         segment = self._log.segment
         assert segment is not None
         assert segment.index is not None
-        slot = record.slot
-        if slot is not None:
-            if slot.segment == segment.seq:
-                return slot
-            slot.frozen = record.snapshot()
-        slot = record.slot = segment.index.slots[record.ledger_id] = Slot(segment.seq, record)
+        ledger_index = record.active_index
+        if ledger_index is not None:
+            if ledger_index.segment == segment.seq:
+                return ledger_index
+            ledger_index.frozen = record.snapshot()
+        ledger_index = record.active_index = segment.index.ledgers[record.ledger_id] = LedgerIndex(segment.seq, record)
         self._table.pin(record)
-        return slot
+        return ledger_index
 
     def _append_state(self, record: LedgerRecord) -> None:
         frame = record.frame()
         self._log.append(frame, 0, len(frame))
 
-    def _change(self, record: LedgerRecord) -> Slot:
+    def _change(self, record: LedgerRecord) -> LedgerIndex:
         """Get ready to change the record; `_append_state` follows, with no await between."""
         self._log.make_room(STATE_FRAME_SIZE)
-        return self._slot(record)
+        return self._index_of(record)
 
     def put_ledger(
         self,
@@ -159,14 +159,14 @@ class LedgerStates(ReadableStore):
     def _anew(self, record: LedgerRecord, master_key: bytes, birth: bytes, born: int, admitted: bool) -> None:
         self._log.make_room(2 * STATE_FRAME_SIZE)
         self.delete_ledger(record.ledger_id)
-        slot = self._change(record)
+        ledger_index = self._change(record)
         record.epoch += 1
         record.tombstone = record.fenced = False
         record.admitted, record.master_key, record.birth = admitted, master_key, birth
         record.born, record.proven = born, True
         record.limbo = self._state.losses.marks(record)
-        slot.clear(record.epoch)
-        slot.bytes = 0
+        ledger_index.clear(record.epoch)
+        ledger_index.bytes = 0
         self._append_state(record)
 
     def _known(self, ledger_id: LedgerId) -> LedgerRecord:
@@ -217,7 +217,7 @@ class LedgerStates(ReadableStore):
         state = self._state
         # In the active segment the index itself forgets the data.
         dead = [(one, self._bytes_of(one, record)) for one in state.segments if one is not self._log.segment]
-        slot = self._change(record)
+        ledger_index = self._change(record)
         for segment, count in dead:
             segment.dead_bytes += count
         if state.deleted_while_compacting is not None:
@@ -227,6 +227,6 @@ class LedgerStates(ReadableStore):
         record.admitted = False
         record.lac = record.last = NO_ENTRY
         record.explicit_lac = None
-        slot.clear(record.epoch)
-        slot.bytes = 0
+        ledger_index.clear(record.epoch)
+        ledger_index.bytes = 0
         self._append_state(record)

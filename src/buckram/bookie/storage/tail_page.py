@@ -2,8 +2,8 @@
 
 A torn block at the end of a log may be a write that never finished, or an acknowledged one that was damaged. Writing
 down where a block ends, after its sync and before its acknowledgements leave, tells them apart. It costs no system
-call: memory of a mapped file outlives a process that is killed. Two slots take turns, each in a sector of its own with
-a check of its own, so that a slot that was being written says nothing and the other one, about the block before, holds.
+call: memory of a mapped file outlives a process that is killed. Two sectors take turns, each with a check
+of its own, so that a sector that was being written says nothing and the other one, about the block before, holds.
 After a loss of power the page is as old as it happens to be: it promises less then, never more than the log has.
 """
 
@@ -40,7 +40,7 @@ class Mark:
 
 
 def read_mark(page: bytes | memoryview, salt: int) -> Mark | None:
-    """The newest good slot of a page of this store."""
+    """The newest good sector of a page of this store."""
     found = [mark for at in (0, SECTOR) if (mark := _open_slot(bytes(page[at : at + _SIZE + 4]), salt)) is not None]
     return max(found, key=lambda mark: mark.count, default=None)
 
@@ -56,7 +56,7 @@ def _open_slot(data: bytes, salt: int) -> Mark | None:
 
 
 def new_page(salt: int, count: int, end: Position, checksum: int) -> bytes:
-    """A page with both slots good, to be written and synced before it is mapped."""
+    """A page with both sectors good, to be written and synced before it is mapped."""
     page = memoryview(bytearray(PAGE_BYTES))
     writer = TailPage(page, salt, Mark(count, end, checksum, ()))
     writer.write(*end, checksum)
@@ -65,7 +65,7 @@ def new_page(salt: int, count: int, end: Position, checksum: int) -> bytes:
 
 
 class TailPage:
-    """Writes the page of one process; `mark` is its newest slot so far."""
+    """Writes the page of one process; `mark` is its newest sector so far."""
 
     def __init__(self, page: memoryview, salt: int, mark: Mark) -> None:
         self._page, self._salt, self._count = page, salt, mark.count

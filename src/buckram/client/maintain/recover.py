@@ -28,6 +28,7 @@ from buckram.core.ledgers.metadata import birth_of, in_recovery, names_mac, reco
 from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy, span_of
 from buckram.core.ledgers.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
+from buckram.core.wire.acks import SentRun
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add
 from buckram.errors import (
     BookieUnavailable,
@@ -47,6 +48,7 @@ from buckram.types import (
     LedgerId,
     LedgerMetadata,
     LedgerState,
+    Slot,
 )
 
 T = TypeVar("T")
@@ -289,7 +291,9 @@ class _Attempt:
     def _send(self, back: WriteBack, sends: list[Resend], sink: _Sink) -> None:
         frames: dict[EntryId, bytes] = {}
         for send in sends:
-            runs: list[tuple[_Sink, int, EntryId, EntryId]] = []
+            # A bookie that failed is never asked again in this attempt, so its position is slot enough.
+            slot = Slot(send.position)
+            runs: list[SentRun] = []
             parts: list[bytes] = []
             acks: list[bytes] = []
             for entry in send.entries:
@@ -299,9 +303,9 @@ class _Attempt:
                 parts.append(frames[entry_id])
                 acks.append(ack_frames(self._ledger_id, entry_id, 1))
                 if runs and runs[-1][3] == entry_id - 1:
-                    runs[-1] = (sink, send.position, runs[-1][2], entry_id)
+                    runs[-1] = (sink, slot, runs[-1][2], entry_id)
                 else:
-                    runs.append((sink, send.position, entry_id, entry_id))
+                    runs.append((sink, slot, entry_id, entry_id))
             sink.copies.unanswered += len(send.entries)
             self._services.pool.lane(send.bookie).send(b"".join(parts), b"".join(acks), runs)
 
@@ -363,18 +367,16 @@ class _Sink:
         self.unauthorized: BuckramError | None = None
         self.copies = Copies(services.pending_copies)
 
-    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
+    def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
         self.copies.answered(last - first + 1)
-        self._back.acked(position, bookie_id, first, last)
+        self._back.acked(slot, bookie_id, first, last)
         self._progress.set()
 
-    def add_failed(
-        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
-    ) -> None:
+    def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
         self.copies.answered(last - first + 1)
         if isinstance(error, Unauthorized):
             self.unauthorized = error
         else:
             self._bookies.report_failed(bookie_id)
-        self._back.add_failed(position, bookie_id)
+        self._back.add_failed(slot, bookie_id)
         self._progress.set()

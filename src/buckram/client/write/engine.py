@@ -38,7 +38,7 @@ from buckram.errors import (
     WriteFailed,
 )
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
+from buckram.types import BookieId, Buffer, DigestType, EntryId, LedgerId, LedgerMetadata, Slot, Versioned
 
 FRAME_RESERVE_BYTES = 256
 """A payload may have max_frame_bytes less this: room for header, digest and the v3 envelope."""
@@ -395,30 +395,28 @@ class LedgerAppender:
 
     # -- answers (AckSink) --------------------------------------------------------------------------------
 
-    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
-        """From a lane; `position` is the slot under which the run was sent."""
+    def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None:
+        """From a lane: the bookie in `slot` stored these entries."""
         self._outbox.copies.answered(last - first + 1)
         if self._window.deferred_sync and bookie_id not in self._acked_under:
             self._acked_under[bookie_id] = self._services.pool.losses(bookie_id)
         try:
-            moved = self._window.acked(position, first, last)
+            moved = self._window.acked(slot, first, last)
         except InvariantViolation as error:
             self._broken(error)
             raise
         if moved:
             self._head_moved()
 
-    def add_failed(
-        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
-    ) -> None:
+    def add_failed(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError) -> None:
         """From a lane. Stale answers are ignored, whatever they say (2.3)."""
         self._outbox.copies.answered(last - first + 1)
         window = self._window
-        if not window.closed and window.slots[position % window.quorum.ensemble_size] == position:
+        if not window.closed and window.slots[slot % window.quorum.ensemble_size] == slot:
             if isinstance(error, LedgerFenced | Unauthorized | HandleClosed):
                 self._fail(error)
             else:
-                self._change.position_failed(position, error)
+                self._change.slot_failed(slot, error)
 
     def _head_moved(self) -> None:
         self._completions.reached(self._window.pending_head)

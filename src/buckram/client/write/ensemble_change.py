@@ -35,7 +35,7 @@ from buckram.errors import (
 )
 from buckram.net.pool import BookiePool
 from buckram.net.tasks import TaskScope
-from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState
+from buckram.types import BookieId, EntryId, LedgerMetadata, LedgerState, Slot
 
 _WITHIN_S = 30.0
 """How long appends wait for the metadata store when they cannot be acknowledged without it."""
@@ -51,7 +51,7 @@ class EnsembleChange:
     """Owns the failures of one writer.
 
     `send` hands out resends (maybe none) and looks up anew to whom adds go, `head_moved` is told after a drain, `fail`
-    ends the writer. `position_failed` and `bookies_changed` are plain calls; tasks run in `scope`.
+    ends the writer. `slot_failed` and `bookies_changed` are plain calls; tasks run in `scope`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class EnsembleChange:
         if watcher.convicted:
             self._loop.call_soon(self.leave_convicted)
 
-    def position_failed(self, slot: int, error: BuckramError) -> bool:
+    def slot_failed(self, slot: Slot, error: BuckramError) -> bool:
         """An add or an answer failed there; True unless it is stale. Merged into a change that is running."""
         window = self._window
         position = window.failed(slot)
@@ -117,7 +117,7 @@ class EnsembleChange:
         for bookie in change.reborn:
             if bookie in window.ensemble and self._is_reborn(bookie):
                 slot = window.slots[window.ensemble.index(bookie)]
-                self.position_failed(slot, WriteFailed(window.ledger_id, f"bookie {bookie} came back without its data"))
+                self.slot_failed(slot, WriteFailed(window.ledger_id, f"bookie {bookie} came back without its data"))
         self._remember_incarnations()
         self.leave_convicted()
         if window.absent and not window.closed:
@@ -133,7 +133,7 @@ class EnsembleChange:
         liars = {p: b for p, b in enumerate(window.ensemble) if b in convicted and p not in window.absent}
         for position in self._choose(window.ensemble, liars, {}, doomed=False) if liars else ():
             why = f"bookie {liars[position]} is convicted of lying: see `buckram cluster check`"
-            self.position_failed(window.slots[position], WriteFailed(window.ledger_id, why))
+            self.slot_failed(window.slots[position], WriteFailed(window.ledger_id, why))
 
     def close(self) -> None:
         if self._timer is not None:

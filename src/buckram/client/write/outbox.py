@@ -15,7 +15,7 @@ from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.wire.acks import AckSink
 from buckram.core.wire.adds import cut_frames, frame_adds
-from buckram.types import EntryId
+from buckram.types import EntryId, Slot
 
 RUN_BYTES = 256 * 1024
 """Runs are cut at about this size, so that room for appends comes back in small steps."""
@@ -47,7 +47,7 @@ class Outbox:
         self._ids: list[EntryId] = []
         self._first: EntryId = 0
         self._size = 0
-        self._targets: list[tuple[LaneBatch, int]] = []
+        self._targets: list[tuple[LaneBatch, Slot]] = []
         self.copies = Copies(services.pending_copies)
         self._batcher = turn = services.batcher
         if turn.entries_total is None:

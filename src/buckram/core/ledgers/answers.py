@@ -31,7 +31,7 @@ from buckram.errors import (
     UnknownLedgerState,
     check,
 )
-from buckram.types import BookieId, EntryId, LedgerId
+from buckram.types import BookieId, EntryId, LedgerId, Position
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class CoverageTally:
         self.known: dict[int, None] = {}
         self.answered: dict[int, None] = {}
 
-    def add(self, position: int, answer: Answer[T]) -> None:
+    def add(self, position: Position, answer: Answer[T]) -> None:
         """Count one answer. Damaged content counts as known: the request was carried out (4.5)."""
         self.answered[position] = None
         if not isinstance(answer, Unknown) or answer.damaged:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from buckram.core.ledgers.quorum import Quorum, domains_needed, spans_domains
 from buckram.core.ledgers.runs import Run, Send
 from buckram.errors import DuplicateEntry, check, invariant_failed
-from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId
+from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, Position, Slot
 
 __all__ = ["AppendWindow", "Run", "Send"]
 
@@ -40,7 +40,7 @@ class AppendWindow:
         explicit_ids: bool = False,
         domains: Mapping[BookieId, str] | None = None,
         min_domains: int = 0,
-        absent: Collection[int] = (),
+        absent: Collection[Position] = (),
     ) -> None:
         size = quorum.ensemble_size
         self.ledger_id, self.quorum = ledger_id, quorum
@@ -58,9 +58,9 @@ class AppendWindow:
         self.changing = False
         self.closed = False
         check(quorum.writable(absent), "M11", f"{len(absent)} of {quorum} members are away, some write set lacks Qa")
-        self.absent: dict[int, BookieId] = {position: self.ensemble[position] for position in absent}
+        self.absent: dict[Position, BookieId] = {position: self.ensemble[position] for position in absent}
         """Positions whose bookie failed and is not written to, with that bookie."""
-        self.slots = list(range(size))
+        self.slots = [Slot(position) for position in range(size)]
         self._size, self._qa, self._mirrored = size, quorum.ack_quorum, quorum.mirrored
         self._kth = size - quorum.ack_quorum
         self._write_sets = quorum.write_sets()
@@ -101,7 +101,7 @@ class AppendWindow:
         else:
             self._runs.append(run)
 
-    def live(self) -> list[tuple[int, int]]:
+    def live(self) -> list[tuple[Position, Slot]]:
         """(position, slot) of the bookies to send to."""
         if not self.absent:
             return list(enumerate(self.slots))
@@ -119,7 +119,7 @@ class AppendWindow:
 
     # -- answers ------------------------------------------------------------------------------------------
 
-    def acked(self, slot: int, first: EntryId, last: EntryId) -> bool:
+    def acked(self, slot: Slot, first: EntryId, last: EntryId) -> bool:
         """The bookie of `slot` stored those of first..last that are its own; True if the head moved."""
         position = slot % self._size
         if self.slots[position] != slot or self.closed:
@@ -149,7 +149,7 @@ class AppendWindow:
             return False
         return self._drain()
 
-    def failed(self, slot: int) -> int | None:
+    def failed(self, slot: Slot) -> Position | None:
         """The bookie of `slot` failed: its position is absent and its acknowledgements of pending entries are void.
 
         Returns the position, or None for a stale answer. The caller starts a change (freeze) or, if one is running,
@@ -195,7 +195,7 @@ class AppendWindow:
         sends = self._sends(touched)
         return sends, self._drain()
 
-    def readmit(self, positions: Sequence[int]) -> list[Send]:
+    def readmit(self, positions: Sequence[Position]) -> list[Send]:
         """Write again to recorded members that were absent; they count only for what they acknowledge from now on."""
         for position in positions:
             del self.absent[position]
@@ -236,19 +236,19 @@ class AppendWindow:
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _reassign(self, position: int) -> None:
-        self.slots[position] += self._size
+    def _reassign(self, position: Position) -> None:
+        self.slots[position] = Slot(self.slots[position] + self._size)
         self._marks[position] = NO_ENTRY
         self._scattered -= len(self._beyond[position])
         self._beyond[position].clear()
 
-    def _adjacent(self, position: int, mark: EntryId, first: EntryId) -> bool:
+    def _adjacent(self, position: Position, mark: EntryId, first: EntryId) -> bool:
         """Under striping: the position stores nothing between mark and first."""
         if self._mirrored or first - mark > self._size:
             return False
         return not any(self.quorum.holds(position, entry) for entry in range(mark + 1, first))
 
-    def _absorb(self, position: int) -> bool:
+    def _absorb(self, position: Position) -> bool:
         rows = self._beyond[position]
         mark = max(self._marks[position], self.pending_head)
         taken = 0
@@ -327,7 +327,7 @@ class AppendWindow:
             length += self._runs[0].size_through(self.pending_head)
         return length
 
-    def _sends(self, positions: Sequence[int]) -> list[Send]:
+    def _sends(self, positions: Sequence[Position]) -> list[Send]:
         """Everything pending, cut to what each position stores; entries that are acknowledged already stay out."""
         sends = []
         for position in positions:

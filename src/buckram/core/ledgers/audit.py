@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from buckram.core.ledgers.metadata import birth_of, fragment_end
 from buckram.core.ledgers.quorum import Quorum
-from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata
+from buckram.types import BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Position
 
 BLOCK_BYTES = 8 * 1024 * 1024
 MAX_BLOCK = 1024
@@ -31,7 +31,7 @@ class Piece:
 
     ledger: LedgerId
     bookie: BookieId
-    position: int
+    position: Position
     first: EntryId
     last: EntryId
     quorum: tuple[int, int, int]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
-from buckram.types import BookieId, EntryId
+from buckram.types import BookieId, EntryId, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,21 @@ class Quorum:
         """Explicit negatives of one write set that prove that the entry was not acknowledged: Qw - Qa + 1."""
         return self.write_quorum - self.ack_quorum + 1
 
-    def write_set(self, entry: EntryId) -> tuple[int, ...]:
+    def write_set(self, entry: EntryId) -> tuple[Position, ...]:
         """The Qw positions that store `entry`, in read order."""
         size = self.ensemble_size
         start = entry % size
         return tuple((start + i) % size for i in range(self.write_quorum))
 
-    def write_sets(self) -> list[tuple[int, ...]]:
+    def write_sets(self) -> list[tuple[Position, ...]]:
         """All of them, by entry modulo E: for who needs one for each entry."""
         return [self.write_set(entry) for entry in range(self.ensemble_size)]
 
-    def holds(self, position: int, entry: EntryId) -> bool:
+    def holds(self, position: Position, entry: EntryId) -> bool:
         """Whether `entry` belongs to the bookie at `position`."""
         return (position - entry) % self.ensemble_size < self.write_quorum
 
-    def held_ranges(self, position: int, first: EntryId, last: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
+    def held_ranges(self, position: Position, first: EntryId, last: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
         """The ids of first..last that `position` stores, as maximal rows of consecutive ids, ascending."""
         if self.mirrored:
             if first <= last:
@@ -85,18 +85,18 @@ class Quorum:
                 yield low, high
             start += size
 
-    def windows(self) -> list[tuple[int, ...]]:
+    def windows(self) -> list[tuple[Position, ...]]:
         """The distinct write sets as sets of positions: one for E == Qw, else E of them."""
         return [self.write_set(0)] if self.mirrored else self.write_sets()
 
-    def covered(self, known: Collection[int]) -> bool:
+    def covered(self, known: Collection[Position]) -> bool:
         """Coverage by windows (1.3): no write set has Qa members that are all unknown.
 
         `known`: positions that answered positively or explicitly negatively, nothing else.
         """
         return all(sum(p not in known for p in window) < self.ack_quorum for window in self.windows())
 
-    def writable(self, absent: Collection[int]) -> bool:
+    def writable(self, absent: Collection[Position]) -> bool:
         """Whether every write set still has Qa members without the positions in `absent`."""
         return all(sum(p not in absent for p in window) >= self.ack_quorum for window in self.windows())
 

@@ -18,7 +18,7 @@ from buckram.core.ledgers.answers import Answer, CoverageTally, Negative, Positi
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.reading import Race, Strategy
 from buckram.errors import BuckramError, RecoveryFailed, Unauthorized, check
-from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata
+from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Position
 
 
 def quorum_of(metadata: LedgerMetadata) -> Quorum:
@@ -40,7 +40,7 @@ class Fencing:
         self._lac = NO_ENTRY
         self._last_error: BuckramError | None = None
 
-    def answered(self, position: int, answer: Answer[Entry]) -> bool:
+    def answered(self, position: Position, answer: Answer[Entry]) -> bool:
         """Take one answer; True once every window is covered. Unauthorized and RecoveryFailed end the attempt."""
         if position in self._tally.answered:
             return self.covered
@@ -171,7 +171,7 @@ class _Pending:
 class Resend:
     """Send these entries, in order, to the bookie at a position."""
 
-    position: int
+    position: Position
     bookie: BookieId
     entries: tuple[Entry, ...]
 
@@ -193,12 +193,12 @@ class WriteBack:
         self.head = start
         """Everything up to here is on Qa members."""
         self.failed: dict[BookieId, None] = {}
-        self.absent: dict[int, BookieId] = {}
+        self.absent: dict[Position, BookieId] = {}
         self.last_recovered: Entry | None = None
         self.fragments: dict[EntryId, tuple[BookieId, ...]] = {}
         """Private fragments by first entry, to be applied by the close (F8)."""
         self._pending: dict[EntryId, _Pending] = {}
-        self._vain: dict[int, BookieId] = {}
+        self._vain: dict[Position, BookieId] = {}
 
     @property
     def pending(self) -> int:
@@ -220,7 +220,7 @@ class WriteBack:
                 sends += self._send(position, entries)
         return sends
 
-    def acked(self, position: int, bookie: BookieId, first: EntryId, last: EntryId) -> None:
+    def acked(self, position: Position, bookie: BookieId, first: EntryId, last: EntryId) -> None:
         """The bookie stored first..last (those of them that belong to its position) durably."""
         if self.ensemble[position] != bookie:
             return
@@ -235,20 +235,20 @@ class WriteBack:
             del self._pending[self.head + 1]
             self.head += 1
 
-    def add_failed(self, position: int, bookie: BookieId) -> None:
+    def add_failed(self, position: Position, bookie: BookieId) -> None:
         """An add at this position failed: give the bookie up. Then look at `to_replace`."""
         if self.ensemble[position] == bookie:
             self.failed[bookie] = None
             self.absent[position] = bookie
 
     @property
-    def to_replace(self) -> dict[int, BookieId]:
+    def to_replace(self) -> dict[Position, BookieId]:
         """Failed positions for which no replacement was sought yet; empty while nothing has to be written."""
         if not self._pending:
             return {}
         return {position: bookie for position, bookie in self.absent.items() if self._vain.get(position) != bookie}
 
-    def replaced(self, choice: Mapping[int, BookieId]) -> list[Resend]:
+    def replaced(self, choice: Mapping[Position, BookieId]) -> list[Resend]:
         """Use replacements for (some of) `to_replace`; those left out stay absent. Returns what to send.
 
         All pending entries forget the replaced positions before anything else happens (8.1 row 1).
@@ -271,7 +271,7 @@ class WriteBack:
         entries = [pending.entry for pending in self._pending.values()]
         return [send for position in sorted(choice) for send in self._send(position, entries)]
 
-    def _send(self, position: int, entries: Sequence[Entry]) -> list[Resend]:
+    def _send(self, position: Position, entries: Sequence[Entry]) -> list[Resend]:
         own = tuple(entry for entry in entries if self.quorum.holds(position, entry.entry_id))
         return [Resend(position, self.ensemble[position], own)] if own else []
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from buckram.core.wire.adds import ACK_BYTES
 from buckram.errors import check
-from buckram.types import EntryId
+from buckram.types import EntryId, Position, Slot
 
 
 class Run:
@@ -61,8 +61,8 @@ class Run:
 class Send:
     """What to hand to the bookie at `position`: frames, the answers to expect, and their rows of ids."""
 
-    position: int
-    slot: int
+    position: Position
+    slot: Slot
     data: bytes
     acks: bytes
     rows: tuple[tuple[EntryId, EntryId], ...]

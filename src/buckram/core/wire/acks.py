@@ -13,13 +13,14 @@ from typing import Protocol, TypeAlias
 
 from buckram.core.wire.adds import ACK, ACK_BYTES
 from buckram.errors import BuckramError, Code
-from buckram.types import BookieId, EntryId, LedgerId
+from buckram.types import BookieId, EntryId, LedgerId, Slot
 
 _ACK_START = b"\0\0\0\x18\x02\x01\0\0"
 
 
 class AckSink(Protocol):
-    """Whoever sends adds of one ledger on a lane. Each entry of each run sent is reported exactly once, in ranges.
+    """Whoever sends adds of one ledger on a lane. Each entry of each run sent is reported exactly once, in ranges, with
+    the slot of the ensemble that it was sent for.
 
     Called on the loop, never from inside the call that sent the run.
     """
@@ -27,26 +28,26 @@ class AckSink(Protocol):
     name: tuple[LedgerId, bytes] | None
     """The ledger and its birth, for bookies that want to know which one of that id is meant; None: nobody knows."""
 
-    def acked(self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId) -> None: ...
+    def acked(self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId) -> None: ...
     def add_failed(
-        self, position: int, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
+        self, slot: Slot, bookie_id: BookieId, first: EntryId, last: EntryId, error: BuckramError
     ) -> None: ...
 
 
-SentRun: TypeAlias = tuple[AckSink, int, EntryId, EntryId]
-"""(sink, position, first, last)"""
-AckEvent: TypeAlias = tuple[AckSink, int, EntryId, EntryId, Code | None, LedgerId]
-"""(sink, position, first, last, code, ledger). Code None: no answer in time. The ledger is -1 where the code is OK."""
+SentRun: TypeAlias = tuple[AckSink, Slot, EntryId, EntryId]
+"""(sink, slot, first, last)"""
+AckEvent: TypeAlias = tuple[AckSink, Slot, EntryId, EntryId, Code | None, LedgerId]
+"""(sink, slot, first, last, code, ledger). Code None: no answer in time. The ledger is -1 where the code is OK."""
 _Batch: TypeAlias = tuple[bytes, Sequence[SentRun], float]  # expected answers, their runs, when they are overdue
 
 
 class _Waiting:
     """A range of one run that waits for its answers, in whatever order they come."""
 
-    __slots__ = ("expires", "first", "last", "position", "sink")
+    __slots__ = ("expires", "first", "last", "sink", "slot")
 
-    def __init__(self, sink: AckSink, position: int, first: EntryId, last: EntryId, expires: float) -> None:
-        self.sink, self.position, self.first, self.last, self.expires = sink, position, first, last, expires
+    def __init__(self, sink: AckSink, slot: Slot, first: EntryId, last: EntryId, expires: float) -> None:
+        self.sink, self.slot, self.first, self.last, self.expires = sink, slot, first, last, expires
 
 
 class AckMatcher:
@@ -94,8 +95,8 @@ class AckMatcher:
                 if not self._offset and buffer.startswith(acks, offset):
                     queue.popleft()
                     offset += len(acks)
-                    for sink, position, first, last in runs:
-                        emit_ok(events, sink, position, first, last)
+                    for sink, slot, first, last in runs:
+                        emit_ok(events, sink, slot, first, last)
                     continue
                 matched = self._common_frames(acks, buffer, offset)
                 if matched:
@@ -127,11 +128,11 @@ class AckMatcher:
     def _advance(self, runs: Sequence[SentRun], frames: int, events: list[AckEvent]) -> None:
         """The next `frames` answers to the first batch came, all OK."""
         while frames:
-            sink, position, first, last = runs[self._index]
+            sink, slot, first, last = runs[self._index]
             if self._next_entry >= 0:
                 first = self._next_entry
             count = min(frames, last - first + 1)
-            emit_ok(events, sink, position, first, first + count - 1)
+            emit_ok(events, sink, slot, first, first + count - 1)
             self._offset += count * ACK_BYTES
             frames -= count
             if first + count <= last:
@@ -165,9 +166,9 @@ class AckMatcher:
             last += 1
             after += ACK_BYTES
         if number == 0:
-            emit_ok(events, waiting.sink, waiting.position, entry, last)
+            emit_ok(events, waiting.sink, waiting.slot, entry, last)
         else:
-            events.append((waiting.sink, waiting.position, entry, last, Code.from_v2(number), ledger))
+            events.append((waiting.sink, waiting.slot, entry, last, Code.from_v2(number), ledger))
         self._remove(ledger, waiting, entry, last)
         return after - offset
 
@@ -180,7 +181,7 @@ class AckMatcher:
     def _remove(self, ledger: LedgerId, waiting: _Waiting, first: EntryId, last: EntryId) -> None:
         ranges = self._ranges[ledger]
         if first > waiting.first and last < waiting.last:
-            rest = _Waiting(waiting.sink, waiting.position, last + 1, waiting.last, waiting.expires)
+            rest = _Waiting(waiting.sink, waiting.slot, last + 1, waiting.last, waiting.expires)
             ranges.insert(ranges.index(waiting) + 1, rest)
             waiting.last = first - 1
         elif first > waiting.first:
@@ -197,11 +198,11 @@ class AckMatcher:
         acks, runs, expires = self._queue[0]
         offset = self._offset
         for i in range(self._index, len(runs)):
-            sink, position, first, last = runs[i]
+            sink, slot, first, last = runs[i]
             if i == self._index and self._next_entry >= 0:
                 first = self._next_entry
             ledger = int.from_bytes(acks[offset + 12 : offset + 20], "big", signed=True)
-            self._ranges.setdefault(ledger, []).append(_Waiting(sink, position, first, last, expires))
+            self._ranges.setdefault(ledger, []).append(_Waiting(sink, slot, first, last, expires))
             offset += (last - first + 1) * ACK_BYTES
         self._drop_first()
 
@@ -214,7 +215,7 @@ class AckMatcher:
             rest = []
             for waiting in self._ranges[ledger]:
                 if waiting.expires <= now:
-                    events.append((waiting.sink, waiting.position, waiting.first, waiting.last, None, ledger))
+                    events.append((waiting.sink, waiting.slot, waiting.first, waiting.last, None, ledger))
                 else:
                     rest.append(waiting)
             self._ranges[ledger] = rest
@@ -227,11 +228,11 @@ class AckMatcher:
         return self.expire(float("inf"))
 
 
-def emit_ok(events: list[AckEvent], sink: AckSink, position: int, first: EntryId, last: EntryId) -> None:
+def emit_ok(events: list[AckEvent], sink: AckSink, slot: Slot, first: EntryId, last: EntryId) -> None:
     """Append an OK, or extend the one before it: fewer calls for the sink."""
     if events:
         before = events[-1]
-        if before[3] + 1 == first and before[0] is sink and before[1] == position and before[4] is Code.OK:
-            events[-1] = (sink, position, before[2], last, Code.OK, -1)
+        if before[3] + 1 == first and before[0] is sink and before[1] == slot and before[4] is Code.OK:
+            events[-1] = (sink, slot, before[2], last, Code.OK, -1)
             return
-    events.append((sink, position, first, last, Code.OK, -1))
+    events.append((sink, slot, first, last, Code.OK, -1))

@@ -38,7 +38,7 @@ from buckram.core.wire.messages import (
 )
 from buckram.core.wire.server import error_reply
 from buckram.errors import Code, InvalidArgument
-from buckram.types import EntryId, LedgerId
+from buckram.types import EntryId, LedgerId, Slot
 
 Key: TypeAlias = tuple[int, int, int]
 """(operation, id, id): v3 (op, txn, 0), v2 batch read (op, request id, 0), other v2 (op, ledger, entry)."""
@@ -55,7 +55,7 @@ class _LaneAdd(NamedTuple):
     """The token of an add that a lane sent over v3."""
 
     sink: AckSink
-    position: int
+    slot: Slot
     ledger_id: LedgerId
     entry_id: EntryId
 
@@ -154,8 +154,8 @@ class ClientProtocol:
             self._adds.expect(acks, runs, expires)
             return self._with_names(frames, runs) if self.names_ledgers else frames
         sent: list[bytes] = []
-        owners = ((sink, position, entry) for sink, position, first, last in runs for entry in range(first, last + 1))
-        for (flags, master_key, stored), (sink, position, entry) in zip(
+        owners = ((sink, slot, entry) for sink, slot, first, last in runs for entry in range(first, last + 1))
+        for (flags, master_key, stored), (sink, slot, entry) in zip(
             walk_frames(frames, 0, len(frames)), owners, strict=True
         ):
             ledger = entry_ids(stored)[0]
@@ -167,7 +167,7 @@ class ClientProtocol:
             add = Add(ledger, entry, master_key, stored, recovery, recovery, deferred_sync and not recovery, birth)
             self._next_id += 1
             sent.append(wire_v3.encode_request(add, self._next_id))
-            token = _LaneAdd(sink, position, ledger, entry)
+            token = _LaneAdd(sink, slot, ledger, entry)
             self._register((OP_ADD, self._next_id, 0), _Pending(token, None, expires, None))
         return b"".join(sent)
 
@@ -287,11 +287,11 @@ class ClientProtocol:
         self._drop(key, pending)
         token = pending.token
         if isinstance(token, _LaneAdd):
-            sink, position, ledger, entry = token
+            sink, slot, ledger, entry = token
             if reply.code is Code.OK:
-                emit_ok(received.acks, sink, position, entry, entry)
+                emit_ok(received.acks, sink, slot, entry, entry)
             else:
-                received.acks.append((sink, position, entry, entry, reply.code, ledger))
+                received.acks.append((sink, slot, entry, entry, reply.code, ledger))
         elif pending.request is not None:
             received.answers.append((token, _checked(self.version, pending.request, operation, reply)))
 
@@ -314,7 +314,7 @@ class ClientProtocol:
                 self._abandon(key, pending)
                 token = pending.token
                 if isinstance(token, _LaneAdd):
-                    acks.append((token.sink, token.position, token.entry_id, token.entry_id, None, token.ledger_id))
+                    acks.append((token.sink, token.slot, token.entry_id, token.entry_id, None, token.ledger_id))
                 else:
                     tokens.append(token)
         return Overdue(acks, tokens)

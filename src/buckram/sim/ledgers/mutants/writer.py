@@ -20,7 +20,7 @@ from buckram.sim.engine.edits import edited
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.sim.ledgers.plan import Plan
-from buckram.types import LedgerState, Versioned
+from buckram.types import LedgerState, Slot, Versioned
 
 _failed, _resume, _acked, _close = AppendWindow.failed, AppendWindow.resume, AppendWindow.acked, AppendWindow.close
 _freeze = AppendWindow.freeze
@@ -28,7 +28,7 @@ _reached, _fail, _replace = Completions.reached, Completions.fail, BookieWatcher
 _update, _add_failed = MetadataCell.update, LedgerAppender.add_failed
 
 
-def _keep_acknowledgements(self: AppendWindow, slot: int) -> int | None:
+def _keep_acknowledgements(self: AppendWindow, slot: Slot) -> int | None:
     marks, beyond, scattered = list(self._marks), [list(rows) for rows in self._beyond], self._scattered
     position = _failed(self, slot)
     self._marks, self._beyond, self._scattered = marks, beyond, scattered
@@ -48,7 +48,7 @@ def _from_the_start(self: AppendWindow) -> int:
     return 0
 
 
-def _acked_while_changing(self: AppendWindow, slot: int, first: int, last: int) -> bool:
+def _acked_while_changing(self: AppendWindow, slot: Slot, first: int, last: int) -> bool:
     frozen, self.changing = self.changing, False
     moved = _acked(self, slot, first, last)
     self.changing = frozen
@@ -137,16 +137,16 @@ def _same_twice(self: BookieWatcher, ensemble: Any, failed: Any, *args: Any, **k
     return {p: others[0] if others else b for p, b in chosen.items()}
 
 
-def _change_when_fenced(self: LedgerAppender, position: int, bookie: str, first: int, last: int, error: Any) -> None:
-    self._change.position_failed(position, error)
+def _change_when_fenced(self: LedgerAppender, slot: Slot, bookie: str, first: int, last: int, error: Any) -> None:
+    self._change.slot_failed(slot, error)
 
 
-def _go_on_when_fenced(self: LedgerAppender, position: int, bookie: str, first: int, last: int, error: Any) -> None:
+def _go_on_when_fenced(self: LedgerAppender, slot: Slot, bookie: str, first: int, last: int, error: Any) -> None:
     if isinstance(error, LedgerFenced):
-        self._window.acked(position, first, last)
+        self._window.acked(slot, first, last)
         self._head_moved()
     else:
-        _add_failed(self, position, bookie, first, last, error)
+        _add_failed(self, slot, bookie, first, last, error)
 
 
 def _take_any_id(self: AppendWindow, entry: int, size: int) -> None:
@@ -157,15 +157,15 @@ def _take_any_id(self: AppendWindow, entry: int, size: int) -> None:
     self.pending_entries += 1
 
 
-def _change_although_deferred(self: EnsembleChange, slot: int, error: Any) -> bool:
+def _change_although_deferred(self: EnsembleChange, slot: Slot, error: Any) -> bool:
     self._window.deferred_sync = False
     try:
-        return _position_failed(self, slot, error)
+        return _slot_failed(self, slot, error)
     finally:
         self._window.deferred_sync = True
 
 
-_position_failed = EnsembleChange.position_failed
+_slot_failed = EnsembleChange.slot_failed
 
 
 async def _no_recovery(services: Any, ledger_id: int, **kwargs: Any) -> Any:
@@ -359,7 +359,7 @@ MUTANTS = [
         "change-under-deferred-sync",
         "M3",
         "the ensemble changes although acknowledged entries are not synced",
-        plant((EnsembleChange, "position_failed", _change_although_deferred), (append, "check", nothing)),
+        plant((EnsembleChange, "slot_failed", _change_although_deferred), (append, "check", nothing)),
         (),
         lambda plan: plan.deferred and _failing(plan),
         100,
