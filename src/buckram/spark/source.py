@@ -101,7 +101,7 @@ class BuckramDataSource(DataSource):
         options = StreamOptions.parse(self.options, "stream")
         shape = self._shape(schema, options)
         try:
-            from buckram.spark.stream_admission import LimitedReader
+            from buckram.spark.stream_limits import LimitedReader
         except ImportError:
             from buckram.spark.stream_live import LiveReader
 

@@ -1,4 +1,4 @@
-"""Streaming reads of streams: offsets of micro-batches, on the driver. Admission control is stream_admission.
+"""Streaming reads of streams: offsets of micro-batches, on the driver. Admission control is stream_limits.
 
 An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and which stream
 it was, so that one that was deleted and made anew is not taken for the old one. With a cursor it also says which, for

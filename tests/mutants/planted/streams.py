@@ -73,7 +73,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.streams.write.appender:Appender._begin",
-                "ask.skip(known)",
+                "pending.skip(known)",
                 "pass",
             )
         ),
@@ -145,8 +145,11 @@ MUTANTS = (
         edited(
             (
                 "buckram.streams.write.appender:Appender._begin",
-                ("self._promise(range(self.next_offset, self.next_offset) if ask.many else offset, ask.future)"),
-                ("ask.future.set_result(range(self.next_offset, self.next_offset) if ask.many else offset)"),
+                (
+                    "self._promise(range(self.next_offset, self.next_offset) "
+                    "if pending.many else offset, pending.future)"
+                ),
+                ("pending.future.set_result(range(self.next_offset, self.next_offset) if pending.many else offset)"),
             )
         ),
         (

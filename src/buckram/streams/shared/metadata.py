@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from buckram.core.backoff import STREAM_HEAD
 from buckram.core.streams.changes import Step, check_step
@@ -311,8 +311,3 @@ def _end(row: Segment) -> int:
 def new_uid(bits: int) -> str:
     """A stream's unique id, from 64 random bits."""
     return f"{bits:016x}"
-
-
-def stored_policy(namespace: Mapping[str, Any], head: Head) -> list[Mapping[str, Any]]:
-    """Layers for core/streams/policy.merged."""
-    return [namespace, head.policy]

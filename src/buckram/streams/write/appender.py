@@ -22,7 +22,7 @@ from buckram.core.streams.record_format import Columns
 from buckram.core.streams.window import StreamWindow
 from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
 from buckram.streams.shared import records
-from buckram.streams.write.admission import MAX_ENTRY_RECORDS, Admission, PendingAppend
+from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS, AppendQueue, PendingAppend
 from buckram.streams.write.segment import SegmentWriter
 
 
@@ -59,7 +59,7 @@ class Appender:
         self.next_offset = head.end
         """What the next record gets; the window's counts only what was sent."""
         self.window = StreamWindow(head.end)
-        self.intake = Admission(self)
+        self.queue = AppendQueue(self)
         self.segment: SegmentWriter | None = None
         self.batch = Columns()
         self.plain = True
@@ -79,7 +79,7 @@ class Appender:
         self._completions = Completions()
         self._unreleased: deque[Sent] = deque()
         self.paused = False
-        """No segment takes records for now; they wait in the batch and in the intake."""
+        """No segment takes records for now; they wait in the batch and in the queue."""
         self._loop = asyncio.get_running_loop()
         self._linger_s = linger_s
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +93,7 @@ class Appender:
     @property
     def idle(self) -> bool:
         """Nothing waits for room or for an acknowledgement."""
-        return self.next_offset == self.window.released and not self.intake.waiting
+        return self.next_offset == self.window.released and not self.queue.waiting
 
     def begin(self, segment: SegmentWriter) -> None:
         """Records go to this segment from now on; what was batched went to the one before."""
@@ -119,13 +119,13 @@ class Appender:
             fresh.send(sent.columns, self._last_append, sent.last_txid, self._compression)
         self.paused = False
         self.send_batch()
-        if self.intake.waiting:
-            self.intake.admit()
+        if self.queue.waiting:
+            self.queue.drain()
 
     # -- taking records in --------------------------------------------------------------------------------
 
     def full(self, size: int) -> bool:
-        return bool(self.intake.waiting) or not self._room(size)
+        return bool(self.queue.waiting) or not self._room(size)
 
     def _room(self, size: int) -> bool:
         """A batch that cannot leave must not grow beyond what an entry takes."""
@@ -160,61 +160,61 @@ class Appender:
         self._batched()
         return future
 
-    def take(self, ask: PendingAppend) -> bool:
+    def accept(self, pending: PendingAppend) -> bool:
         """Give offsets to as many of its records as there is room for; True when all are taken."""
-        if not ask.begun and not self._begin(ask):
+        if not pending.begun and not self._begin(pending):
             return True
-        while ask.left:
-            stop, size = ask.next_part(self._batch_bytes, whole=ask.atomic)
-            if not self._room(size) or (self.paused and ask.atomic):
+        while pending.left:
+            stop, size = pending.next_part(self._batch_bytes, whole=pending.atomic)
+            if not self._room(size) or (self.paused and pending.atomic):
                 return False
-            part = ask.part(stop, size)
-            if self.batch.values and (ask.atomic or self.batch.size + size > self._batch_bytes):
+            part = pending.part(stop, size)
+            if self.batch.values and (pending.atomic or self.batch.size + size > self._batch_bytes):
                 self.send_batch()
             if self.batch.values:
                 self.batch.extend(part)
             else:
                 self.batch = part
             self.plain = self.batch.plain
-            self.next_offset += stop - ask.done
-            ask.done = stop
+            self.next_offset += stop - pending.done
+            pending.done = stop
             self._remember(part)
-            if ask.atomic:
+            if pending.atomic:
                 self.send_batch()
             else:
                 self._batched()
         result: Any = None
-        if ask.many:
-            result = range(ask.first, self.next_offset)
-        elif ask.first < self.next_offset:
-            result = ask.first
-        self._promise(result, ask.future)
+        if pending.many:
+            result = range(pending.first, self.next_offset)
+        elif pending.first < self.next_offset:
+            result = pending.first
+        self._promise(result, pending.future)
         return True
 
-    def _begin(self, ask: PendingAppend) -> bool:
+    def _begin(self, pending: PendingAppend) -> bool:
         """False when nothing is left to do: it fails, or all of it is stored already."""
-        columns = ask.columns
+        columns = pending.columns
         try:
-            if ask.expect is not None and ask.expect != self.next_offset:
-                raise OffsetMismatch(self.stream, ask.expect, self.next_offset)
+            if pending.expect is not None and pending.expect != self.next_offset:
+                raise OffsetMismatch(self.stream, pending.expect, self.next_offset)
             if columns.producers and columns.sequences:
                 producer, first = columns.producers[0] or "", columns.sequences[0]
-                known = self._table.fresh(self.stream, producer, first, len(columns), ask.start)
+                known = self._table.fresh(self.stream, producer, first, len(columns), pending.start)
                 if known == len(columns):
                     last = self._table.last(producer)
                     found = last is not None and last.sequence == first + known - 1
                     offset = last.offset if last is not None and found else UNKNOWN_OFFSET
                     # It may still be in flight: the answer waits for everything before it.
-                    self._promise(range(self.next_offset, self.next_offset) if ask.many else offset, ask.future)
+                    self._promise(range(self.next_offset, self.next_offset) if pending.many else offset, pending.future)
                     return False
-                ask.skip(known)
-                columns = ask.columns
+                pending.skip(known)
+                columns = pending.columns
             if columns.txids is not None:
                 records.check_order(self.stream, columns.txids, self._last_txid)
         except BuckramError as error:
-            fail_future(ask.future, error)
+            fail_future(pending.future, error)
             return False
-        ask.begun, ask.first = True, self.next_offset
+        pending.begun, pending.first = True, self.next_offset
         return True
 
     def _remember(self, part: Columns) -> None:
@@ -315,8 +315,8 @@ class Appender:
             self.sent_bytes -= sent.columns.size
             self._released_txid = sent.last_txid
         self._completions.reached(released - 1)
-        if self.intake.waiting:
-            self.intake.admit()
+        if self.queue.waiting:
+            self.queue.drain()
 
     def fail(self, error: BuckramError) -> None:
         """Nothing is sent or acknowledged any more (M9)."""
@@ -326,4 +326,4 @@ class Appender:
             self._timer = None
         self.batch = Columns()
         self._completions.fail(error)
-        self.intake.fail(error)
+        self.queue.fail(error)

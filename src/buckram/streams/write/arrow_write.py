@@ -25,7 +25,7 @@ from buckram.core.streams.record_format import (
 )
 from buckram.errors import InvalidArgument, RecordTooLarge
 from buckram.streams.shared.records import MAX_TIME
-from buckram.streams.write.admission import MAX_ENTRY_RECORDS
+from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS
 
 ENTRY_BYTES = 256 * 1024
 _PAIR = 8

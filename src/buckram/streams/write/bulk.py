@@ -29,7 +29,7 @@ from buckram.streams.shared import records
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
-from buckram.streams.write.admission import RecordCursor
+from buckram.streams.write.append_queue import RecordCursor
 from buckram.types import Buffer, LedgerId
 
 if TYPE_CHECKING:

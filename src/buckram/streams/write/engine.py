@@ -30,7 +30,7 @@ from buckram.errors import (
 from buckram.net.tasks import TaskScope
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import Claim
-from buckram.streams.write.admission import PendingAppend
+from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.lease import Lease
 from buckram.streams.write.repair import settle
@@ -176,7 +176,7 @@ class StreamEngine:
             self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
         )
         future: asyncio.Future[int] = self._loop.create_future()
-        self._appender.intake.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
+        self._appender.queue.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
         return await future
 
     def append_nowait(
@@ -207,7 +207,7 @@ class StreamEngine:
         if appender.full(columns.size):
             raise appender.buffer_full()
         future: asyncio.Future[int] = self._loop.create_future()
-        appender.intake.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
+        appender.queue.put(PendingAppend(columns, None, future, expect=expect_offset, start=start))
         return future
 
     async def append_many(
@@ -238,7 +238,7 @@ class StreamEngine:
         if atomic and total > appender.entry_limit:
             raise RecordTooLarge(self.stream, total, appender.entry_limit, "an atomic batch")
         future: asyncio.Future[range] = self._loop.create_future()
-        appender.intake.put(
+        appender.queue.put(
             PendingAppend(columns, sizes, future, many=True, atomic=atomic, expect=expect_offset, start=start)
         )
         return await future
@@ -249,7 +249,7 @@ class StreamEngine:
             raise self._failure.with_traceback(None)
         if not self._appender.idle:
             future: asyncio.Future[None] = self._loop.create_future()
-            self._appender.intake.put(PendingAppend(Columns(), [], future))
+            self._appender.queue.put(PendingAppend(Columns(), [], future))
             self._appender.send_batch()
             await future
 

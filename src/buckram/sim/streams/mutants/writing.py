@@ -16,7 +16,7 @@ from buckram.sim.streams.plan import StreamPlan
 from buckram.streams.shared import recovery
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.write import bulk, engine, opening, repair, roll, sealing
-from buckram.streams.write.admission import RecordCursor
+from buckram.streams.write.append_queue import RecordCursor
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.engine import StreamEngine
 from buckram.streams.write.segment import SegmentWriter

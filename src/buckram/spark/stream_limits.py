@@ -1,4 +1,8 @@
-"""The source of a streaming query where PySpark lets it limit its batches: 4.2 and newer."""
+"""The stream reader with a rate limit per trigger, for PySpark 4.2 and newer, which let a source limit its batches.
+
+Not here: how a limit becomes offsets (`Live.latest` in `stream_live.py`), and the reader for older releases
+(`LiveReader` there).
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ __all__ = ["LimitedReader"]
 
 
 class LimitedReader(LiveReader, SupportsTriggerAvailableNow):
-    """maxOffsetsPerTrigger and maxBytesPerTrigger, availableNow in several batches, and the lag in the progress."""
+    """Implements maxOffsetsPerTrigger, maxBytesPerTrigger, availableNow in several batches, and the lag in progress."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # There is no limit of both kinds: whichever is told, both options hold.
+        # PySpark has no limit of both rows and bytes. Only one is returned, but `Live.latest` observes both options.
         if self.options.max_offsets is not None:
             return ReadMaxRows(self.options.max_offsets)
         if self.options.max_bytes is not None:
