@@ -1,17 +1,24 @@
-"""What a writer holds: the stream and the epoch under which it may change it."""
+"""Claim: a writer's right to change a stream, valid until a writer with a higher epoch claims it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from buckram.client.client import Client
 from buckram.core.streams.names import StreamName
 from buckram.streams.shared.metadata import StreamStore
 
+AppendClock = Callable[[], int]
+"""Returns the wall time in microseconds UTC that records are stamped with (T1 in docs/reference/protocol.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the writer holds: the stream, and the epoch under which it may change it."""
+    """The stream that a writer opened and the epoch under which it may change the head.
+
+    `uid` tells the stream from others of the same name, `nonce` this writer from others of the same epoch.
+    """
 
     client: Client
     streams: StreamStore
@@ -21,5 +28,5 @@ class Claim:
     nonce: str
 
     def now(self) -> int:
-        """What records are stamped with (T1)."""
+        """Return the time that records are stamped with; an AppendClock."""
         return self.client.services.clocks.now()

@@ -1,8 +1,8 @@
-"""The engine of a stream writer: offsets, batches, room, acknowledgements. All synchronous; the handle is writer.
+"""Appender: offsets, batches and acknowledgements of a stream's writer, all in synchronous steps.
 
-Records of one moment leave as one entry: at the end of the loop's turn when nothing is in flight, else when an
-acknowledgement comes, when the batch is full, or after `linger`. Every step that checks something and acts on it is one
-step without await.
+A batch of records is sent as one entry: at the end of the event loop's turn if nothing is in flight, else when all
+entries in flight are acknowledged, when the batch is full, or after `linger`. Not here: the queue of appends that wait
+for room (`write/append_queue.py`), the ledger (`write/segment.py`), when a segment ends (`write/roll.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from buckram.core.streams.record_format import Columns
 from buckram.core.streams.window import StreamWindow
 from buckram.errors import BuckramError, BufferFull, OffsetMismatch, check
 from buckram.streams.shared import records
+from buckram.streams.shared.claim import AppendClock
 from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS, AppendQueue, PendingAppend
 from buckram.streams.write.segment import SegmentWriter
 
+EntrySent = Callable[[], None]
+"""Called after each entry that was handed to a segment; the roller then checks whether a roll is due."""
+
 
 class Sent(NamedTuple):
-    """An entry that is not released: kept so that it can be sent again in another ledger."""
+    """An entry that is not released yet, kept so that it can be sent again if its ledger breaks."""
 
     next_offset: int
     columns: Columns
@@ -40,7 +44,7 @@ _COLUMN_COST = 64
 
 
 class Appender:
-    """`clock` gives wall time in microseconds, `sent` is called after each entry. It needs a segment before records."""
+    """Gives offsets to records, sends them in batches, and resolves futures. Call `begin` before the first append."""
 
     def __init__(
         self,
@@ -52,34 +56,34 @@ class Appender:
         net: NetConfig,
         *,
         linger_s: float,
-        clock: Callable[[], int],
-        sent: Callable[[], None],
+        clock: AppendClock,
+        on_entry_sent: EntrySent,
     ) -> None:
         self.stream = stream
         self.next_offset = head.end
-        """What the next record gets; the window's counts only what was sent."""
+        """The offset of the next record. The window's own `next_offset` counts only records that were sent."""
         self.window = StreamWindow(head.end)
         self.queue = AppendQueue(self)
         self.segment: SegmentWriter | None = None
         self.batch = Columns()
         self.plain = True
-        """The batch has values only."""
+        """Whether the records of the batch have values only: no keys, headers, times, txids or producers."""
         self.sent_bytes = 0
-        """Of records that were sent and are not released."""
+        """Bytes of the records that were sent and are not released."""
         frame = net.max_frame_bytes - _ENTRY_RESERVE
         self.entry_limit = frame
         self.record_limit = max(min(records.MAX_RECORD_BYTES, frame - MAX_ENTRY_RECORDS * _COLUMN_COST), 1024)
         self.closed = False
         self._batch_bytes = min(BATCH_BYTES, self.record_limit)
         self._max_pending = config.max_pending_bytes
-        self._policy, self._table, self._clock, self._on_sent = policy, table, clock, sent
+        self._policy, self._table, self._clock, self._on_entry_sent = policy, table, clock, on_entry_sent
         self._compression = codec_number(policy.compression)
         self._last_append, self._last_txid = head.last_append, head.last_txid
         self._released_txid = head.last_txid
         self._completions = Completions()
         self._unreleased: deque[Sent] = deque()
         self.paused = False
-        """No segment takes records for now; they wait in the batch and in the queue."""
+        """No segment takes entries for now; records wait in the batch and in the queue."""
         self._loop = asyncio.get_running_loop()
         self._linger_s = linger_s
         self._timer: asyncio.TimerHandle | None = None
@@ -88,15 +92,16 @@ class Appender:
 
     @property
     def pending_bytes(self) -> int:
+        """Bytes of the records that are not released: those in the batch and those that were sent."""
         return self.sent_bytes + self.batch.size
 
     @property
     def idle(self) -> bool:
-        """Nothing waits for room or for an acknowledgement."""
+        """Whether nothing waits for room or for an acknowledgement."""
         return self.next_offset == self.window.released and not self.queue.waiting
 
     def begin(self, segment: SegmentWriter) -> None:
-        """Records go to this segment from now on; what was batched went to the one before."""
+        """Send the batch to the present segment, then all later records to this one."""
         self.send_batch()
         self._last_append = max(self._last_append, self._clock())
         self._expire()
@@ -104,9 +109,10 @@ class Appender:
         segment.begin(self.window.begin(), self._last_append, self._last_txid, self._table)
 
     def replace(self, failed: SegmentWriter, end: int, fresh: SegmentWriter, table: ProducerTable) -> None:
-        """The segment broke and holds the records below `end` only: the others are sent again, in a new segment.
+        """Send again to `fresh` what `failed` lacks: its ledger broke and holds only the records below `end`.
 
-        `table`: the producers as of `end`. The one kept here is ahead: it knows what is sent again.
+        `table` has the producers as of `end`, for the snapshot of the new segment. The appender's own table is ahead,
+        because it includes the records that are sent again.
         """
         self.window.cut(failed.progress, end)
         self.segment = fresh
@@ -122,13 +128,14 @@ class Appender:
         if self.queue.waiting:
             self.queue.drain()
 
-    # -- taking records in --------------------------------------------------------------------------------
+    # -- accepting records --------------------------------------------------------------------------------
 
     def full(self, size: int) -> bool:
+        """Whether a record of `size` bytes would have to wait for room."""
         return bool(self.queue.waiting) or not self._room(size)
 
     def _room(self, size: int) -> bool:
-        """A batch that cannot leave must not grow beyond what an entry takes."""
+        # While paused the batch cannot be sent, and it must stay within the limits of one entry.
         if (
             self.paused
             and self.batch.values
@@ -139,10 +146,11 @@ class Appender:
         return pending == 0 or pending + size <= self._max_pending
 
     def buffer_full(self) -> BufferFull:
+        """Return the error for an append_nowait that has no room."""
         return BufferFull(self.pending_bytes, self._max_pending)
 
     def add_plain(self, value: bytes) -> asyncio.Future[int]:
-        """One value for which there is room: the short way of append_nowait."""
+        """Append one value for which there is room. This is the fast path of append_nowait."""
         size = len(value)
         batch = self.batch
         if batch.size + size > self._batch_bytes and batch.size:
@@ -161,7 +169,7 @@ class Appender:
         return future
 
     def accept(self, pending: PendingAppend) -> bool:
-        """Give offsets to as many of its records as there is room for; True when all are taken."""
+        """Give offsets to as many of its records as there is room for; True when all have one (AppendConsumer)."""
         if not pending.begun and not self._begin(pending):
             return True
         while pending.left:
@@ -192,7 +200,10 @@ class Appender:
         return True
 
     def _begin(self, pending: PendingAppend) -> bool:
-        """False when nothing is left to do: it fails, or all of it is stored already."""
+        """Check the append and leave out what is stored already.
+
+        Returns False when nothing is left to do: it failed, or the stream has all of its records.
+        """
         columns = pending.columns
         try:
             if pending.expect is not None and pending.expect != self.next_offset:
@@ -204,7 +215,7 @@ class Appender:
                     last = self._table.last(producer)
                     found = last is not None and last.sequence == first + known - 1
                     offset = last.offset if last is not None and found else UNKNOWN_OFFSET
-                    # It may still be in flight: the answer waits for everything before it.
+                    # The first attempt may still be in flight, so the answer waits until everything sent is released.
                     self._promise(range(self.next_offset, self.next_offset) if pending.many else offset, pending.future)
                     return False
                 pending.skip(known)
@@ -218,6 +229,7 @@ class Appender:
         return True
 
     def _remember(self, part: Columns) -> None:
+        """Note the last txid and the producer's last sequence of records that have just received offsets."""
         if part.txids is not None:
             self._last_txid = max(self._last_txid, *part.txids)
         if part.producers and part.sequences:
@@ -231,7 +243,7 @@ class Appender:
         self._table.expire(self._last_append, policy.max_producers, int(policy.producer_s * 1_000_000))
 
     def _promise(self, result: Any, future: asyncio.Future[Any]) -> None:
-        """Resolve it when everything up to now is released."""
+        """Resolve `future` when every record that has an offset now is released."""
         last = self.next_offset - 1
         if last < self.window.released:
             future.set_result(result)
@@ -241,13 +253,13 @@ class Appender:
     # -- sending ------------------------------------------------------------------------------------------
 
     def _batched(self) -> None:
-        """Something was added to the batch."""
+        """Send the batch if it is full; otherwise arrange that it is sent."""
         batch = self.batch
         if batch.size >= self._batch_bytes or len(batch.values) >= MAX_ENTRY_RECORDS:
             self.send_batch()
         elif not self._turn_asked and not self._lingering:
             if self._linger_s and self.segment is not None and self.segment.in_flight:
-                self._linger()  # an acknowledgement will send it, if not the timer
+                self._linger()  # The acknowledgement of the last entry in flight sends the batch, at latest the timer.
             else:
                 self._turn_asked = True
                 self._loop.call_soon(self._turn)
@@ -267,7 +279,7 @@ class Appender:
             self._timer = self._loop.call_at(self._linger_until, self._lingered)
 
     def _lingered(self) -> None:
-        """The one timer of this writer: it is not moved by each batch, so it may come too early."""
+        """Send the batch when its time is over. The timer is not moved for each batch, so it may fire too early."""
         self._timer = None
         if self._lingering and self._loop.time() < self._linger_until:
             self._timer = self._loop.call_at(self._linger_until, self._lingered)
@@ -275,7 +287,7 @@ class Appender:
             self.send_batch()
 
     def send_batch(self) -> None:
-        """What was gathered leaves now, as one entry."""
+        """Send the batch now, as one entry."""
         batch, segment = self.batch, self.segment
         self._lingering = False
         if not batch.values or segment is None or self.closed or self.paused:
@@ -289,12 +301,12 @@ class Appender:
         if segment.wants_snapshot() and self.window.next_offset == self.next_offset:
             self._expire()
             segment.snapshot(self._table)
-        self._on_sent()
+        self._on_entry_sent()
 
-    # -- answers ------------------------------------------------------------------------------------------
+    # -- acknowledgements ---------------------------------------------------------------------------------
 
     def acked(self, segment: SegmentWriter, next_offset: int) -> None:
-        """The segment's ledger has the records below `next_offset`."""
+        """Release what can be released now that the segment's ledger has acknowledged all below `next_offset`."""
         if self.closed:
             return
         moved = self.window.acked(segment.progress, next_offset)
@@ -304,7 +316,7 @@ class Appender:
             self._released()
 
     def listed(self, segment: SegmentWriter) -> None:
-        """The segment is in the list, the one before sealed."""
+        """Release what waited for this segment to be listed and the one before to be sealed (M9)."""
         if not self.closed and self.window.listed(segment.progress):
             self._released()
 
@@ -319,7 +331,7 @@ class Appender:
             self.queue.drain()
 
     def fail(self, error: BuckramError) -> None:
-        """Nothing is sent or acknowledged any more (M9)."""
+        """Fail everything pending with `error`; nothing is sent or acknowledged any more (M9)."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()

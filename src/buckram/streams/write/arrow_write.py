@@ -1,8 +1,8 @@
-"""Entries of a stream straight from Arrow record batches: buffers are cut and joined, no object per record.
+"""Encoding Arrow record batches as a stream's entries: buffers are cut and joined, and no object is made per record.
 
-Columns `value` and `key` (binary or string), `timestamp` (microseconds), `headers` (list of struct of key and value);
-all but `value` may be missing. Rows keep their order. An entry's bytes are core/streams/record_format, reading is
-arrow.py. Needs pyarrow, so it is imported only when somebody has a record batch; numpy is not needed.
+Columns: `value` and `key` (binary or string), `timestamp` (microseconds), `headers` (list of struct of key and value);
+all but `value` may be missing. Rows keep their order. It needs pyarrow (not numpy), so import it only where there is a
+record batch. Not here: the format of an entry (`core/streams/record_format.py`), reading (`streams/read/arrow.py`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from buckram.streams.write.append_queue import MAX_ENTRY_RECORDS
 
 ENTRY_BYTES = 256 * 1024
 _PAIR = 8
-"""What a header costs beyond its name and value, as headers_size counts."""
+"""Bytes that a header counts beyond its name and value, as in headers_size."""
 _ROW = 34
-"""Bytes that a record costs in an entry beyond its own, at most: offsets, bitmaps, timestamp."""
+"""The most bytes that an entry needs for a record beyond its contents: offsets, bitmaps, timestamp."""
+
+EncodeRows = Callable[["Rows", int, int], bytes]
+"""Encodes the rows from a start to before a stop as the next entry of a ledger."""
 
 
 class Bytes:
-    """A binary column: int32 offsets (one more than rows), bytes, and which rows are null."""
+    """A binary column in Arrow's layout: int32 offsets (one more than rows), bytes, and a validity bitmap."""
 
     __slots__ = ("_array", "_data", "_offsets", "edges", "nulls", "rows")
 
@@ -51,7 +54,7 @@ class Bytes:
         self._data = memoryview(data) if data is not None else memoryview(b"")
 
     def put(self, body: BodyBuilder, start: int, stop: int, null_bit: int = 0) -> int:
-        """Add rows start..stop to an entry; the bit for its mask if it has nulls."""
+        """Add the rows from `start` to before `stop` to an entry; returns `null_bit` if some are null, else 0."""
         edges, mask = self.edges, 0
         if self.nulls and (bits := _bitmap(self._array.slice(start, stop - start))) is not None:
             body.put(bits)
@@ -67,12 +70,12 @@ class Bytes:
 
 
 class Headers:
-    """A column of lists of (key, value)."""
+    """The column of headers: a list of (key, value) for each row."""
 
     __slots__ = ("edges", "names", "values")
 
     def __init__(self, stream: str, array: pa.Array) -> None:
-        pairs = array.flatten()  # without what null lists may hide
+        pairs = array.flatten()  # Unlike `array.values`, this leaves out elements behind null lists.
         lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
         ends = pc.cumulative_sum(lengths)
         begin = pa.array([0], pa.int32())
@@ -84,11 +87,12 @@ class Headers:
         self.names, self.values = Bytes(as_binary(names)), Bytes(as_binary(values))
 
     def size(self, row: int) -> int:
-        """Bytes of all headers before this row."""
+        """Return the bytes of all headers before this row."""
         pair = self.edges[row]
         return self.names.edges[pair] + self.values.edges[pair] + _PAIR * pair
 
     def put(self, body: BodyBuilder, start: int, stop: int) -> None:
+        """Add the headers of the rows from `start` to before `stop` to an entry."""
         first = self.edges[start]
         body.integers("i", [edge - first for edge in self.edges[start : stop + 1]])
         last = self.edges[stop]
@@ -97,8 +101,10 @@ class Headers:
 
 
 class Rows:
-    """One record batch, ready to be cut into entries. InvalidArgument for a column of another kind, for two of one
-    name, and when `value` is missing."""
+    """One record batch that is cut into entries.
+
+    Raises InvalidArgument for a column of a wrong type, for two columns of one name, and if `value` is missing.
+    """
 
     def __init__(self, stream: str, batch: pa.RecordBatch, append_time: int) -> None:
         columns = _columns(stream, batch)
@@ -112,9 +118,9 @@ class Rows:
         self._times = self._checked(times) if times is not None and times.null_count < self.count else None
 
     def _checked(self, times: pa.Array) -> pa.Array:
-        """int64, microseconds; what has no time was appended now."""
+        """Return the times as int64 microseconds UTC; null becomes the append time. InvalidArgument out of range."""
         try:
-            # Finer times are cut down to the microsecond, as everywhere; times that are too far away are not.
+            # Nanoseconds are cut to microseconds, as everywhere in streams; an overflow is an error.
             given = times.cast(pa.timestamp("us", times.type.tz), safe=times.type.unit != "ns").cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"stream {self._stream}: column timestamp: {error}") from None
@@ -125,7 +131,7 @@ class Rows:
         return pc.fill_null(given, self._append_time) if given.null_count else given
 
     def _size(self, row: int) -> int:
-        """Bytes of all records before this row; grows with it."""
+        """Return the bytes of all records before this row; it increases with the row, so it can be bisected."""
         size = int(self._values.edges[row]) + _ROW * row
         if self._keys is not None:
             size += self._keys.edges[row]
@@ -133,8 +139,8 @@ class Rows:
             size += self._headers.size(row)
         return size
 
-    def entries(self, encode: Callable[[Rows, int, int], bytes], limit: int, most: int) -> Iterator[list[bytes]]:
-        """Encoded entries in order, in groups of about `most` bytes. RecordTooLarge for a record over `limit`."""
+    def entries(self, encode: EncodeRows, limit: int, most: int) -> Iterator[list[bytes]]:
+        """Yield encoded entries in order, in groups of about `most` bytes. RecordTooLarge for a record over `limit`."""
         group: list[bytes] = []
         size = start = 0
         room = min(ENTRY_BYTES, limit + _ROW)
@@ -158,7 +164,10 @@ class Rows:
     def encode(
         self, start: int, stop: int, *, first: int, lowest: int, highest: int, compression: int
     ) -> tuple[bytes, EntryHeader]:
-        """The entry of rows start..stop; `first`: what offset in the ledger the first of them has."""
+        """Encode the rows from `start` to before `stop`; `first` is the number of records in the ledger before them.
+
+        `lowest` and `highest` are the least and greatest timestamp in the ledger so far, in microseconds UTC.
+        """
         body = BodyBuilder()
         mask = self._values.put(body, start, stop, VALUE_NULLS)
         if self._keys is not None:
@@ -195,12 +204,12 @@ _NEEDS = {
 
 
 def _columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns by name, each of a kind that a record has."""
+    """Return the columns that a record can have, by name. InvalidArgument as for Rows."""
     found: dict[str, pa.Array] = {}
     for place, field in enumerate(batch.schema):
         name, kind = field.name, field.type
         if name not in _NEEDS:
-            continue  # such as the offset, where somebody copies what a reader gave
+            continue  # For instance `offset`, in a record batch that a reader returned.
         if name in found:
             raise InvalidArgument(f"stream {stream}: there are two columns {name}; leave one of them out")
         if not pa.types.is_null(kind) and not _FITS[name](kind):
@@ -244,7 +253,7 @@ _FITS: dict[str, Callable[[pa.DataType], bool]] = {
 
 
 def as_binary(array: pa.Array) -> pa.Array:
-    """The column with Arrow's small binary layout; copies only what has another."""
+    """Return the column as Arrow's `binary` type (int32 offsets); a column that has it already is not copied."""
     if pa.types.is_binary(array.type):
         return array
     if pa.types.is_large_string(array.type):
@@ -253,7 +262,7 @@ def as_binary(array: pa.Array) -> pa.Array:
 
 
 def _bitmap(part: pa.Array) -> bytes | None:
-    """Validity bits of these rows from bit 0 on; None without nulls."""
+    """Return the validity bits of these rows, the first row's in bit 0; None if there is no null."""
     if not part.null_count:
         return None
     start, count = part.offset, len(part)

@@ -1,18 +1,19 @@
-"""Bulk writing: ledgers are written and closed by many hands, then become segments in one compare-and-set.
+"""Bulk writing: many processes write and close ledgers, which then become segments in one compare-and-set.
 
-    ledger = await bulk.create_ledger()        anywhere, any number of them
+    ledger = await bulk.create_ledger()        in any process, any number of them
     await ledger.append_many(...) ; done = await ledger.close()
-    await bulk.publish([done, ...])            once; the same version again gives the same result
+    await bulk.publish([done, ...])            once; publishing the same version again gives the same result
 
-The transaction (application, version) makes `publish` safe when its reply is lost and a job safe to run again.
+The transaction (application, version) makes it safe to publish again after a lost reply, and to run a job again. Not
+here: the rules of transactions (`core/streams/transactions.py`), Spark's use of all this (`spark/transactions.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from buckram.client.client import Client
 from buckram.client.write.engine import LedgerAppender
@@ -26,6 +27,7 @@ from buckram.core.streams.transactions import StepId, check_known, newest, settl
 from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, StreamError, VersionConflict
 from buckram.seams import KeyOp
 from buckram.streams.shared import records
+from buckram.streams.shared.claim import AppendClock
 from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
@@ -42,7 +44,7 @@ _CHECKED_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class SealedLedger:
-    """A closed ledger that is ready to be published; plain numbers, so it can be sent to whoever publishes."""
+    """A closed ledger that can be published. It has plain numbers only, so it can be sent to the publishing process."""
 
     ledger: LedgerId
     records: int
@@ -58,12 +60,18 @@ class _Totals:
     highest: int = field(default=NO_MAX)
 
 
-class BulkLedger:
-    """One ledger of a bulk write. One writer; `close` gives what `publish` takes."""
+class CheckedLedger(NamedTuple):
+    """A ledger that may be listed: its contents, and the intent that the listing multi deletes."""
 
-    def __init__(
-        self, stream: str, ledger: LedgerAppender, policy: Policy, clock: Callable[[], int], frame: int
-    ) -> None:
+    ledger: LedgerId
+    summary: Summary
+    intent: Intent
+
+
+class BulkLedger:
+    """One ledger of a bulk step, with one writer. `close` returns what `publish` takes."""
+
+    def __init__(self, stream: str, ledger: LedgerAppender, policy: Policy, clock: AppendClock, frame: int) -> None:
         self.ledger_id = ledger.ledger_id
         self._stream, self._ledger, self._clock = stream, ledger, clock
         self._compression = codec_number(policy.compression)
@@ -78,7 +86,10 @@ class BulkLedger:
         headers: Iterable[HeadersInput | None] | None = None,
         timestamps: Iterable[int | None] | None = None,
     ) -> int:
-        """Append records in a row; how many the ledger has when they are stored. RecordTooLarge, InvalidArgument."""
+        """Append consecutive records and return how many the ledger holds once they are acknowledged.
+
+        Raises RecordTooLarge or InvalidArgument before anything is sent.
+        """
         columns, sizes = records.many(
             self._stream, self._limit, values, keys, headers, timestamps, None, None, None, None
         )
@@ -87,9 +98,11 @@ class BulkLedger:
         return self._totals.records
 
     def arrow_entries(self, batch: pa.RecordBatch) -> Iterator[list[bytes]]:
-        """Cut a record batch into the next entries of this ledger, in groups of about 4 MiB, to be stored in this order
-        by `append_entries`. Columns `value` (binary or string; null is the delete marker), and `key`, `timestamp`,
-        `headers` where they are there. Needs no loop. RecordTooLarge, InvalidArgument: this ledger is of no use then.
+        """Encode a record batch as the next entries of this ledger, in groups of about 4 MiB.
+
+        `append_entries` must store the groups in this order. Columns: `value` (binary or string; null is the delete
+        marker), and optionally `key`, `timestamp` and `headers`. It may run outside the event loop. After
+        RecordTooLarge or InvalidArgument the ledger must be abandoned.
         """
         from buckram.streams.write.arrow_write import Rows
 
@@ -111,17 +124,17 @@ class BulkLedger:
         return rows.entries(encode, self._limit, _GROUP_BYTES)
 
     async def append_entries(self, entries: Sequence[bytes]) -> None:
-        """Store entries of `arrow_entries`; calls may overlap and are stored in their order."""
+        """Append a group from `arrow_entries`. Calls may overlap; groups are stored in the order of the calls."""
         await self._ledger.append_many(entries)
 
     async def append_arrow(self, batch: pa.RecordBatch) -> int:
-        """Append the rows of a record batch (see arrow_entries); how many the ledger has when they are stored."""
+        """Append the rows of a record batch (see arrow_entries); returns how many records the ledger then holds."""
         for entries in self.arrow_entries(batch):
             await self.append_entries(entries)
         return self._totals.records
 
     async def abandon(self) -> None:
-        """Stop writing without sealing; the ledger is nobody's then."""
+        """Stop writing without closing the ledger, which then cannot be published."""
         await self._ledger.abandon()
 
     def _entries(self, columns: Columns, sizes: list[int]) -> list[bytes]:
@@ -149,9 +162,10 @@ class BulkLedger:
         return payload
 
     async def close(self) -> SealedLedger:
-        """Seal the ledger. One without records is not worth publishing: `publish` leaves it out and deletes it.
+        """Close the ledger and return its totals. `publish` deletes a ledger without records instead of listing it.
 
-        Waits for all its copies, a bounded time (Writer.replicated): its process may end when it has told of it.
+        It waits, for a bounded time, until all copies are stored (Writer.replicated), because the process may end as
+        soon as it has reported the ledger, and nobody would send the missing copies then.
         """
         await self._ledger.close()
         await self._ledger.replicated()
@@ -175,20 +189,22 @@ class Bulk:
 
     @property
     def purpose(self) -> str:
-        """What intents and owner marks of this step's ledgers say."""
+        """The purpose in the intents and owner marks of this step's ledgers."""
         return bulk_purpose(self.application, self.version)
 
     def foreseen(self, *, seal_live: bool = False) -> bool:
-        """Whether there is anything to do, as of when this step was opened: False, it was published before. Raises what
-        `publish` would: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded; and UnknownQuery, where a query's
-        first batch is not here."""
+        """Whether this step has to be written, judged by the head at its opening; False if it was published before.
+
+        Raises what `publish` would raise: OpenSegment, StaleTransaction, CheckpointReset, StreamEnded; and UnknownQuery
+        if this is a later batch of a query whose first batch the stream does not know.
+        """
         if not check_publishable(self.stream, self._head, self._step, seal_live=seal_live):
             return False
         check_known(self.stream, self._head.transactions, self._step)
         return True
 
     async def published(self) -> Transaction | None:
-        """What this version was published as; None if it was not. StaleTransaction is `publish`'s to raise."""
+        """Return the transaction that published this version, or None if it was not published."""
         done = self._newest((await self._streams.read(self._name)).head)
         return done if done is not None and done.version == self.version else None
 
@@ -197,8 +213,10 @@ class Bulk:
         return None if found is None else found[1]
 
     async def create_ledger(self, marks: Mapping[str, bytes] | None = None) -> BulkLedger:
-        """A ledger for records of this step: with an intent and an owner mark before its first entry. `marks`: what
-        else its custom metadata says."""
+        """Make a ledger for records of this step; it has an intent and an owner mark before its first entry.
+
+        `marks` is added to its custom metadata. Raises NotEnoughBookies or MetadataUnavailable.
+        """
         services = self._client.services
         ledger, _ = await make_ledger(
             self._client,
@@ -214,11 +232,12 @@ class Bulk:
         return BulkLedger(self.stream, ledger, self.policy, services.clocks.now, services.net.max_frame_bytes)
 
     async def publish(self, ledgers: Sequence[SealedLedger], *, seal_live: bool = False) -> Transaction:
-        """Make the ledgers segments, in this order, and record the transaction, in one compare-and-set.
+        """List the ledgers as segments, in this order, and record the transaction, in one compare-and-set of the head.
 
-        The offsets they got; the recorded ones when this version was published before. OpenSegment: a writer has an
-        open segment; with `seal_live` it is fenced and its segment sealed in the same step. StaleTransaction,
-        InvalidSegment, StreamEnded: nothing was published.
+        Returns the offsets that they got, or the recorded ones if this version was published before. OpenSegment: a
+        writer has an open segment; with `seal_live` that writer is fenced and its segment sealed in the same step.
+        After OpenSegment, StaleTransaction, InvalidSegment or StreamEnded nothing was published; after
+        MetadataUnavailable it may have been, and publishing again is safe.
         """
         for ledger in ledgers:
             if not isinstance(ledger, SealedLedger):
@@ -231,7 +250,7 @@ class Bulk:
         done = await self.published()
         if done is None:
             wanted = [ledger for ledger in ledgers if ledger.records]
-            checked: list[tuple[LedgerId, Summary, Intent]] = []
+            checked: list[CheckedLedger] = []
             for begin in range(0, len(wanted), _CHECKED_AT_ONCE):
                 checked += await asyncio.gather(*map(self._check, wanted[begin : begin + _CHECKED_AT_ONCE]))
             done = await self._publish(checked, seal_live=seal_live)
@@ -240,7 +259,7 @@ class Bulk:
                 await self._discard_empty(ledger.ledger)
         return done
 
-    async def _publish(self, checked: list[tuple[LedgerId, Summary, Intent]], *, seal_live: bool) -> Transaction:
+    async def _publish(self, checked: list[CheckedLedger], *, seal_live: bool) -> Transaction:
         segments = [(ledger, summary) for ledger, summary, _ in checked]
         ops: list[KeyOp] = [listing(self._streams, self.uid, intent) for *_, intent in checked]
         clocks = self._client.services.clocks
@@ -274,7 +293,7 @@ class Bulk:
                 assert done is not None, "it was recorded in this step or found to be"
                 return done
             except LiveMoved:
-                continue  # a writer rolled or began meanwhile: fence that one
+                continue  # A writer has rolled or begun since the head was read; its new segment must be fenced.
             except (NoSuchKey, VersionConflict) as error:
                 done = await self.published()
                 if done is not None:
@@ -285,14 +304,14 @@ class Bulk:
                 ) from error
 
     def _may_publish(self, head: Head) -> bool:
-        """Nobody is fenced for a step that is not going to be published."""
+        """Whether the step will be published, as far as the head says; no writer is fenced for one that will not."""
         try:
             return settled(self.stream, head.transactions, self._step) is None
         except StreamError:
-            return False  # the change says why
+            return False  # The change of the head raises the reason.
 
-    async def _check(self, ledger: SealedLedger) -> tuple[LedgerId, Summary, Intent]:
-        """It exists, is closed, was made for this stream, and its last entry counts as it was told."""
+    async def _check(self, ledger: SealedLedger) -> CheckedLedger:
+        """Check that the ledger exists, is closed, was made for this stream, and holds as many records as announced."""
         metadata = await self._client.metadata(ledger.ledger)
         owner = owner_of(metadata.custom_metadata)
         if owner is None or owner[1] != self.uid:
@@ -308,7 +327,7 @@ class Bulk:
             raise InvalidSegment(
                 self.stream, ledger.ledger, f"holds {summary.records} records, {ledger.records} were announced"
             )
-        return ledger.ledger, summary, intent
+        return CheckedLedger(ledger.ledger, summary, intent)
 
     async def _discard_empty(self, ledger: LedgerId) -> None:
         intent = await read_intent(self._streams, self.uid, ledger)
@@ -316,7 +335,7 @@ class Bulk:
             await discard(self._client, self._streams, self.uid, intent)
 
     async def abort(self, ledgers: Iterable[LedgerId]) -> None:
-        """Delete ledgers of this step that will not be published; those that were are left alone."""
+        """Delete ledgers of this step that will not be published. Published ones have no intent and are left alone."""
         for ledger in ledgers:
             intent = await read_intent(self._streams, self.uid, ledger)
             if intent is not None:

@@ -1,7 +1,7 @@
-"""StreamEngine: what a StreamWriter (the handle, writer.py) stands on. Below it:
+"""StreamEngine: the implementation of a stream's writer, behind the handle StreamWriter (`write/writer.py`).
 
-appender (offsets, batches, acknowledgements), records (checks of arguments), intake (waiting for room), segment and
-roll (ledgers), lease. Opening and taking over are opening.
+It ties together the appender (offsets, batches, acknowledgements), the roller with its segments (ledgers) and the
+lease. Not here: checks of arguments (`shared/records.py`), becoming the writer and taking over (`write/opening.py`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ from buckram.types import Buffer, LedgerId
 
 _NO_EXTRAS = (None,) * 8
 
+EngineClosed = Callable[["StreamEngine"], None]
+"""Called once, after the engine has ended and none of its tasks is left."""
+
 
 class StreamEngine:
-    """One life of a stream's writer, from opening to close or loss; StreamWriter describes the methods for users."""
+    """A stream's writer from its opening until it is closed, lost or failed. StreamWriter documents the methods."""
 
     def __init__(
         self,
@@ -54,12 +57,12 @@ class StreamEngine:
         *,
         name: str,
         linger_ms: float,
-        on_closed: Callable[[StreamEngine], None],
+        on_closed: EngineClosed,
     ) -> None:
         services = claim.client.services
         self.stream, self.name, self.epoch, self.policy = str(claim.name), name, claim.epoch, policy
         self.lost = asyncio.Event()
-        """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
+        """Set when another writer has the lease or has fenced this one, or when the stream was deleted."""
         self._claim, self._on_closed = claim, on_closed
         self._guard = services.guard
         self._loop = asyncio.get_running_loop()
@@ -74,35 +77,35 @@ class StreamEngine:
             services.net,
             linger_s=linger_ms / 1000,
             clock=claim.now,
-            sent=self._roller.sent,
+            on_entry_sent=self._roller.entry_sent,
         )
         self._plain_limit = self._appender.record_limit
         self._lease: Lease | None = None
         self._refusal: BuckramError | None = None
-        """Why no append is accepted any more."""
+        """The error that new appends get; None while they are accepted."""
         self._failure: BuckramError | None = None
-        """What the first append that failed failed with."""
+        """The error of the first append that failed, for `flush` and `close`."""
         self._closing: asyncio.Task[BuckramError | None] | None = None
 
     def start(self, lease: Lease, first: SegmentWriter) -> None:
-        """Take over the lease and begin the first segment, which is listed with its first entry."""
+        """Own the lease from now on and begin the first segment, which is listed when its first entry is sent."""
         self._lease = lease
         self._appender.begin(first)
         self._roller.begin(first)
 
     async def prepare(self) -> SegmentWriter:
-        """A segment for `start`; NotEnoughBookies, MetadataUnavailable."""
+        """Make the ledger of a segment for `start`. Raises NotEnoughBookies or MetadataUnavailable."""
         return await self._roller.prepare()
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Something to be done beside, which ends with this writer at the latest."""
+        """Run `work` in the background; it is cancelled when this writer ends."""
         self._scope.spawn(work, name)
 
     # -- what one can know --------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int:
-        """What the next record gets; right after opening: how far a new leader must read first."""
+        """The offset that the next record gets. Right after opening, a new leader must have read up to here."""
         return self._appender.next_offset
 
     @property
@@ -117,7 +120,7 @@ class StreamEngine:
 
     @property
     def max_record_bytes(self) -> int:
-        """Value, key and headers of one record; RecordTooLarge above."""
+        """The most bytes that value, key and headers of one record may have together; above it: RecordTooLarge."""
         return self._appender.record_limit
 
     @property
@@ -164,13 +167,7 @@ class StreamEngine:
         start: int | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record; its offset when it is stored for good. Waits for room, in call order.
-
-        `timestamp`: event time in microseconds UTC, default now. `txid`: the application's own number, never less than
-        the one before. `producer` and `sequence`: sequences go up by one, and a retry of one is stored once
-        (UNKNOWN_OFFSET, -1, if the offset of the first is not known any more). `start`: where a producer begins that
-        the stream never had, if not at 0. `expect_offset`: OffsetMismatch unless it is the next offset.
-        """
+        """Append one record and return its offset once it is acknowledged; see StreamWriter.append."""
         self._check_running()
         columns = records.one(
             self.stream, self._appender.record_limit, value, key, headers, timestamp, txid, producer, sequence, start
@@ -192,8 +189,7 @@ class StreamEngine:
         start: int | None = None,
         expect_offset: int | None = None,
     ) -> asyncio.Future[int]:
-        """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
-        flush and close raise the first append that failed."""
+        """Append one record and return its future; see StreamWriter.append_nowait."""
         appender = self._appender
         extras = (key, headers, timestamp, txid, producer, sequence, start, expect_offset)
         if extras == _NO_EXTRAS and type(value) is bytes and len(value) <= self._plain_limit:
@@ -224,11 +220,7 @@ class StreamEngine:
         atomic: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        """Append records in a row; the offsets of those that were written when all are stored for good.
-
-        `sequence`: of the first record, the others count on; those that are stored already are left out. `atomic`: all
-        of them or none, after any crash; RecordTooLarge before anything is sent if they do not fit in one entry.
-        """
+        """Append consecutive records and return their offsets once acknowledged; see StreamWriter.append_many."""
         self._check_running()
         appender = self._appender
         columns, sizes = records.many(
@@ -254,7 +246,7 @@ class StreamEngine:
             await future
 
     async def roll(self) -> bool:
-        """End the segment and begin another, while appends go on; False (nothing done) if it holds no record."""
+        """End the segment and begin another while appends go on. Returns False and does nothing if it is empty."""
         self._check_running()
         self._appender.send_batch()
         return await self._roller.roll()
@@ -262,20 +254,17 @@ class StreamEngine:
     # -- the end ------------------------------------------------------------------------------------------
 
     async def end(self) -> int:
-        """Mark the end of the stream and close this writer: readers end there, no record follows. The end offset."""
+        """Mark the stream as ended, close this writer, and return the offset after the last record."""
         self._check_running()
         await self._close_once(wait=True, end=True)
         return self.next_offset
 
     async def close(self, *, wait: bool = True) -> None:
-        """Flush, seal the segment and give the stream up; raises the first append that failed. Idempotent.
-
-        With wait=False what is not yet acknowledged fails. After MetadataUnavailable the next writer seals it.
-        """
+        """Flush, seal the segment and release the stream; see StreamWriter.close."""
         await self._close_once(wait=wait, end=False)
 
     async def abandon(self) -> None:
-        """Stop without sealing, as a crash would: pending appends fail, the next writer takes over."""
+        """Stop without sealing, as a crash would. Pending appends fail; the next writer takes over."""
         self.fail(HandleClosed(f"stream {self.stream}: the client was closed before the writer"))
         await self._dispose()
 
@@ -289,7 +278,7 @@ class StreamEngine:
         await close_on_exit(lambda wait: self.close(wait=wait), self._dispose, error, what)
 
     async def _close_once(self, *, wait: bool, end: bool) -> None:
-        """Cancelling the caller does not stop it; closing again gives the same result."""
+        """Close in a task of its own, so that cancelling the caller does not stop it. All calls get the same result."""
         if self._closing is None:
             if self._scope.closed:
                 raise HandleClosed(f"stream {self.stream}: the writer was abandoned; open a new one")
@@ -297,7 +286,7 @@ class StreamEngine:
         await wait_closed(self._closing, f"stream {self.stream}")
 
     async def _close(self, *, wait: bool, end: bool) -> BuckramError | None:
-        """Returns the error, because every caller of close gets it."""
+        """Close, and return the error instead of raising it, because every caller of `close` is to get it."""
         sound, error = self._refusal is None, None
         self._refuse(HandleClosed(f"stream {self.stream}: the writer is closed; open a new one"))
         try:
@@ -318,7 +307,7 @@ class StreamEngine:
         return self._failure or error
 
     async def _release(self, end: bool) -> None:
-        """Seal what is open and give the stream up, in one compare-and-set."""
+        """Seal the open segment and release the stream, in one compare-and-set of the head."""
         segment, claim = self._appender.segment, self._claim
         sealed: tuple[int, Summary] | None = None
         if segment is not None and segment.progress.listed:
@@ -332,7 +321,10 @@ class StreamEngine:
             await sweep_garbage(claim, head)
 
     async def _finish(self, segment: SegmentWriter) -> tuple[LedgerId, Summary]:
-        """Close the last segment, all of whose records are acknowledged: one that breaks now has them, too."""
+        """Close the last segment and return its row's contents. All of its records are acknowledged.
+
+        If its ledger breaks now, recovery must find every record in it (S9).
+        """
         try:
             return segment.ledger.ledger_id, await finish(segment)
         except WriteFailed:
@@ -355,7 +347,7 @@ class StreamEngine:
     # -- events -------------------------------------------------------------------------------------------
 
     def fail(self, error: BuckramError) -> None:
-        """The writer ends: everything pending fails with `error`, and nothing is acknowledged any more."""
+        """End the writer: everything pending fails with `error`, and nothing is acknowledged any more."""
         if self._appender.closed:
             return
         if self._failure is None and not self._appender.idle:
@@ -368,7 +360,7 @@ class StreamEngine:
             self.lost.set()
 
     def lease_lost(self, reason: str) -> None:
-        """Called by the lease."""
+        """End the writer because the lease has another holder; `reason` names it."""
         self.fail(WriterLost(self.stream, reason))
 
     def _refuse(self, error: BuckramError) -> None:
@@ -381,7 +373,7 @@ class StreamEngine:
             raise self._refusal.with_traceback(None)
 
     def _broken(self, error: BaseException) -> None:
-        """A bug: nothing may be acknowledged or sealed on unsound state."""
+        """End the writer after a bug in it, since nothing may be acknowledged or sealed on unsound state."""
         self.fail(WriterFailed(self.stream, f"internal error, please report it: {error!r}"))
 
     def switch_segment(self, fresh: SegmentWriter) -> SegmentWriter | None:
@@ -401,7 +393,7 @@ class StreamEngine:
 
     def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
         if self._appender.closed or segment is not self._appender.segment or self._appender.paused:
-            return  # a late answer of a segment that was given up
+            return  # The error is of a segment that was replaced before.
         if isinstance(error, WriteFailed):
             self.pause()
             self._roller.repair(segment)

@@ -1,6 +1,7 @@
-"""The lease: at most one writer at a time is polite enough to write. What makes it certain is the epoch and the fence.
+"""The lease of a stream: an ephemeral metadata key that keeps a second writer from opening the stream.
 
-An ephemeral key of the writer's metadata session. Its value names the holder, for the error that others get.
+It only saves writers from fencing each other by accident: what guarantees a single writer are the epoch in the head
+and the fence of the ledger. The key belongs to the writer's metadata session, and its value names the holder.
 """
 
 from __future__ import annotations
@@ -31,18 +32,27 @@ _CLOSE_S = 5.0
 _LOOK_S = 1.0
 
 
+LeaseLost = Callable[[str], None]
+"""Called once, on the event loop, when another writer holds the lease; the text says which one."""
+HandleGuard = Callable[[], None]
+"""Raises HandleClosed or ForkedClient when the client may not be used any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
+    """The writer that holds a lease: its name, a nonce that no other writer has, and since when (microseconds UTC)."""
+
     name: str
     nonce: str
     since: int
 
     def encode(self) -> bytes:
+        """Return the value of the lease's key."""
         return json.dumps({"name": self.name, "nonce": self.nonce, "since": self.since}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Holder:
-        """Anything unreadable is a holder without a name: the lease is only for politeness."""
+        """Parse the value of a lease's key. An unreadable one is an unknown holder, since no safety depends on it."""
         try:
             raw = json.loads(data)
             return cls(str(raw["name"]), str(raw["nonce"]), int(raw["since"]))
@@ -51,7 +61,7 @@ class Holder:
 
 
 class Lease:
-    """`lost(reason)` is called once, on the loop, when somebody else holds it. `acquire` before, `close` after use."""
+    """One writer's lease. Call `acquire` before writing and `close` afterwards."""
 
     def __init__(
         self,
@@ -59,10 +69,10 @@ class Lease:
         name: StreamName,
         uid: str,
         me: Holder,
-        lost: Callable[[str], None],
-        guard: Callable[[], None],
+        on_lost: LeaseLost,
+        guard: HandleGuard,
     ) -> None:
-        self._streams, self._name, self._uid, self._me, self._lost = streams, name, uid, me, lost
+        self._streams, self._name, self._uid, self._me, self._on_lost = streams, name, uid, me, on_lost
         self._guard = guard
         self._keys, self._stream, self._key = streams.keys, str(name), streams.layout.lease(uid)
         self._scope = TaskScope(f"lease of {name}")
@@ -70,7 +80,10 @@ class Lease:
         self._closed = False
 
     async def acquire(self, *, takeover: bool = False, wait: bool = False) -> None:
-        """Hold it. Held by another: WriterExists, or wait for its end, or replace it (takeover). HandleClosed."""
+        """Take the lease. If another writer has it: wait until it is free, replace it (`takeover`), or WriterExists.
+
+        Raises NoSuchStream, MetadataUnavailable, and HandleClosed if the client is closed during the wait.
+        """
         retries = head_retries()
         while True:
             freed = asyncio.Event()
@@ -80,7 +93,7 @@ class Lease:
             except KeyExists:
                 pass
             except (MetadataUnavailable, VersionConflict) as error:
-                await retries.wait(error)  # it may be there now: look
+                await retries.wait(error)  # The key may have been created all the same, so read it below.
             try:
                 found = await self._keys.get(self._key, freed.set if wait and not takeover else None)
                 holder = Holder.decode(found.value)
@@ -96,17 +109,17 @@ class Lease:
                     break
                 if not wait:
                     raise WriterExists(self._stream, holder.name, holder.since)
-                await self._free(freed)
+                await self._wait_for_change(freed)
                 retries = head_retries()
             except (NoSuchKey, KeyExists, VersionConflict):
-                continue  # it changed under our eyes
+                continue  # The key changed since it was read.
             except MetadataUnavailable as error:
                 await retries.wait(error)
         self._stale.set()
         self._scope.spawn(self._watch(), "watch")
 
-    async def _free(self, freed: asyncio.Event) -> None:
-        """Until the holder's key changed; HandleClosed when our client is closed, whose watches are silent then."""
+    async def _wait_for_change(self, freed: asyncio.Event) -> None:
+        """Wait until the holder's key has changed. A closed client's watches never fire, so `guard` is polled."""
         while not freed.is_set():
             self._guard()
             with suppress(TimeoutError):
@@ -114,7 +127,7 @@ class Lease:
                     await freed.wait()
 
     async def close(self) -> None:
-        """Give it up if it is ours. Idempotent; when the store is away it goes with the session."""
+        """Delete the lease if this writer holds it. Idempotent. While the store is away the session's end frees it."""
         if self._closed:
             return
         self._closed = True
@@ -135,7 +148,7 @@ class Lease:
                     return
 
     async def _watch(self) -> None:
-        """After every change of the key: is it still ours? One that went with our session is created again."""
+        """Check after every change of the key whether it is still this writer's; if it vanished, create it again."""
         while True:
             await self._stale.wait()
             self._stale.clear()
@@ -143,27 +156,30 @@ class Lease:
                 reason = await self._look()
             except NoSuchStream as error:
                 reason = str(error)
-            except MetadataError:  # somebody was faster, or the store is away
+            except MetadataError:  # Another client changed the key at the same time, or the store is unavailable.
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
                 continue
             if reason:
-                self._lost(reason)
+                self._on_lost(reason)
                 return
 
     async def _look(self) -> str:
-        """Why it is lost; empty while it is ours."""
+        """Return why the lease is lost; empty while this writer holds it. The next change of the key sets `_stale`."""
         try:
             found = await self._keys.get(self._key, self._stale.set)
         except NoSuchKey:
             await self._create()
-            self._stale.set()  # for a watch on the new one
+            self._stale.set()  # The next look sets a watch on the new key.
             return ""
         holder = Holder.decode(found.value)
         return "" if holder.nonce == self._me.nonce else f"writer {holder.name!r} took the lease"
 
     async def _create(self) -> None:
-        """Under the head's version, so that no key appears below a stream that is deleted. NoSuchStream."""
+        """Create the key on condition of the head's version, so that none appears below a deleted stream.
+
+        Raises NoSuchStream if the stream is gone or is another one of the same name.
+        """
         at = await self._streams.read(self._name)
         check_usable(self._stream, at.head)
         if at.head.uid != self._uid:

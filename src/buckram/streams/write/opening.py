@@ -1,7 +1,7 @@
-"""Becoming the writer of a stream: lease, claim, fence, seal; then the first segment is prepared.
+"""Becoming the writer of a stream: lease, claim, fence, seal; then the first segment's ledger is made.
 
-The order is that of docs/explanation/streams-design.md (Lease, epoch, fence). A crash after any step leaves
-what the next opening repairs.
+docs/explanation/streams-design.md (Lease, epoch, fence) says why in this order. After a crash at any step the next
+opening completes or undoes what was left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import SEGMENT, discard, intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import load_producers, recover_segment
-from buckram.streams.write.engine import StreamEngine
+from buckram.streams.write.engine import EngineClosed, StreamEngine
 from buckram.streams.write.lease import Holder, Lease
 from buckram.streams.write.sealing import sweep_garbage
 
@@ -30,20 +30,27 @@ _RECOVERY_WITHIN_S = 30.0
 _RECOVERY_PAUSE_S = 0.5
 _SWEPT_AT_ONCE = 64
 
+PolicyOf = Callable[[Head], Policy]
+"""Returns the settings in force for a stream with this head: the stream's own, then its namespace's, then defaults."""
+
 
 async def open_writer(
     client: Client,
     streams: StreamStore,
     name: StreamName,
-    policy_of: Callable[[Head], Policy],
+    policy_of: PolicyOf,
     *,
     writer_name: str,
     takeover: bool,
     wait: bool,
     linger_ms: float,
-    on_closed: Callable[[StreamEngine], None],
+    on_closed: EngineClosed,
 ) -> StreamEngine:
-    """WriterExists, StreamEnded, NoSuchStream, NotEnoughBookies, RecoveryFailed (the last two: try again later)."""
+    """Become the writer and return its engine; the arguments are those of Namespace.writer.
+
+    Raises WriterExists, WriterLost, StreamEnded, NoSuchStream, and NotEnoughBookies or RecoveryFailed, which a later
+    attempt may not meet.
+    """
     runtime = client.services.runtime
     head = (await streams.read(name)).head
     nonce = f"{runtime.rng.getrandbits(64):016x}"
@@ -92,8 +99,8 @@ async def open_writer(
     return opened
 
 
-async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of: Callable[[Head], Policy]) -> None:
-    """The writer's loop ended before it was closed: do as the next writer would, unless there is one already."""
+async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of: PolicyOf) -> None:
+    """Seal the stream of a writer whose event loop ended before it was closed, unless another writer has it."""
     async with connect(uri) as client:
         streams = StreamStore(client.services.store)
         head = (await streams.read(name)).head
@@ -120,7 +127,7 @@ async def _seal_left(uri: str, name: StreamName, uid: str, nonce: str, policy_of
 
 
 async def _claim(client: Client, streams: StreamStore, name: StreamName, uid: str, me: Holder) -> tuple[Claim, Head]:
-    """From here on no older writer changes the head: the head is read after the lease is held."""
+    """Raise the epoch in the head, after which no older writer can change it. Returns the claim and the new head."""
     info = WriterInfo(me.name, me.nonce, me.since)
     head = await streams.change(name, lambda head: claimed(str(name), head, info), uid=uid)
     if head.writer is None or head.writer.nonce != me.nonce:
@@ -129,7 +136,10 @@ async def _claim(client: Client, streams: StreamStore, name: StreamName, uid: st
 
 
 async def _unclaim(claim: Claim) -> None:
-    """It did not become a writer: say so, unless the segment of the one before is still open."""
+    """Remove this writer from the head after a failed opening.
+
+    If the segment of the writer before is still open, the head keeps a writer, since the segment has to be recovered.
+    """
     name = str(claim.name)
     with suppress(BuckramError):
         await claim.streams.change(
@@ -141,7 +151,7 @@ async def _unclaim(claim: Claim) -> None:
 
 
 async def _seal(claim: Claim, head: Head) -> Head:
-    """Fence and seal the segment that the writer before left open."""
+    """Fence and seal the segment that the writer before left open. Raises RecoveryFailed after half a minute."""
     segment = head.open_segment
     if segment is None:
         return head
@@ -162,7 +172,7 @@ async def _seal(claim: Claim, head: Head) -> Head:
 
 
 async def _sweep(claim: Claim, head: Head) -> None:
-    """Delete what writers before left behind. Best effort: the janitor does the rest."""
+    """Delete ledgers that earlier writers made and did not list. What fails is left to the janitor."""
     try:
         if head.garbage:
             await sweep_garbage(claim, head)

@@ -1,6 +1,6 @@
-"""What a segment of ours holds whose ledger broke: its writer gave up for want of bookies, nobody fenced it.
+"""Finding out which records a segment holds whose ledger broke, that is, whose writer failed for want of bookies.
 
-Sending the rest again is appender.replace, the new segment roll.
+Not here: sending the other records again (`Appender.replace`), the new segment (`write/roll.py`).
 """
 
 from __future__ import annotations
@@ -22,38 +22,46 @@ from buckram.streams.write.segment import SegmentWriter
 from buckram.types import LedgerId
 
 T = TypeVar("T")
-_PASSING = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
+TroubleReport = Callable[[str], None]
+"""Called with the reason whenever an attempt fails and will be repeated."""
+_TRANSIENT = (MetadataUnavailable, NotEnoughBookies, ReadFailed, RecoveryFailed)
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A segment that broke: `sealed` if it is in the list; how many records it holds, and the producers then."""
+    """What a broken segment holds. `sealed` is its ledger and contents, or None if the segment was never listed.
+
+    `records` counts the records that it holds; `producers` is the table of producers after the last of them.
+    """
 
     sealed: tuple[LedgerId, Summary] | None
     records: int
     producers: ProducerTable
 
 
-async def retry_transient(attempt: Callable[[], Awaitable[T]], on_error: Callable[[str], None]) -> T:
-    """Again and again while bookies or the metadata store are away, at most a minute; `on_error` gets the reason."""
+async def retry_transient(attempt: Callable[[], Awaitable[T]], on_error: TroubleReport) -> T:
+    """Repeat `attempt` for at most a minute while bookies or the metadata store are unavailable."""
     retries = head_retries(WITHIN_S)
     while True:
         try:
             return await attempt()
-        except _PASSING as error:
+        except _TRANSIENT as error:
             on_error(str(error))
             await retries.wait(error)
 
 
-async def settle(claim: Claim, failed: SegmentWriter, on_error: Callable[[str], None]) -> Broken:
-    """Close a broken segment and find out what it holds. Errors: WriterLost; what keeps it from being recovered."""
+async def settle(claim: Claim, failed: SegmentWriter, on_error: TroubleReport) -> Broken:
+    """Close a broken segment's ledger by recovery and return what it holds.
+
+    Raises WriterLost if another writer has the stream, otherwise the error that prevented recovery for a minute.
+    """
     failed.rest()
     await failed.ledger.abandon()
     return await retry_transient(lambda: _examine(claim, failed), on_error)
 
 
 async def _examine(claim: Claim, failed: SegmentWriter) -> Broken:
-    """One that was never listed holds nothing that counts, and is discarded."""
+    """Recover the segment if it is listed. Otherwise none of its records was acknowledged, and it is discarded."""
     ledger = failed.ledger.ledger_id
     at = await claim.streams.read(claim.name)
     check_epoch(str(claim.name), at.head, claim.epoch)

@@ -1,10 +1,11 @@
 """When a segment ends and how the next one takes over, without making appends wait.
 
-Before the switch a ledger is prepared that is in no list. At the switch records go into it at once; none of them is
-released before the old segment is complete, closed, and one compare-and-set has sealed it and listed the new one (M9).
-A ledger that cannot be prepared puts the roll off; records go on into the old segment. A ledger that breaks ends its
-segment early: what it does not hold is sent again in another one. Sealing and listing is sealing, looking what a broken
-one holds is repair.
+Before the switch a ledger is prepared that is in no list. From the switch on records go into it; none of them is
+released before the old segment is complete, its ledger is closed, and one compare-and-set has sealed the old segment
+and listed the new one (M9). While no ledger can be prepared, the roll is put off and records go on into the old
+segment. If a ledger breaks, its segment ends early, and the records that it lacks are sent again in another one.
+
+Not here: closing, sealing and listing (`write/sealing.py`), finding out what a broken ledger holds (`write/repair.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from buckram.streams.shared.ledgers import discard, make_ledger
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.repair import retry_transient, settle
 from buckram.streams.write.sealing import WITHIN_S, ended, finish, list_segment
-from buckram.streams.write.segment import SegmentWriter
+from buckram.streams.write.segment import SegmentEvents, SegmentWriter
 from buckram.types import LedgerId
 
 _PREPARE_AT = 0.75
@@ -33,8 +34,8 @@ _CHECK_S = 1.0
 _STOP_S = 2.0
 
 
-class RollerEvents(Protocol):
-    """What the roller tells its stream's writer (`StreamEngine`)."""
+class RollerEvents(SegmentEvents, Protocol):
+    """What the roller asks of its stream's writer (`StreamEngine`), besides passing on what segments report."""
 
     def switch_segment(self, fresh: SegmentWriter) -> SegmentWriter | None:
         """Write to `fresh` from now on; returns the segment before, if there was one."""
@@ -43,21 +44,17 @@ class RollerEvents(Protocol):
         """Write what `failed` has not stored to `fresh`; `end` is the first offset that goes there."""
 
     def segment_listed(self, segment: SegmentWriter) -> None:
-        """The stream's head names the segment."""
+        """The stream's head lists the segment, so its records may be released."""
 
     def fail(self, error: BuckramError) -> None:
-        """The stream cannot be written to any more."""
-
-    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None: ...
-
-    def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None: ...
+        """End the writer, because the stream cannot be written to any more."""
 
     def pause(self) -> None:
         """Send nothing until a segment is switched or replaced."""
 
 
 class Roller:
-    """`sent` after each entry; `begin` once at the start. `events.fail` ends the writer."""
+    """Begins, ends and replaces the segments of one writer. Call `begin` once, then `entry_sent` after each entry."""
 
     def __init__(self, claim: Claim, policy: Policy, scope: TaskScope, events: RollerEvents) -> None:
         self._claim, self._policy, self._scope, self._events = claim, policy, scope, events
@@ -71,36 +68,41 @@ class Roller:
         self._current: SegmentWriter | None = None
         self._leaving: SegmentWriter | None = None
         self._recovery_time: Retries | None = None
-        """How long segments may break one after the other that hold nothing."""
+        """The time that is left for segments that break one after the other without holding a record."""
         self.last_trouble = ""
-        """Why the last roll was put off; empty when none is."""
+        """Why a roll is put off or a segment is being replaced; empty if neither is the case."""
         self.closed = self._over = False
 
     @property
     def busy(self) -> bool:
-        """A roll has begun and not ended: the new segment is not listed."""
+        """Whether a roll or a repair is under way; until it ends the new segment is not listed."""
         return self._rolling is not None
 
     async def prepare(self) -> SegmentWriter:
-        """A ledger in no list. Errors: NotEnoughBookies, MetadataUnavailable."""
+        """Make a segment's ledger, which is in no list yet. Raises NotEnoughBookies or MetadataUnavailable."""
         claim = self._claim
         ledger, intent = await make_ledger(
             claim.client, claim.streams, claim.name, claim.uid, self._policy, epoch=claim.epoch
         )
         idle_s = claim.client.services.config.idle_lac_ms / 1000
-        return SegmentWriter(ledger, intent, self._scope, self._acked, self._events.segment_failed, idle_s=idle_s)
+        return SegmentWriter(ledger, intent, self._scope, self, idle_s=idle_s)
 
-    def _acked(self, segment: SegmentWriter, next_offset: int) -> None:
+    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None:
+        """Pass the acknowledgement on. A segment with records proves that bookies store something again."""
         if next_offset > segment.progress.base:
             self._recovery_time = None
         self._events.segment_acked(segment, next_offset)
 
+    def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
+        """Pass the failure on; the writer decides whether it asks for `repair`."""
+        self._events.segment_failed(segment, error)
+
     def begin(self, current: SegmentWriter) -> None:
-        """The writer's first segment: unlisted until it gets its first entry."""
+        """Start with the writer's first segment, which is not listed until its first entry is sent."""
         self._current = current
 
-    def sent(self) -> None:
-        """Another entry went to the current segment: look whether something is due."""
+    def entry_sent(self) -> None:
+        """Called after each entry: list the segment, prepare the next ledger, or roll, whichever is due."""
         current = self._current
         if current is None or self.closed:
             return
@@ -112,7 +114,7 @@ class Roller:
             self._due(current.bytes >= self._policy.roll_bytes)
 
     def roll(self) -> asyncio.Future[bool]:
-        """End the segment now. The future: False when it has no records, so nothing was done."""
+        """End the segment now. The future is resolved when the next one is listed; False if this one has no records."""
         future: asyncio.Future[bool] = self._loop.create_future()
         if self._current is None or not self._current.records:
             future.set_result(False)
@@ -122,13 +124,15 @@ class Roller:
         return future
 
     def repair(self, failed: SegmentWriter) -> None:
-        """The current segment broke, not because of another writer: go on in a new one. Not while a roll is under way
-        or after `stop`: who ends the segment then finds out."""
+        """Replace the current segment, which broke for want of bookies and not because of another writer.
+
+        No-op while a roll is under way and after `stop`: whoever ends the segment then finds out that it broke.
+        """
         if self._rolling is None and not self.closed:
             self._rolling = self._scope.spawn(self._repair(failed), "repair")
 
     def fail(self, error: BuckramError) -> None:
-        """The writer ended."""
+        """Stop at once because the writer ended with `error`."""
         self.closed = self._over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -142,31 +146,31 @@ class Roller:
                 future.exception()
 
     async def stop(self) -> None:
-        """No roll begins any more; one that has begun is waited for. What was prepared is discarded."""
+        """Begin no further roll, wait for one that has begun, and discard the prepared ledger."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._preparing is not None:
-            # Half-made ledgers are the janitor's work, so it gets a moment to become whole.
+            # A ledger that is cancelled half-made is left to the janitor, so wait a moment until it is complete.
             await asyncio.wait([self._preparing], timeout=_STOP_S)
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.wait([self._preparing])
-        while self._rolling is not None and not self._rolling.done():  # a repair may follow on a roll
+        while self._rolling is not None and not self._rolling.done():  # A repair may follow a roll.
             await asyncio.wait([self._rolling])
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             await self.discard(prepared)
 
     async def abandon(self) -> None:
-        """Let go of ledgers that are not in use yet or any more, as they are."""
+        """Abandon the prepared ledger and the one that is being sealed; the next writer or the janitor cleans up."""
         for segment in (self._prepared, self._leaving):
             if segment is not None:
                 await segment.ledger.abandon()
 
     async def discard(self, segment: SegmentWriter) -> None:
-        """Delete a ledger that was never listed; else a janitor or the next writer does."""
+        """Delete a ledger that was never listed. If that fails, a janitor or the next writer deletes it."""
         claim = self._claim
         await segment.ledger.abandon()
         try:
@@ -176,9 +180,10 @@ class Roller:
         except BuckramError as error:
             self.last_trouble = str(error)
 
-    # -- time ---------------------------------------------------------------------------------------------
+    # -- when a roll is due -------------------------------------------------------------------------------
 
     def _arm(self) -> None:
+        """Start the timer for the moment at which the segment's age asks for a ledger, or for the roll."""
         current = self._current
         if current is None or not current.begun:
             return
@@ -196,7 +201,7 @@ class Roller:
         self._arm()
 
     def _due(self, now: bool) -> None:
-        """Prepare; `now`: and switch as soon as that is done."""
+        """Start to prepare a ledger unless that or a roll is under way. With `now` the roll follows at once."""
         if self.closed or self._preparing is not None or self._rolling is not None:
             return
         if self._prepared is None or now:
@@ -208,7 +213,7 @@ class Roller:
             if self._prepared is None:
                 self._prepared = await self.prepare()
             if now or self._waiters:
-                # A look at the store before the point of no return: a roll must not begin while it is away.
+                # After the switch the roll cannot be put off, so it must not begin while the store is unreachable.
                 at = await self._claim.streams.read(self._claim.name, within_s=_CHECK_S)
                 check_epoch(str(self._claim.name), at.head, self._claim.epoch)
                 self._switch()
@@ -229,7 +234,7 @@ class Roller:
     # -- the roll -----------------------------------------------------------------------------------------
 
     def _switch(self) -> None:
-        """The point of no return, one step: records go into the prepared ledger from now on."""
+        """Send records to the prepared ledger from now on. This cannot be undone, and it is one step without await."""
         fresh = self._prepared
         if fresh is None or self._rolling is not None or self.closed:
             return
@@ -241,7 +246,10 @@ class Roller:
     async def _list(
         self, old: SegmentWriter | None, fresh: SegmentWriter, sealed: tuple[LedgerId, Summary] | None = None
     ) -> None:
-        """Complete and close the old segment (unless it is `sealed` already), then seal it and list the new one."""
+        """Close the old segment's ledger, then seal its row and list the new segment in one compare-and-set.
+
+        `sealed` has the ledger and contents of an old segment whose ledger is closed already; `old` is None then.
+        """
         claim = self._claim
         try:
             if old is not None:
@@ -262,24 +270,28 @@ class Roller:
         if fresh.broken is not None:
             self.repair(fresh)
         elif not self.closed:
-            self.sent()
+            self.entry_sent()
             if self._waiters:
                 self._due(True)
 
     async def _end(
         self, old: SegmentWriter, fresh: SegmentWriter
     ) -> tuple[tuple[LedgerId, Summary] | None, SegmentWriter]:
-        """Complete and close the old segment. If it breaks and lacks records, they come first in another new one."""
+        """Close the old segment's ledger; returns its contents and the segment to list after it.
+
+        If the ledger breaks and lacks records, `fresh` is replaced by another segment that begins with them.
+        """
         try:
             return (old.ledger.ledger_id, await finish(old)), fresh
         except WriteFailed as error:
             self.last_trouble = str(error)
-        broken = await settle(self._claim, old, self._trouble)
+        broken = await settle(self._claim, old, self._note_trouble)
         end = old.progress.base + broken.records
         if end == fresh.progress.base:
             self._events.segment_acked(old, end)
         else:
-            # Nothing of the new one was released, and its offsets come too late for what the old one lacks.
+            # The offsets in `fresh` begin behind the records that the old segment lacks, and none of them was
+            # released. So `fresh` is dropped, and all of these records are sent again in a third ledger.
             self._events.pause()
             unlisted = fresh
             unlisted.rest()
@@ -293,10 +305,10 @@ class Roller:
     # -- a segment that broke -----------------------------------------------------------------------------
 
     async def _repair(self, failed: SegmentWriter) -> None:
-        """Close the broken segment, find out what it holds, and send the rest again in a new one."""
+        """Close the broken segment, find out what it holds, and send the other records again in a new one."""
         self.last_trouble = str(failed.broken)
         try:
-            broken = await settle(self._claim, failed, self._trouble)
+            broken = await settle(self._claim, failed, self._note_trouble)
             if not broken.records:
                 if self._recovery_time is None or self._recovery_time.deadline + WITHIN_S < self._loop.time():
                     self._recovery_time = head_retries(WITHIN_S)
@@ -309,26 +321,27 @@ class Roller:
         self._current = fresh
         self._events.replace_segment(failed, failed.progress.base + broken.records, fresh, broken.producers)
         if broken.sealed is None and not fresh.records:
-            self._rolling = None  # nothing to list yet
+            self._rolling = None  # The list does not change before the new segment has an entry.
             if fresh.broken is not None:
                 self.repair(fresh)
             return
         await self._list(None, fresh, broken.sealed)
 
     async def _take(self) -> SegmentWriter:
-        """The prepared ledger, or one that is made now."""
+        """Return the prepared segment, or make one now. Raises HandleClosed if the writer has ended meanwhile."""
         fresh, self._prepared = self._prepared, None
         if fresh is None:
-            fresh = await retry_transient(self.prepare, self._trouble)
+            fresh = await retry_transient(self.prepare, self._note_trouble)
         if self._over:
-            await fresh.ledger.abandon()  # the next writer or the janitor finds its intent
+            await fresh.ledger.abandon()  # The next writer or the janitor finds its intent and deletes it.
             raise HandleClosed(f"stream {self._claim.name}: the writer ended while its segment was replaced")
         return fresh
 
-    def _trouble(self, why: str) -> None:
+    def _note_trouble(self, why: str) -> None:
         self.last_trouble = why
 
     def _give_up(self, error: BuckramError) -> None:
+        """End the writer after an error that a roll or repair cannot recover from; bugs are raised."""
         self._rolling = None
         if isinstance(error, InvariantViolation):
             raise error

@@ -1,6 +1,7 @@
-"""The end of a writer's segment: everything acknowledged and readable, ledger closed, row sealed, the next one listed.
+"""The end of a writer's own segment: close its ledger, then seal its row and list the next segment.
 
-When a segment ends is roll's business; what a broken one holds is repair's.
+Not here: when a segment ends (`write/roll.py`), what a broken one holds (`write/repair.py`), and sealing the segment
+of another writer (`shared/recovery.py`).
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.segment import SegmentWriter
 
 WITHIN_S = 60.0
-"""How long the end of a segment that has begun waits for the metadata store or for bookies."""
+"""How long the end of a segment, once begun, waits for the metadata store or for bookies before the writer fails."""
 _SWEPT_AT_ONCE = 64
 
 
 async def finish(segment: SegmentWriter) -> Summary:
-    """Let everything be acknowledged and readable, then close the ledger."""
-    segment.rest()  # the marks do it
+    """Wait until every entry is acknowledged and readable, then close the ledger; returns what it holds."""
+    segment.rest()  # The marks below do what idle marks do.
     segment.mark()
     await segment.flush()
-    # The mark before stands behind all records; this one carries the LAC over both, so tailing readers see the end
-    # of the segment now and not when they hear of the closed ledger.
+    # The first mark follows all records. The second one carries a LAC that covers the first, so tailing readers see
+    # the end of the segment now, and not only when the ledger's metadata says that it is closed.
     segment.mark()
     await segment.flush()
     retries = head_retries(WITHIN_S)
@@ -48,7 +49,10 @@ async def finish(segment: SegmentWriter) -> Summary:
 
 
 async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: SegmentWriter) -> None:
-    """One compare-and-set: `old` sealed, the new ledger listed, its intent gone. WriterLost."""
+    """Seal `old`, list the new ledger and delete its intent, in one compare-and-set of the head.
+
+    Raises WriterLost if another writer has the stream, and WriterFailed if the new ledger's intent is gone.
+    """
     name, ledger, base = str(claim.name), fresh.ledger.ledger_id, fresh.progress.base
     try:
         await claim.streams.change(
@@ -65,7 +69,7 @@ async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: Seg
 
 
 async def sweep_garbage(claim: Claim, head: Head) -> None:
-    """Delete what left the list without records. Best effort: the next writer or the janitor does the rest."""
+    """Delete ledgers that left the list without records. What fails is left to the next writer or the janitor."""
     done = head.garbage[:_SWEPT_AT_ONCE]
     with suppress(MetadataUnavailable, RecoveryFailed):
         for ledger in done:
@@ -74,7 +78,7 @@ async def sweep_garbage(claim: Claim, head: Head) -> None:
 
 
 def ended(stream: str, error: BuckramError) -> BuckramError:
-    """What a writer's end is told as."""
+    """Turn the error that ended a writer into the WriterLost or WriterFailed that its callers get."""
     if isinstance(error, WriterLost | WriterFailed):
         return error
     if isinstance(error, LedgerFenced):

@@ -1,13 +1,13 @@
-"""One segment as its writer sees it: entries into its ledger, in order, and what they add up to.
+"""SegmentWriter: appends entries to the ledger of one segment, in order, and keeps the totals for its row in the list.
 
-Which offsets may be told to callers is core/streams/window, when a segment ends is roll.
+Not here: which offsets may be acknowledged (`core/streams/window.py`), when a segment ends (`write/roll.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.client.write.completions import AckCallback
 from buckram.client.write.engine import LedgerAppender
@@ -32,47 +32,57 @@ from buckram.streams.shared.ledgers import Intent
 
 _SNAPSHOT_EVERY = 16 * 1024 * 1024
 _SNAPSHOT_SHARE = 32
-"""Snapshots cost at most one byte in so many."""
+"""At most one byte in this many belongs to a snapshot."""
+
+
+class SegmentEvents(Protocol):
+    """What a segment reports, on the event loop and in the order of its entries."""
+
+    def segment_acked(self, segment: SegmentWriter, next_offset: int) -> None:
+        """The ledger has acknowledged all entries with records below `next_offset`."""
+
+    def segment_failed(self, segment: SegmentWriter, error: BuckramError) -> None:
+        """An entry was not stored, and the ledger takes no more. It may be called more than once."""
 
 
 class SegmentWriter:
-    """`acked(self, next_offset)` and `failed(self, error)` are called for entries, in order, on the loop."""
+    """The open segment of a writer. `begin` comes first; `close` returns the summary that seals it."""
 
     def __init__(
         self,
         ledger: LedgerAppender,
         intent: Intent,
         scope: TaskScope,
-        acked: Callable[[SegmentWriter, int], None],
-        failed: Callable[[SegmentWriter, BuckramError], None],
+        events: SegmentEvents,
         *,
         idle_s: float,
     ) -> None:
         self.ledger, self.intent = ledger, intent
-        ledger.publish_no_lac()  # this does it, with entries: cheaper for the writer and quicker for readers
+        # Idle marks publish the LAC instead: cheaper for the writer, and tailing readers see it sooner.
+        ledger.publish_no_lac()
         self.progress: SegmentProgress
-        """From `begin` on."""
+        """Its place in the window; set by `begin`."""
         self.begun = False
         self.bytes = self.records = 0
         self.broken: BuckramError | None = None
-        """The first error of its ledger: it takes nothing more."""
+        """The first error of its ledger, which takes no entry afterwards."""
         self.opened_at = 0.0
-        """Loop time of `begin`."""
+        """The loop time of `begin`."""
         self.in_flight = 0
-        """Entries that are not acknowledged."""
-        self._scope, self._acked, self._failed = scope, acked, failed
+        """The number of entries that are not acknowledged."""
+        self._scope, self._on_acked, self._on_failed = scope, events.segment_acked, events.segment_failed
         self._entries = 0
         self._first_append = self._last_append = 0
         self._lowest, self._highest, self._last_txid = NO_MIN, NO_MAX, NO_TXID
         self._snapshot, self._since_snapshot = NO_SNAPSHOT, 0
         self._snapshot_size = 0
         self._marked = 0
-        """Records that a mark stands behind, or that need none."""
+        """The number of records whose LAC an idle mark has published."""
         self._stored = 0
-        """Records that were acknowledged when this was looked at last."""
+        """The number of records that were acknowledged when the last entry in flight was."""
         metadata = ledger.metadata
         self._spread = metadata.ensemble_size - metadata.write_quorum + 1
-        """So many entries in a row reach every member of the ensemble."""
+        """The number of consecutive entries of which every member of the ensemble stores at least one."""
         self._loop = asyncio.get_running_loop()
         self._ack_callback = AckCallback(self._acknowledged, self._lost)
         self._idle_s = idle_s
@@ -83,7 +93,7 @@ class SegmentWriter:
         self._drained.set()
 
     def begin(self, progress: SegmentProgress, append_time: int, last_txid: int, table: ProducerTable) -> None:
-        """Records go here from now on. The producers' snapshot comes first, if there is anything to keep."""
+        """Start the segment. Its first entry is the snapshot of the producers, if there are any."""
         self.progress, self.begun = progress, True
         self.opened_at = self._loop.time()
         self._first_append = self._last_append = append_time
@@ -92,9 +102,9 @@ class SegmentWriter:
             self.snapshot(table)
 
     def send(self, columns: Columns, append_time: int, last_txid: int, compression: int) -> None:
-        """One entry with these records, whose offsets were taken from the window."""
+        """Append one entry with these records, whose offsets were taken from the window."""
         if columns.producers is not None and self._snapshot == NO_SNAPSHOT:
-            # Nobody was known at `begin`, and a recovery would not look for producers without a snapshot.
+            # No producer was known at `begin`, and recovery looks for producers only where there is a snapshot.
             self.snapshot(ProducerTable())
         self._last_append, self._last_txid = append_time, last_txid
         payload, header = encode(
@@ -112,39 +122,42 @@ class SegmentWriter:
         self._submit(payload)
 
     def wants_snapshot(self) -> bool:
-        """It is time for another one, so that a recovery has little to read."""
+        """Whether another snapshot is due, so that recovery has few entries to read after it."""
         return self._snapshot != NO_SNAPSHOT and self._since_snapshot > max(
             _SNAPSHOT_EVERY, _SNAPSHOT_SHARE * self._snapshot_size
         )
 
     def snapshot(self, table: ProducerTable) -> None:
-        """`table` must not hold anything that was not sent before: it would be taken for stored after a crash."""
+        """Append the table as an entry.
+
+        It must only name sequences that were sent before: after a crash they are taken for stored.
+        """
         body = table.encode()
         self._snapshot, self._since_snapshot, self._snapshot_size = self._entries, 0, len(body)
         self._plain(SNAPSHOT, body)
 
     def mark(self) -> None:
-        """An entry without records: carries the LAC over what was acknowledged, and tells tails of a coming end."""
-        self._tell(MARK)
+        """Append a mark: it publishes the LAC of the entries before it and tells tailing readers of a coming end."""
+        self._append_to_each_bookie(MARK)
 
     def rest(self) -> None:
-        """No idle marks any more: it is closed or given up."""
+        """Append no further idle marks, because the segment is being closed or abandoned."""
         self._idle_s = 0.0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def flush(self) -> None:
-        """Until the ledger acknowledged everything so far; raises what it failed with."""
+        """Wait until the ledger has acknowledged every entry; raises the error that it failed with."""
         await self._drained.wait()
         if self.broken is not None:
             raise self.broken.with_traceback(None)
         await self.ledger.flush()
 
     async def close(self) -> Summary:
-        """Seal the ledger; what it holds. Errors as Writer.close."""
+        """Close the ledger and return what it holds. Raises what Writer.close raises."""
         self.rest()
-        # An idle mark may have come since the last flush and wait here for room: the ledger would close without it.
+        # An idle mark appended since the last flush may wait for room; without it the ledger would end too early.
         await self.flush()
         await self.ledger.close()
         return Summary(
@@ -175,8 +188,9 @@ class SegmentWriter:
 
     def _acknowledged(self, next_offset: int) -> None:
         self.in_flight -= 1
-        self._acked(self, next_offset)
-        # Nothing follows that would carry the LAC over the last records. One timer, armed lazily, never per entry.
+        self._on_acked(self, next_offset)
+        # If no entry follows, nothing publishes the LAC of the last records. The timer for that is armed lazily and
+        # there is only one, because this runs for each entry.
         if not self.in_flight or self._spread > 1:
             self._rested_at = self._loop.time()
             self._stored = next_offset - self.progress.base
@@ -184,11 +198,12 @@ class SegmentWriter:
                 self._timer = self._loop.call_at(self._rested_at + self._idle_s, self._idle)
 
     def _idle(self) -> None:
+        """Append idle marks if acknowledged records have a LAC that no entry has published."""
         self._timer = None
         if self._marked == self._stored or not self._idle_s:
             return
         if self._spread == 1:
-            # The next entry tells every member, and so does one that was sent after the last acknowledgement.
+            # Every member of the ensemble stores each entry, so an entry in flight or the next one publishes the LAC.
             if self.in_flight:
                 return
             due = self._rested_at + self._idle_s
@@ -196,10 +211,10 @@ class SegmentWriter:
                 self._timer = self._loop.call_at(due, self._idle)
                 return
         self._marked = self._stored
-        self._tell(IDLE)
+        self._append_to_each_bookie(IDLE)
 
-    def _tell(self, kind: int) -> None:
-        """So many that each member of the ensemble gets one: a tail waits at any of them."""
+    def _append_to_each_bookie(self, kind: int) -> None:
+        """Append so many empty entries that each member of the ensemble stores one: readers long-poll any of them."""
         for _ in range(self._spread):
             self._plain(kind, b"")
 
@@ -215,7 +230,7 @@ class SegmentWriter:
         try:
             self.ledger.append_with_callback(payload, self._ack_callback, next_offset)
         except BufferFull:
-            # A bookie is slow to take bytes: append() waits for room, and those behind it wait with it.
+            # A bookie is slow to take bytes. From now on entries go through `append`, which waits for room, in order.
             self._queue.append((payload, next_offset))
             self._drained.clear()
             self._scope.spawn(self._drain(), f"drain ledger {self.ledger.ledger_id}")
@@ -223,7 +238,7 @@ class SegmentWriter:
             self._break(error)
 
     async def _drain(self) -> None:
-        """Bounded by the writer's limit of pending bytes."""
+        """Append the queued entries in order. The writer's limit of pending bytes bounds the queue."""
         try:
             while self._queue:
                 payload, next_offset = self._queue.popleft()
@@ -237,7 +252,7 @@ class SegmentWriter:
 
     def _break(self, error: BuckramError) -> None:
         self.broken = self.broken or error
-        self._failed(self, error)
+        self._on_failed(self, error)
 
     def _lost(self, error: BaseException) -> None:
         if isinstance(error, BuckramError):

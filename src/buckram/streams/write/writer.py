@@ -1,4 +1,4 @@
-"""StreamWriter: the one writer of a stream, as its user sees it. The work is done by StreamEngine (`engine.py`)."""
+"""StreamWriter: the handle by which a program writes to a stream. StreamEngine (`write/engine.py`) does the work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from buckram.types import Buffer
 
 
 class StreamWriter(NotBlocking):
-    """From `ns.writer(name)`. `async with` flushes and closes.
+    """The one writer of a stream, from `ns.writer(name)`. `async with` flushes and closes it.
 
     Errors of appends: RecordTooLarge, TxidOutOfOrder, OffsetMismatch, OutOfOrderSequence, ProducerForgotten,
-    BufferFull and InvalidArgument mean that nothing was written. After any other the record may or may not become part
-    of the stream and the writer is finished: WriterLost (somebody took over), WriterFailed, HandleClosed. ForkedClient
-    in a child process. Cancelling an append abandons the wait, not the write.
+    BufferFull and InvalidArgument mean that nothing was written. After any other error the record may or may not
+    become part of the stream, and the writer is finished: WriterLost (another writer took over, or the stream was
+    deleted), WriterFailed, HandleClosed. In a forked child process each call raises ForkedClient. Cancelling an append
+    abandons the wait, not the write.
     """
 
     def __init__(self, engine: StreamEngine) -> None:
@@ -26,14 +27,15 @@ class StreamWriter(NotBlocking):
         self.stream = engine.stream
         """NAMESPACE/STREAM."""
         self.name = engine.name
-        """What others are told of this writer."""
+        """The name of this writer, which others see in WriterExists and in StreamInfo."""
         self.epoch = engine.epoch
-        """Each writer of the stream has a higher one than those before."""
+        """The number of this writer; each writer of the stream has a higher one than those before."""
         self.policy = engine.policy
-        """The stream's settings, as they were when it was opened."""
+        """The stream's settings in force when this writer was opened."""
         self.lost = engine.lost
-        """Set when lease or fence are lost: somebody else is the writer now, or the stream is gone."""
-        # The methods below say what there is; on a handle they are the engine's own, so that an append costs no more.
+        """Set when another writer has the lease or has fenced this one, or when the stream was deleted."""
+        # The methods below exist for documentation and types. The engine's own methods replace them on each handle,
+        # so that an append does not pay for another call.
         self.append = engine.append  # type: ignore[method-assign]
         self.append_nowait = engine.append_nowait  # type: ignore[method-assign]
 
@@ -48,7 +50,7 @@ class StreamWriter(NotBlocking):
 
     @property
     def next_offset(self) -> int:
-        """What the next record gets; right after opening: how far a new leader must read first."""
+        """The offset that the next record gets. Right after opening, a new leader must have read up to here."""
         return self._engine.next_offset
 
     @property
@@ -63,7 +65,7 @@ class StreamWriter(NotBlocking):
 
     @property
     def max_record_bytes(self) -> int:
-        """Value, key and headers of one record; RecordTooLarge above."""
+        """The most bytes that value, key and headers of one record may have together; above it: RecordTooLarge."""
         return self._engine.max_record_bytes
 
     @property
@@ -106,12 +108,13 @@ class StreamWriter(NotBlocking):
         start: int | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record; its offset when it is stored for good. Waits for room, in call order.
+        """Append one record and return its offset once it is acknowledged. Waits for room, in the order of the calls.
 
-        `timestamp`: event time in microseconds UTC, default now. `txid`: the application's own number, never less than
-        the one before. `producer` and `sequence`: sequences go up by one, and a retry of one is stored once
-        (UNKNOWN_OFFSET, -1, if the offset of the first is not known any more). `start`: where a producer begins that
-        the stream never had, if not at 0. `expect_offset`: OffsetMismatch unless it is the next offset.
+        `timestamp`: event time in microseconds UTC, default now. `txid`: a number of the application that is never
+        less than that of the record before. `producer` and `sequence`: sequences go up by one, and a retry with the
+        same sequence is stored once; it returns UNKNOWN_OFFSET, -1, if the first offset is not known any more.
+        `start`: the first sequence of a producer that the stream has never seen, default 0. `expect_offset`:
+        OffsetMismatch unless it is the next offset.
         """
         return await self._engine.append(
             value,
@@ -138,8 +141,10 @@ class StreamWriter(NotBlocking):
         start: int | None = None,
         expect_offset: int | None = None,
     ) -> asyncio.Future[int]:
-        """As append, but returns the future at once; BufferFull where append would wait. The future may be dropped:
-        flush and close raise the first append that failed."""
+        """Like append, but returns the future at once, and raises BufferFull where append would wait.
+
+        The future may be dropped: `flush` and `close` raise the error of the first append that failed.
+        """
         return self._engine.append_nowait(
             value,
             key=key,
@@ -166,10 +171,11 @@ class StreamWriter(NotBlocking):
         atomic: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        """Append records in a row; the offsets of those that were written when all are stored for good.
+        """Append consecutive records and return the offsets of those written, once all are acknowledged.
 
-        `sequence`: of the first record, the others count on; those that are stored already are left out. `atomic`: all
-        of them or none, after any crash; RecordTooLarge before anything is sent if they do not fit in one entry.
+        `sequence` is that of the first record, the others count up from it; records that are stored already are left
+        out. `atomic`: after any crash the stream has all of them or none. If they do not fit in one entry,
+        RecordTooLarge is raised before anything is sent.
         """
         return await self._engine.append_many(
             values,
@@ -185,28 +191,32 @@ class StreamWriter(NotBlocking):
         )
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged; raises the first append that failed."""
+        """Wait until everything appended so far is acknowledged; raises the error of the first append that failed."""
         await self._engine.flush()
 
     async def roll(self) -> bool:
-        """End the segment and begin another, while appends go on; False (nothing done) if it holds no record."""
+        """End the segment and begin another while appends go on. Returns False and does nothing if it is empty."""
         return await self._engine.roll()
 
     # -- the end ------------------------------------------------------------------------------------------
 
     async def end(self) -> int:
-        """Mark the end of the stream and close this writer: readers end there, no record follows. The end offset."""
+        """Mark the stream as ended, close this writer, and return the offset after the last record.
+
+        No record can follow, and readers that follow the stream stop there.
+        """
         return await self._engine.end()
 
     async def close(self, *, wait: bool = True) -> None:
-        """Flush, seal the segment and give the stream up; raises the first append that failed. Idempotent.
+        """Flush, seal the segment and release the stream; raises the error of the first append that failed. Idempotent.
 
-        With wait=False what is not yet acknowledged fails. After MetadataUnavailable the next writer seals it.
+        With wait=False appends that are not acknowledged yet fail. After MetadataUnavailable the segment stays open
+        until the next writer seals it.
         """
         await self._engine.close(wait=wait)
 
     async def abandon(self) -> None:
-        """Stop without sealing, as a crash would: pending appends fail, the next writer takes over."""
+        """Stop without sealing, as a crash would. Pending appends fail; the next writer takes over."""
         await self._engine.abandon()
 
     async def __aenter__(self) -> StreamWriter:
@@ -219,5 +229,5 @@ class StreamWriter(NotBlocking):
 
 
 def engine_of(writer: StreamWriter) -> StreamEngine:
-    """For the parts of Buckram that stand on a stream's writer, and the simulator; a program uses the handle."""
+    """Return the engine behind the handle, for parts of Buckram itself and the simulator; programs use the handle."""
     return writer._engine

@@ -87,7 +87,7 @@ async def _cursors_forgotten(streams: Any, head: Any) -> None:
 async def _not_checked(self: Any, ledger: Any) -> Any:
     """Each ledger counts what its writer said, in its own order: bases come from the wrong row."""
     found = await _check(self, ledger)
-    return found[0], found[1]._replace(records=found[1].records + 1), found[2]
+    return found._replace(summary=found.summary._replace(records=found.summary.records + 1))
 
 
 _check = bulk.Bulk._check
