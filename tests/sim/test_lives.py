@@ -8,10 +8,11 @@ import random
 
 import pytest
 
+from buckram.sim.engine.faults import all_faults
+from buckram.sim.engine.plan import is_rare, make_cluster
 from buckram.sim.engine.swarm import run_seeds
-from buckram.sim.ledgers.faults import stories
 from buckram.sim.ledgers.life import run_life
-from buckram.sim.ledgers.plan import is_rare, make_cluster, make_plan
+from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.subject import Ledgers
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
@@ -56,16 +57,16 @@ def test_damage_stays_within_the_guarantee() -> None:
     """At most one bookie loses data, and never where one acknowledgement is enough."""
     for seed in range(2000):
         plan = make_plan(seed)
-        damage = [fault for fault in plan.faults if stories()[fault].damages]
+        damage = [fault for fault in plan.faults if all_faults()[fault].damages]
         assert len(damage) <= 1
         assert not damage or plan.shape[2] >= 2
 
 
-def test_stories_drawn_apart_change_nothing_else_of_a_life() -> None:
-    """Another file of stories leaves the lives that it does not choose as they were."""
-    apart = {name for name, story in stories().items() if story.apart}
+def test_independent_faults_change_nothing_else_of_a_life() -> None:
+    """Adding an independent fault leaves the lives that do not get it as they were."""
+    independent = {name for name, fault in all_faults().items() if fault.independent}
     for seed in range(200):
         plan, bare = make_plan(seed), make_cluster(seed)
-        assert [fault for fault in plan.faults if fault not in apart] == bare.faults
+        assert [fault for fault in plan.faults if fault not in independent] == bare.faults
         if plan.faults == bare.faults:
             assert str(plan) == str(bare)

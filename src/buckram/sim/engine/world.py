@@ -373,9 +373,9 @@ class World:
         process.crash()
         if power:
             machine.device.power_loss()
-        self.died(machine)
+        self.record_death(machine)
 
-    def died(self, machine: Machine) -> None:
+    def record_death(self, machine: Machine) -> None:
         machine.ready = False
         facts = self.judge.facts.bookie(machine.name)
         if facts.running:

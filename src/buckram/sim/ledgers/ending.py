@@ -14,9 +14,9 @@ from buckram.client.write.writer import Writer
 from buckram.core.wire.messages import Read
 from buckram.errors import BuckramError, NoSuchLedger
 from buckram.sim.engine.checkers.facts import write_set
+from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.world import Died
-from buckram.sim.ledgers.faults import Faults
 from buckram.sim.ledgers.ids_again import IdsAgain
 from buckram.sim.ledgers.workload.reading import read_and_judge
 from buckram.sim.ledgers.workload.recovering import RecovererActor
@@ -38,7 +38,7 @@ async def clear_limbo(store: Store) -> None:
 
 
 class Ending:
-    def __init__(self, stage: Stage, faults: Faults, actors: list[asyncio.Task[None]]) -> None:
+    def __init__(self, stage: Stage, faults: FaultRunner, actors: list[asyncio.Task[None]]) -> None:
         self.stage, self.world, self.plan, self.faults = stage, stage.world, stage.plan, faults
         self.judge, self.report = stage.world.judge, stage.world.report
         self.actors, self.pace = actors, stage.plan.pace

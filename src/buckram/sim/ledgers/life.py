@@ -7,15 +7,17 @@ import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
+from buckram.sim.engine.faults import FaultRunner
+from buckram.sim.engine.faults.runner import RecordedRequest
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.transport import Connection
 from buckram.sim.engine.world import World
 from buckram.sim.ledgers.ending import Ending
-from buckram.sim.ledgers.faults import Faults
 from buckram.sim.ledgers.liar import Liar
-from buckram.sim.ledgers.plan import Plan, make_plan
+from buckram.sim.ledgers.plan import make_plan
 from buckram.sim.ledgers.workload.reading import ReaderActor
 from buckram.sim.ledgers.workload.recovering import RecovererActor
 from buckram.sim.ledgers.workload.stage import Stage
@@ -28,12 +30,12 @@ UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "
 class _Recorder:
     """A network observer that keeps requests for replays."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: FaultRunner) -> None:
         self._faults = faults
 
     def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
         if to_server and not conn.ghost:
-            self._faults.record(conn.client, conn.server, conn.port, frame)
+            self._faults.record_request(RecordedRequest(conn.client, conn.server, conn.port, frame))
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
         """Sent is enough."""
@@ -44,7 +46,7 @@ class Life:
         self.plan = plan
         self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
         self.stage = Stage(self.world, plan)
-        self.faults = Faults(self.stage)
+        self.faults = FaultRunner(self.stage)
         if "replay" in plan.faults:
             self.world.fabric.observers.append(_Recorder(self.faults))
 
@@ -83,7 +85,7 @@ class Life:
         for n in range(plan.recoverers):
             actors.append(asyncio.create_task(RecovererActor(stage, f"c{n + 1}").run(), name=f"c{n + 1}"))
         watchers = [
-            asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+            asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
             for machine in self.world.machines.values()
         ]
         chaos = asyncio.create_task(self.faults.run(), name="faults")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from buckram.sim.engine.faults.registry import LEDGERS, fault_names
 from buckram.sim.engine.lives import LifeResult
 from buckram.sim.engine.swarm import Totals
-from buckram.sim.ledgers.faults.registry import LEDGERS, names
 from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.mutants import hunt
 from buckram.sim.ledgers.plan import make_plan
@@ -21,7 +21,7 @@ class Ledgers:
         return Totals()
 
     def fault_names(self) -> list[str]:
-        return names(LEDGERS)
+        return fault_names(LEDGERS)
 
     def planned_faults(self, seed: int) -> list[str]:
         return make_plan(seed).faults

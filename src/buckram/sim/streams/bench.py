@@ -7,15 +7,13 @@ import gc
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from buckram.errors import BuckramError
+from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import report_broken_invariants
-from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.faults import Faults
-from buckram.sim.ledgers.scenarios.run import ScenarioResult
-from buckram.sim.ledgers.scenarios.script import ScenarioFailed, quiet_plan
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.finals import Finals
@@ -29,7 +27,7 @@ from buckram.streams.write.writer import engine_of
 
 
 class Bench:
-    """`stream` is "one", made with a policy that rolls only when told to, unless the story says otherwise."""
+    """`stream` is "one", made with a policy that rolls only when told to, unless the schedule says otherwise."""
 
     stream = "one"
 
@@ -37,7 +35,7 @@ class Bench:
         self.world, self.plan = world, plan
         self.stage = Stage(world, plan)
         self.facts, self.report = self.stage.facts, world.report
-        self.faults = Faults(self.stage)
+        self.faults = FaultRunner(self.stage)
         self.hosts: dict[str, Actor] = {}
         self.tasks: list[asyncio.Task[Any]] = []
 
@@ -46,7 +44,7 @@ class Bench:
         if actor is None:
             actor = self.hosts[host] = ReaderActor(self.stage, host)
         if not await actor.up(20):
-            raise ScenarioFailed(f"no client on {host}")
+            raise ScheduleFailed(f"no client on {host}")
         return actor
 
     async def create(self) -> Line:
@@ -128,12 +126,12 @@ class Bench:
         end = self.world.loop.time() + deadline_s
         while not fact():
             if self.world.loop.time() > end:
-                raise ScenarioFailed(f"{what}: not within {deadline_s} s")
+                raise ScheduleFailed(f"{what}: not within {deadline_s} s")
             await asyncio.sleep(0.0005)
 
     def expect(self, holds: bool, what: str) -> None:
         if not holds:
-            raise ScenarioFailed(what)
+            raise ScheduleFailed(what)
 
     async def finish(self) -> None:
         """Heal, write, clean, read in full, judge."""
@@ -142,7 +140,10 @@ class Bench:
             Finals(self.facts, self.report).judge()
 
 
-Story = Callable[[Bench], Awaitable[None]]
+class PlaySchedule(Protocol):
+    """Plays a directed schedule on a bench. Raises ScheduleFailed where it does not come about."""
+
+    def __call__(self, bench: Bench, /) -> Awaitable[None]: ...
 
 
 def bench_plan(
@@ -153,7 +154,7 @@ def bench_plan(
     streams: Sequence[str] = ("one",),
     **policy: Any,
 ) -> StreamPlan:
-    """No faults but the story's."""
+    """Return a plan without faults; `policy` are settings of the stream's policy."""
     cluster = quiet_plan(shape)
     cluster.bookies, cluster.metadata = bookies, metadata
     defaults = {"ensemble": "/".join(map(str, shape)), "roll_bytes": 1 << 20, "roll_s": 3600.0}
@@ -162,15 +163,14 @@ def bench_plan(
 
 def play(
     name: str,
-    story: Story,
+    play_on: PlaySchedule,
     plan: StreamPlan,
     *,
     seed: int = 0,
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
-) -> ScenarioResult:
-    """One schedule in a world of its own, and its ending."""
-    failed: list[str] = []
+) -> ScheduleResult:
+    """Run one schedule in a world of its own, then the ending of a life."""
     gc.disable()
     with ExitStack() as stack:
         if mutant is not None:
@@ -179,45 +179,29 @@ def play(
         stack.enter_context(report_broken_invariants(world))
         stack.enter_context(watch_tasks(world))
 
-        async def live() -> None:
+        async def schedule() -> str:
             world.broken = asyncio.Event()
             await bring_up(world, plan)
             bench = Bench(world, plan)
 
             async def all_of_it() -> None:
                 await bench.create()
-                await story(bench)
+                await play_on(bench)
                 await bench.finish()
 
-            work = asyncio.ensure_future(all_of_it())
-            broken = asyncio.ensure_future(world.broken.wait())
-            await asyncio.wait([work, broken], return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                try:
-                    work.result()
-                except (ScenarioFailed, Died, BuckramError) as error:
-                    failed.append(f"{type(error).__name__}: {error}")
+            return await until_violated(world, all_of_it(), (ScheduleFailed, Died, BuckramError))
 
-        try:
-            world.loop.run_until_complete(live())
-        except Stuck as stuck:
-            world.report.violate("stuck", str(stuck))
-        outcome = ScenarioResult(
-            list(world.report.violations),
-            "; ".join(failed),
-            world.report.evaluated,
-            world.trace.digest,
-            list(world.trace.lines),
-        )
-        world.close()
+        result = run_schedule(world, schedule())
     gc.enable()
-    return outcome
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    story: Story
+    """A schedule, and the plan of its life."""
+
+    play: PlaySchedule
     plan: Callable[[], StreamPlan] = bench_plan
 
 
-__all__ = ["Bench", "Scenario", "Story", "bench_plan", "play"]
+__all__ = ["Bench", "PlaySchedule", "Scenario", "bench_plan", "play"]

@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from buckram.sim.ledgers.scenarios.run import ScenarioResult
+from buckram.sim.engine.schedules import ScheduleResult
 from buckram.sim.streams.bench import Bench, bench_plan, play
 from buckram.sim.streams.operations import DRILLS, Spy
 
 
-def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> ScenarioResult:
+def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> ScheduleResult:
     """One play of the operation, with what the spy says going wrong."""
 
-    async def story(bench: Bench) -> None:
+    async def play_drill(bench: Bench) -> None:
         await DRILLS[name](bench, spy)
 
-    return play(f"drill {name}", story, bench_plan(bookies=4), echo=echo, **options)
+    return play(f"drill {name}", play_drill, bench_plan(bookies=4), echo=echo, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class CrashPoint:
         return Spy(crash_at=self.crash_at, lose=self.lose, when=self.when)
 
 
-def crash_points(name: str) -> tuple[list[CrashPoint], ScenarioResult]:
+def crash_points(name: str) -> tuple[list[CrashPoint], ScheduleResult]:
     """Play it once, without anything going wrong."""
     spy = Spy()
     outcome = drill(name, spy)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 
 from buckram.errors import BuckramError, NoSuchStream, StreamEnded
 from buckram.sim.engine.checkers.judge import describe
+from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.pace import HOUR_US
 from buckram.sim.engine.world import Died
-from buckram.sim.ledgers.faults import Faults
 from buckram.sim.streams.facts import Line, Reading
 from buckram.sim.streams.reading import ReaderActor, line_of
 from buckram.sim.streams.stage import Actor, Stage, full
@@ -25,7 +25,7 @@ VISIBLE_S = 0.020
 
 
 class Ending:
-    def __init__(self, stage: Stage, faults: Faults, actors: list[asyncio.Task[None]]) -> None:
+    def __init__(self, stage: Stage, faults: FaultRunner, actors: list[asyncio.Task[None]]) -> None:
         self.stage, self.world, self.plan, self.faults, self.actors = stage, stage.world, stage.streams, faults, actors
         self.facts, self.rules, self.report = stage.facts, stage.rules, stage.world.report
         self.final, self.pace = Actor(stage, "f1"), stage.plan.pace

@@ -12,10 +12,10 @@ from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
 from buckram.net.tasks import TaskScope
 from buckram.sim.engine.checkers.safety import Metadata
+from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Crashed, Stuck
 from buckram.sim.engine.world import World
-from buckram.sim.ledgers.faults import Faults
 from buckram.sim.streams.bulking import Publisher
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.finals import Finals
@@ -34,7 +34,7 @@ class Life:
         self.plan = plan
         self.world = stream_world(f"streams {plan.seed}", plan, echo)
         self.stage = Stage(self.world, plan)
-        self.faults = Faults(self.stage)
+        self.faults = FaultRunner(self.stage)
 
     async def run(self) -> None:
         world = self.world
@@ -54,7 +54,7 @@ class Life:
         await setup.inside(self._create(setup), "create")
         actors = [asyncio.create_task(actor.run(), name=actor.host) for actor in self._actors()]
         watchers = [
-            asyncio.create_task(self.faults.watch(machine), name=f"supervise {machine.name}")
+            asyncio.create_task(self.faults.supervise(machine), name=f"supervise {machine.name}")
             for machine in self.world.machines.values()
         ]
         chaos = asyncio.create_task(self.faults.run(), name="faults")

@@ -1,4 +1,4 @@
-"""What a stream's life will be like, drawn from its seed: the cluster (sim/ledgers/plan), and who does what to it."""
+"""The plan of a life of streams, drawn from its seed: the cluster (`sim/engine/plan.py`), and who does what to it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from buckram.config import BookieConfig
+from buckram.sim.engine.faults.registry import STREAMS
 from buckram.sim.engine.pace import LATE_S
-from buckram.sim.ledgers.faults.registry import STREAMS
-from buckram.sim.ledgers.plan import Plan, draw_apart, make_cluster, set_pace
+from buckram.sim.engine.plan import Plan, draw_independent_faults, make_cluster, set_pace
 from buckram.sim.streams.faults import OWN_FAULTS
 from buckram.types import DigestType
 
@@ -85,7 +85,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     cluster.faults = cluster.faults[: rng.choice((1, 2, 2, 3))]
     cluster.faults += rng.choices(list(OWN_FAULTS), list(OWN_FAULTS.values()), k=rng.choice((0, 1, 1, 2)))
     none = rng.random() < 0.1
-    draw_apart(cluster, STREAMS)
+    draw_independent_faults(cluster, STREAMS)
     if cluster.bookies <= cluster.shape[0]:
         # A bookie that is gone for good leaves too few for new segments.
         cluster.faults = [fault for fault in cluster.faults if fault != "wipe"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from buckram.errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
 from buckram.sim.engine.metadata import HOST
-from buckram.sim.ledgers.scenarios.run import ScenarioResult
+from buckram.sim.engine.schedules import ScheduleResult
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
 from buckram.sim.streams.breaking import BREAKS
 from buckram.sim.streams.bulking import Publisher
@@ -376,11 +376,11 @@ def run_stream_scenario(
     seed: int = 0,
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
-) -> ScenarioResult:
+) -> ScheduleResult:
     scenario = SCENARIOS[name]
     plan = scenario.plan()
     plan.cluster.metadata = metadata
-    return play(name, scenario.story, plan, seed=seed, echo=echo, mutant=mutant)
+    return play(name, scenario.play, plan, seed=seed, echo=echo, mutant=mutant)
 
 
 __all__ = ["SCENARIOS", "bench_plan", "run_stream_scenario"]

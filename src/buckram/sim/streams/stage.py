@@ -14,8 +14,8 @@ from buckram.errors import BuckramError
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.loop import Process
 from buckram.sim.engine.metadata import HOST
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.plan import Plan
 from buckram.sim.streams.facts import Content, Facts, Line, Reading
 from buckram.sim.streams.heads import HeadWatch
 from buckram.sim.streams.plan import StreamPlan
@@ -46,7 +46,7 @@ class Producer:
 
 @dataclass(slots=True, eq=False)
 class Stage:
-    """One life's. `plan` is the cluster's, which is what sim/ledgers/faults reads here."""
+    """What the actors of one life share. `plan` is the plan of its cluster, which faults use."""
 
     world: World
     streams: StreamPlan

@@ -6,9 +6,9 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from buckram.sim.engine.faults.registry import STREAMS, fault_names
 from buckram.sim.engine.lives import LifeResult
 from buckram.sim.engine.swarm import Totals
-from buckram.sim.ledgers.faults.registry import STREAMS, names
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants import hunt
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
@@ -36,7 +36,7 @@ class Streams:
         return StreamTotals()
 
     def fault_names(self) -> list[str]:
-        return names(STREAMS)
+        return fault_names(STREAMS)
 
     def planned_faults(self, seed: int) -> list[str]:
         return make_stream_plan(seed).faults

@@ -11,9 +11,9 @@ from buckram.core.entries.entry import Digest
 from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy
 from buckram.core.ledgers.recovery import ForwardRead
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import NO_ENTRY
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import Patches
-from buckram.sim.ledgers.plan import Plan
 
 
 def anything(plan: Plan) -> bool:

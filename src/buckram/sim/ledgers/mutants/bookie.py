@@ -19,9 +19,9 @@ from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.errors import Code, WrongCookie
 from buckram.net import introductions
 from buckram.net.connection import Connection
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import NO_ENTRY, LedgerState
 
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
-import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from buckram.sim.engine.checkers.report import INVARIANTS, Violation
+from buckram.sim.engine.checkers.report import INVARIANTS
+from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
 from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.mutants import absence, bookie, foreign, identity, racks, reading, recovery, store, writer
 from buckram.sim.ledgers.mutants.base import Mutant
@@ -57,35 +55,15 @@ RARE = (
 MAX_SEED = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """`by`: the invariant that caught it, "" if none did. `place`: scenario or seed. `lives`: random lives it took."""
-
-    name: str
-    by: str
-    place: str
-    lives: int
-    text: str
-
-    def __str__(self) -> str:
-        if not self.by:
-            return f"MISSED {self.name} after {self.lives} lives"
-        return f"{self.name}: {self.by} in {self.place}, after {self.lives} lives: {self.text[:160]}"
-
-
 def _seeds(mutant: Mutant) -> Iterator[int]:
     return (seed for seed in range(MAX_SEED) if mutant.lives(make_plan(seed)))
-
-
-def _caught(violations: list[Violation]) -> Violation | None:
-    return next((v for v in violations if v.invariant in INVARIANTS), None)
 
 
 def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> Kill:
     """Play the mutant's scenarios, then lives that suit it, until an invariant is violated."""
     mutant = MUTANTS[name]
     for scenario in () if only_random else mutant.scenarios:
-        found = _caught(run_scenario(scenario, mutant=mutant.apply()).violations)
+        found = first_caught(run_scenario(scenario, mutant=mutant.apply()).violations, INVARIANTS)
         if found is not None:
             return Kill(name, found.invariant, scenario, 0, str(found))
     lives = 0
@@ -93,17 +71,12 @@ def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> 
         if lives >= (mutant.seeds if budget is None else min(budget, mutant.seeds)):
             break
         lives += 1
-        found = _caught(run_life(seed, mutant=mutant.apply()).violations)
+        found = first_caught(run_life(seed, mutant=mutant.apply()).violations, INVARIANTS)
         if found is not None:
             return Kill(name, found.invariant, f"seed {seed}", lives, str(found))
         if lives % 20 == 0:
             gc.collect()
     return Kill(name, "", "", lives, "")
-
-
-def _kill(job: tuple[str, int | None]) -> Kill:
-    logging.disable(logging.CRITICAL)  # in a process of its own: planted bugs log without end
-    return kill(*job)
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
@@ -114,31 +87,24 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
             sys.stderr.write(f"no mutant {name!r}; there are: {', '.join(MUTANTS)}\n")
             sys.stderr.write("those that tests must kill: python -m tests.mutants.killing NAME\n")
             return 2
-    work = [(name, budget) for name in names]
-    kills: list[Kill] = []
-    if jobs <= 1:
-        results: Iterator[Kill] = map(_kill, work)
-        _listen(results, kills)
-    else:
-        with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-            _listen(pool.imap(_kill, work), kills)
+    kills = hunt_all(kill, names, budget, jobs)
     missed = [one.name for one in kills if not one.by]
-    by_tests = {} if only else _by_tests(jobs)
-    missed += by_tests.get("missed", [])
+    killed_by_tests = {} if only else _killed_by_tests(jobs)
+    missed += killed_by_tests.get("missed", [])
     line = {
         "mutants": len(kills),
         "caught": sum(1 for one in kills if one.by),
         "missed": missed,
         "lives": {one.name: one.lives for one in kills},
         "by": {one.name: one.by for one in kills},
-        "for_tests": by_tests.get("mutants", 0),
-        "killed_by_tests": by_tests.get("killed", 0),
+        "for_tests": killed_by_tests.get("mutants", 0),
+        "killed_by_tests": killed_by_tests.get("killed", 0),
     }
     sys.stdout.write(json.dumps(line) + "\n")
     return 1 if missed else 0
 
 
-def _by_tests(jobs: int) -> dict[str, Any]:
+def _killed_by_tests(jobs: int) -> dict[str, Any]:
     """Those that tests must kill, where there are tests: their sum."""
     if not Path("tests/mutants/killing.py").exists():
         return {}
@@ -149,10 +115,3 @@ def _by_tests(jobs: int) -> dict[str, Any]:
     except ValueError:
         return {"missed": [f"all that tests must kill: they ended with {run.returncode}"]}
     return found
-
-
-def _listen(results: Iterator[Kill], kills: list[Kill]) -> None:
-    for one in results:
-        kills.append(one)
-        sys.stderr.write(f"{one}\n")
-        sys.stderr.flush()

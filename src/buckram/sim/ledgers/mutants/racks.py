@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from buckram.core.ledgers.append import AppendWindow
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import EntryId
 
 

@@ -14,9 +14,9 @@ from buckram.core.entries.entry import ENTRY_HEADER, ENTRY_HEADER_BYTES, Digest
 from buckram.core.ledgers import answers
 from buckram.core.ledgers.answers import FailureFold, Negative, Positive
 from buckram.errors import BookieError, Code, DigestMismatch
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import Entry
 
 _classify = answers.classify

@@ -16,9 +16,9 @@ from buckram.core.ledgers.answers import CoverageTally
 from buckram.core.ledgers.recovery import Fencing, ForwardRead, WriteBack
 from buckram.core.wire import adds
 from buckram.errors import MetadataError
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import Fragment
 
 _fencing, _length, _replaced, _race, _add = (

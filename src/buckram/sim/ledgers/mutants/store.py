@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from buckram.sim.engine.edits import edited
+from buckram.sim.engine.plan import Plan
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 
 
 def _tail(plan: Plan) -> bool:

@@ -17,9 +17,9 @@ from buckram.core.ledgers import append, metadata
 from buckram.core.ledgers.append import AppendWindow
 from buckram.errors import LedgerFenced, MetadataUnavailable, VersionConflict
 from buckram.sim.engine.edits import edited
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import nothing, plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import LedgerState, Slot, Versioned
 
 _failed, _resume, _acked, _close = AppendWindow.failed, AppendWindow.resume, AppendWindow.acked, AppendWindow.close

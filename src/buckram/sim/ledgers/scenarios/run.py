@@ -7,25 +7,33 @@ import gc
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
-from buckram.sim.engine.checkers.report import Violation
 from buckram.sim.engine.lives import report_broken_invariants
-from buckram.sim.engine.loop import Stuck
+from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from buckram.sim.engine.spies import watch_stores
 from buckram.sim.engine.world import Died, World
 from buckram.sim.ledgers.scenarios import absence, absent, directed, foreign, identity, more
-from buckram.sim.ledgers.scenarios.script import ScenarioFailed, Script, quiet_plan
+from buckram.sim.ledgers.scenarios.script import Script
 
 Shape = tuple[int, int, int]
 
 
+class PlaySchedule(Protocol):
+    """Plays a directed schedule with a script. Raises ScheduleFailed where it does not come about."""
+
+    def __call__(self, script: Script, /) -> Awaitable[None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    story: Callable[[Script], Awaitable[None]]
+    """A schedule and what it needs. `shape` is (E, Qw, Qa), `wire` the version of the wire protocol."""
+
+    play: PlaySchedule
     shape: Shape
     wire: int = 2
     metadata: tuple[str, ...] = ("memory", "zk+hierarchical")
-    """The kinds of metadata stores in which it can come about."""
+    """The kinds of metadata stores on which the schedule is possible."""
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -77,21 +85,6 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ScenarioResult:
-    """`failed`: the schedule could not be carried out, or ended wrong; violations count in any case."""
-
-    violations: list[Violation]
-    failed: str
-    evaluated: dict[str, int]
-    trace_hash: str
-    lines: list[str]
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations and not self.failed
-
-
 def run_scenario(
     name: str,
     seed: int = 0,
@@ -99,10 +92,10 @@ def run_scenario(
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
     metadata: str = "memory",
-) -> ScenarioResult:
+) -> ScheduleResult:
+    """Run the schedule in a world of its own, with the mutant planted if there is one."""
     scenario = SCENARIOS[name]
     plan = quiet_plan(scenario.shape, wire=scenario.wire)
-    failed: list[str] = []
     gc.disable()
     with ExitStack() as stack:
         if mutant is not None:
@@ -111,30 +104,13 @@ def run_scenario(
         stack.enter_context(watch_stores(world))
         stack.enter_context(report_broken_invariants(world))
 
-        async def live() -> None:
+        async def schedule() -> str:
             world.broken = asyncio.Event()
             script = Script(world, plan)
-            story = asyncio.ensure_future(scenario.story(script))
-            broken = asyncio.ensure_future(world.broken.wait())
-            await asyncio.wait([story, broken], return_when=asyncio.FIRST_COMPLETED)
-            if story.done():
-                try:
-                    story.result()
-                except (ScenarioFailed, Died) as error:
-                    failed.append(f"{type(error).__name__}: {error}")
+            failed = await until_violated(world, scenario.play(script), (ScheduleFailed, Died))
             world.judge.ended()
+            return failed
 
-        try:
-            world.loop.run_until_complete(live())
-        except Stuck as stuck:
-            world.report.violate("stuck", str(stuck))
-        outcome = ScenarioResult(
-            list(world.report.violations),
-            "; ".join(failed),
-            world.report.evaluated,
-            world.trace.digest,
-            list(world.trace.lines),
-        )
-        world.close()
+        result = run_schedule(world, schedule())
     gc.enable()
-    return outcome
+    return result

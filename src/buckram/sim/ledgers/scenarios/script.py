@@ -8,20 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.client.write.writer import Writer
-from buckram.config import ClientConfig, NetConfig
 from buckram.sim.engine.checkers.facts import Handle, LedgerFacts
 from buckram.sim.engine.loop import Process
-from buckram.sim.engine.world import Configs, World
-from buckram.sim.ledgers.plan import Plan
+from buckram.sim.engine.plan import Plan
+from buckram.sim.engine.schedules import ScheduleFailed
+from buckram.sim.engine.world import World
 from buckram.sim.ledgers.workload.reading import ReaderActor, read_and_judge
 from buckram.sim.ledgers.workload.recovering import RecovererActor
 from buckram.sim.ledgers.workload.stage import Stage
 from buckram.sim.ledgers.workload.writing import WriterActor
-from buckram.types import DigestType, EntryId, LedgerId
-
-
-class ScenarioFailed(AssertionError):
-    """The schedule did not come about, or its outcome is wrong in a way that no invariant names."""
+from buckram.types import EntryId, LedgerId
 
 
 @dataclass(slots=True)
@@ -80,7 +76,7 @@ class Script:
         for n in range(1, count + 1):
             machine = self.world.add_machine(f"b{n}")
             if not await self.world.boot(machine):
-                raise ScenarioFailed(machine.refused)
+                raise ScheduleFailed(machine.refused)
 
     def power_loss(self, *names: str) -> None:
         for name in names:
@@ -94,7 +90,7 @@ class Script:
         for name in names:
             machine = self.world.machines[name]
             if not await self.world.boot(machine):
-                raise ScenarioFailed(f"{name} does not start: {machine.refused}")
+                raise ScheduleFailed(f"{name} does not start: {machine.refused}")
 
     async def replace_disk(self, name: str) -> None:
         """The operator's way: remove the cookie, start an empty bookie under the old id and address."""
@@ -126,7 +122,7 @@ class Script:
         actor = WriterActor(self.stage, host)
         client = await actor.connect()
         if client is None:
-            raise ScenarioFailed("no client")
+            raise ScheduleFailed("no client")
         wanted = tuple(f"b{n}" for n in range(1, self.plan.shape[0] + 1))
 
         async def create() -> Writer:
@@ -158,13 +154,13 @@ class Script:
     async def recoverer(self, host: str = "c1") -> RecovererActor:
         actor = RecovererActor(self.stage, host)
         if await actor.connect() is None:
-            raise ScenarioFailed("no client")
+            raise ScheduleFailed("no client")
         return actor
 
     async def reader(self, host: str = "r1") -> ReaderActor:
         actor = ReaderActor(self.stage, host)
         if await actor.connect() is None:
-            raise ScenarioFailed("no client")
+            raise ScheduleFailed("no client")
         return actor
 
     def recover(self, actor: RecovererActor, ledger: LedgerId) -> asyncio.Task[bool]:
@@ -213,12 +209,12 @@ class Script:
         end = self.world.loop.time() + deadline_s
         while not fact():
             if self.world.loop.time() > end:
-                raise ScenarioFailed(f"{what}: not within {deadline_s} s")
+                raise ScheduleFailed(f"{what}: not within {deadline_s} s")
             await asyncio.sleep(0.0002)
 
     async def ends(self, pen: Pen, deadline_s: float = 60.0) -> None:
         """L3: every append of the writer ends."""
-        with suppress(ScenarioFailed):
+        with suppress(ScheduleFailed):
             await self.until(lambda: pen.over, "appends end", deadline_s)
         self.world.report.check(
             "L3",
@@ -238,13 +234,4 @@ class Script:
 
     def expect(self, holds: bool, what: str) -> None:
         if not holds:
-            raise ScenarioFailed(what)
-
-
-def quiet_plan(shape: tuple[int, int, int], *, request_timeout_s: float = 2.0, wire: int = 2) -> Plan:
-    """No faults but the script's."""
-    configs = Configs(
-        net=NetConfig(connect_timeout_s=1.0, request_timeout_s=request_timeout_s, sweep_interval_s=0.1),
-        client=ClientConfig(wire_protocol=wire, quarantine_s=0.5, speculative_read_ms=50.0),
-    )
-    return Plan(0, 0, shape, DigestType.CRC32C, configs, [])
+            raise ScheduleFailed(what)

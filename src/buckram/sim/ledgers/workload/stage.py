@@ -12,8 +12,8 @@ from buckram.errors import BuckramError
 from buckram.sim.engine.checkers.facts import Handle
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.loop import Process
+from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.world import Died, World
-from buckram.sim.ledgers.plan import Plan
 from buckram.types import LedgerId
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
-import logging
-import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator
 
 from buckram.sim.engine.checkers.report import Violation
-from buckram.sim.ledgers.mutants.hunt import Kill
+from buckram.sim.engine.hunting import Kill, first_caught, hunt_all
 from buckram.sim.streams.crashing import CrashPoint, crash_points, drill
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants import compacting, keeping, reading, writing
@@ -23,10 +20,6 @@ MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for mutant in (*writing.MUTANTS, *reading.MUTANTS, *keeping.MUTANTS, *compacting.MUTANTS)
 }
 MAX_SEED = 50_000
-
-
-def _caught(violations: Iterable[Violation]) -> Violation | None:
-    return next((v for v in violations if v.invariant in INVARIANTS), None)
 
 
 def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> Kill:
@@ -44,7 +37,7 @@ def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> 
         if lives >= (mutant.seeds if budget is None else min(budget, mutant.seeds)):
             break
         lives += 1
-        caught = _caught(run_stream_life(seed, plan=plan, mutant=mutant.apply()).violations)
+        caught = first_caught(run_stream_life(seed, plan=plan, mutant=mutant.apply()).violations, INVARIANTS)
         if caught is not None:
             return Kill(name, caught.invariant, f"seed {seed}", lives, str(caught))
         if lives % 10 == 0:
@@ -54,13 +47,13 @@ def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> 
 
 def _directed(mutant: Mutant) -> Kill | None:
     for scenario in mutant.scenarios:
-        caught = _caught(run_stream_scenario(scenario, mutant=mutant.apply()).violations)
+        caught = first_caught(run_stream_scenario(scenario, mutant=mutant.apply()).violations, INVARIANTS)
         if caught is not None:
             return Kill(mutant.name, caught.invariant, scenario, 0, str(caught))
     for operation in mutant.drills:
         with mutant.apply():
             there, outcome = crash_points(operation)
-        caught = _caught(outcome.violations)
+        caught = first_caught(outcome.violations, INVARIANTS)
         if caught is not None:
             return Kill(mutant.name, caught.invariant, operation, 0, str(caught))
         for place in there:
@@ -72,12 +65,7 @@ def _directed(mutant: Mutant) -> Kill | None:
 
 def _played(mutant: Mutant, place: CrashPoint) -> Violation | None:
     outcome = drill(place.name, place.spy(), mutant=mutant.apply())
-    return _caught(outcome.violations)
-
-
-def _kill(job: tuple[str, int | None]) -> Kill:
-    logging.disable(logging.CRITICAL)  # in a process of its own: planted bugs log without end
-    return kill(*job)
+    return first_caught(outcome.violations, INVARIANTS)
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
@@ -87,11 +75,7 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
         if name not in MUTANTS:
             sys.stderr.write(f"no mutant {name!r}; there are: {', '.join(MUTANTS)}\n")
             return 2
-    kills: list[Kill] = []
-    for one in _all([(name, budget) for name in names], jobs):
-        kills.append(one)
-        sys.stderr.write(f"{one}\n")
-        sys.stderr.flush()
+    kills = hunt_all(kill, names, budget, jobs)
     missed = [one.name for one in kills if not one.by]
     sys.stdout.write(
         json.dumps(
@@ -106,14 +90,6 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
         + "\n"
     )
     return 1 if missed else 0
-
-
-def _all(work: list[tuple[str, int | None]], jobs: int) -> Iterator[Kill]:
-    if jobs <= 1:
-        yield from map(_kill, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_kill, work)
 
 
 __all__ = ["MUTANTS", "hunt", "kill"]

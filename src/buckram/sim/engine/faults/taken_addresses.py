@@ -1,24 +1,24 @@
-"""Stories of addresses: another cluster's bookie, or one of ours with a new id, boots where one has died."""
+"""Faults of addresses: a bookie of another cluster, or one with a new id, starts at the address of a dead one."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from buckram.sim.engine.faults.registry import LEDGERS, register_independent
 from buckram.sim.engine.foreign import ForeignBookies
-from buckram.sim.ledgers.faults.registry import LEDGERS, register
 
 if TYPE_CHECKING:
-    from buckram.sim.ledgers.faults.runner import Faults
-    from buckram.sim.ledgers.plan import Plan
+    from buckram.sim.engine.faults.runner import FaultRunner
+    from buckram.sim.engine.plan import Plan
 
 
-async def address_taken(f: Faults) -> None:
-    """Bookies of another cluster, under the names of ours or under others, at the addresses of one or two of ours."""
+async def start_foreign_bookies(f: FaultRunner) -> None:
+    """Bookies of another cluster, with the ids of this one's or with others, listen at one or two of its addresses."""
     others = ForeignBookies(f.world)
     taken = [
         machine
-        for machine in dict.fromkeys(f.machine().name for _ in range(f.rng.choice((1, 2, 2))))
+        for machine in dict.fromkeys(f.choose_machine().name for _ in range(f.rng.choice((1, 2, 2))))
         if not f.world.machines[machine].away
     ]
     for name in taken:
@@ -33,14 +33,14 @@ async def address_taken(f: Faults) -> None:
             f.world.disturb(name, -1)
 
     f.on_heal(leave)
-    await f.last(6.0)
+    await f.wait_a_while(6.0)
     leave()
 
 
-async def replaced(f: Faults) -> None:
+async def start_new_bookie_at_address(f: FaultRunner) -> None:
     """A new bookie of ours, with a new id and an empty disk, boots where one has died; both go on at other times: the
     old one where it was, the new one at an address of its own."""
-    world, old = f.world, f.machine()
+    world, old = f.world, f.choose_machine()
     name = f"new-{old.name}"
     if old.away or name in world.machines or old.host != old.name:
         return
@@ -49,7 +49,7 @@ async def replaced(f: Faults) -> None:
     world.disturb(old.name, 1)
     new = world.add_machine(name, old.rack, host=old.host)
     await world.boot(new)
-    await f.last(6.0)
+    await f.wait_a_while(6.0)
     world.crash(new, power=False)
     new.host = name
     old.away = False
@@ -57,7 +57,7 @@ async def replaced(f: Faults) -> None:
     for _ in range(5):
         if await world.boot(new):
             return
-        world.died(new)
+        world.record_death(new)
         await asyncio.sleep(1.0)
 
 
@@ -66,11 +66,13 @@ def _fits(plan: Plan) -> bool:
     return not plan.liar and not plan.hung_for_good
 
 
-register("address taken by another", 12, address_taken, fits=_fits)
+register_independent("address taken by another", 12, start_foreign_bookies, fits=_fits)
 
 
 def _fits_alone(plan: Plan) -> bool:
     return _fits(plan) and "address taken by another" not in plan.faults  # one at an address is enough
 
 
-register("bookie replaced at its address", 6, replaced, fits=_fits_alone, lives=(LEDGERS,))
+register_independent(
+    "bookie replaced at its address", 6, start_new_bookie_at_address, fits=_fits_alone, lives=(LEDGERS,)
+)

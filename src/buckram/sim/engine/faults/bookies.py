@@ -1,32 +1,32 @@
-"""Stories of bookies that die, one or several, at any point, and of one that stands still."""
+"""Faults of bookies: one or several crash, at any point, with or without a loss of power; one is paused."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from buckram.sim.ledgers.faults.registry import common
+from buckram.sim.engine.faults.registry import register_common
 
 if TYPE_CHECKING:
-    from buckram.sim.ledgers.faults.runner import Faults
-    from buckram.sim.ledgers.plan import Plan
+    from buckram.sim.engine.faults.runner import FaultRunner
+    from buckram.sim.engine.plan import Plan
 
 SMALL = ((3, 3, 2), (2, 2, 2), (3, 2, 2), (2, 2, 1), (3, 3, 3))
 STRIPED = ((3, 2, 2), (4, 2, 2), (4, 3, 3))
 
 
-async def kill(f: Faults) -> None:
-    f.world.crash(f.machine(), power=False)
+async def kill_one(f: FaultRunner) -> None:
+    f.world.crash(f.choose_machine(), power=False)
 
 
-async def pair(f: Faults) -> None:
+async def kill_pair(f: FaultRunner) -> None:
     """Two members of one ensemble die at the same moment."""
     for ledger in f.world.judge.facts.ledgers.values():
         if ledger.metadata is not None and not ledger.metadata.closed:
             members = list(ledger.metadata.last_fragment.ensemble)
             f.rng.shuffle(members)
             power, together = f.rng.random() < 0.3, f.rng.random() < 0.7
-            # A writer with adds at both that sleeps meanwhile hears of both in one turn.
+            # A writer with adds at both that is paused meanwhile learns of both failures in one turn of its loop.
             if together:
                 for name in members[:2]:
                     f.world.pause(name)
@@ -40,8 +40,11 @@ async def pair(f: Faults) -> None:
             return
 
 
-async def lag(f: Faults) -> None:
-    """One member is slow to answer the writer, then another one dies: acknowledgements wait behind a hole."""
+async def slow_one_kill_another(f: FaultRunner) -> None:
+    """One bookie of the ensemble answers the writer slowly, then another one dies.
+
+    Later entries are complete then, but their acknowledgements wait for an earlier entry that is not.
+    """
     open_ones = [
         ledger
         for ledger in f.world.judge.facts.ledgers.values()
@@ -64,56 +67,58 @@ async def lag(f: Faults) -> None:
     f.world.disturb(ledger.writer, -1)
 
 
-async def power(f: Faults) -> None:
-    f.world.crash(f.machine(), power=True)
+async def power_loss(f: FaultRunner) -> None:
+    f.world.crash(f.choose_machine(), power=True)
 
 
-async def power_all(f: Faults) -> None:
+async def power_loss_everywhere(f: FaultRunner) -> None:
     for machine in f.world.machines.values():
         f.world.crash(machine, power=True)
 
 
-async def crash_at_op(f: Faults) -> None:
-    machine, power = f.machine(), f.rng.random() < 0.6
+async def crash_at_op(f: FaultRunner) -> None:
+    """A bookie dies in one of its next 30 disk operations."""
+    machine, power = f.choose_machine(), f.rng.random() < 0.6
     process = machine.process
     if process is None or process.dead:
         return
     machine.device.crash_at_op = machine.device.ops + 1 + int(f.rng.random() ** 2 * 30)
-    process.on_death(lambda: f.died_in_op(machine, power))
+    process.on_death(lambda: f.record_death_in_operation(machine, power))
 
 
-async def crash_at_await(f: Faults) -> None:
-    machine, power = f.machine(), f.rng.random() < 0.5
+async def crash_at_await(f: FaultRunner) -> None:
+    """A bookie dies at one of the next 300 steps of its process."""
+    machine, power = f.choose_machine(), f.rng.random() < 0.5
     process = machine.process
     if process is None or process.dead:
         return
     process.crash_after(int(f.rng.random() ** 2 * 300))
-    process.on_death(lambda: f.died_in_op(machine, power))
+    process.on_death(lambda: f.record_death_in_operation(machine, power))
 
 
-async def pause_bookie(f: Faults) -> None:
-    machine = f.machine()
+async def pause_bookie(f: FaultRunner) -> None:
+    machine = f.choose_machine()
     f.world.pause(machine.name)
-    await f.last(8.0)
+    await f.wait_a_while(8.0)
     f.world.resume(machine.name)
 
 
-def _for_pairs(plan: Plan) -> None:
+def _suit_kill_pair(plan: Plan) -> None:
     plan.shape = SMALL[plan.seed % len(SMALL)]
     plan.bookies, plan.entries, plan.busy_s = plan.shape[0] + 2, max(plan.entries, 30), 2.0
 
 
-def _for_lag(plan: Plan) -> None:
-    # Striped and Qw == Qa: one slow member holds up its entries while the others' are complete.
+def _suit_slow_one(plan: Plan) -> None:
+    # Striped and Qw == Qa: one slow bookie holds up the entries that it stores, while others are complete.
     plan.shape = STRIPED[plan.seed % len(STRIPED)]
     plan.bookies, plan.entries, plan.busy_s = plan.shape[0] + 1, max(plan.entries, 20), 1.0
 
 
-common("kill", 5, kill)
-common("power", 5, power)
-common("pair", 4, pair, suit=_for_pairs)
-common("power all", 3, power_all)
-common("crash at op", 5, crash_at_op)
-common("crash at await", 4, crash_at_await)
-common("pause bookie", 4, pause_bookie)
-common("lag", 4, lag, suit=_for_lag)
+register_common("kill", 5, kill_one)
+register_common("power", 5, power_loss)
+register_common("pair", 4, kill_pair, suit=_suit_kill_pair)
+register_common("power all", 3, power_loss_everywhere)
+register_common("crash at op", 5, crash_at_op)
+register_common("crash at await", 4, crash_at_await)
+register_common("pause bookie", 4, pause_bookie)
+register_common("lag", 4, slow_one_kill_another, suit=_suit_slow_one)

@@ -1,5 +1,5 @@
-"""Stories of what lies in a bookie's directory: small files that are compacted all the time, damage to indexes, and a
-log whose end is damaged or cut off after a kill."""
+"""Faults of the files in a bookie's directory: small files that are compacted often, damaged indexes, and a log whose
+end is damaged or cut off after a crash."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from buckram.bookie.storage.errors import StoreError
 from buckram.sim.engine.damage import damage_tail, damage_tail_without_page, flip_some_index
+from buckram.sim.engine.faults.registry import LEDGERS, register_independent
 from buckram.sim.engine.loop import Crashed
 from buckram.sim.engine.world import KIB, Died, Machine
-from buckram.sim.ledgers.faults.registry import LEDGERS, register
 
 if TYPE_CHECKING:
-    from buckram.sim.ledgers.faults.runner import Faults
-    from buckram.sim.ledgers.plan import Plan
+    from buckram.sim.engine.faults.runner import FaultRunner
+    from buckram.sim.engine.plan import Plan
 
 
-async def _compact(f: Faults, machine: Machine) -> None:
+async def _compact(f: FaultRunner, machine: Machine) -> None:
     process, store = machine.process, machine.bookie.store if machine.bookie is not None else None
     if process is None or process.dead or not machine.ready or store is None:
         return
@@ -28,19 +28,19 @@ async def _compact(f: Faults, machine: Machine) -> None:
         return
 
 
-async def small_files(f: Faults) -> None:
-    """Every few entries the log goes on in another file; compaction and restarts come again and again."""
+async def compact_small_files(f: FaultRunner) -> None:
+    """The log begins a new file every few entries; bookies compact and restart repeatedly."""
     for _ in range(f.rng.choice((3, 6, 9))):
         await asyncio.sleep(f.rng.random() * f.plan.busy_s * 0.5)
-        machine = f.machine()
+        machine = f.choose_machine()
         await _compact(f, machine)
         if f.rng.random() < 0.4:
             f.world.crash(machine, power=f.rng.random() < 0.5)
 
 
-async def crash_in_sync(f: Faults) -> None:
+async def crash_in_sync(f: FaultRunner) -> None:
     """A bookie dies while a block is on its way to the device."""
-    machine = f.machine()
+    machine = f.choose_machine()
     for _ in range(400):
         if machine.device.syncing and machine.ready:
             f.world.crash(machine, power=f.rng.random() < 0.7)
@@ -48,19 +48,22 @@ async def crash_in_sync(f: Faults) -> None:
         await asyncio.sleep(0.0002 + 0.01 * f.rng.random() ** 4)
 
 
-async def flip_index(f: Faults) -> None:
-    """A byte of a sealed file's footer changes: it is rebuilt from the file's blocks, and nothing is lost."""
+async def flip_index(f: FaultRunner) -> None:
+    """A byte of a sealed file's footer changes: the footer is rebuilt from the file's blocks, and nothing is lost."""
     for _ in range(3):
         await asyncio.sleep(f.rng.random() * f.plan.busy_s * 0.5)
-        machine = f.machine()
+        machine = f.choose_machine()
         if flip_some_index(machine.device, f.rng) and f.rng.random() < 0.6:
             f.world.crash(machine, power=f.rng.random() < 0.5)
 
 
-async def tail(f: Faults) -> None:
-    """Killed, and then the end of its log is damaged or cut off: what it acknowledged last is unknown, not absent."""
+async def damage_log_end(f: FaultRunner) -> None:
+    """A bookie is killed, then the end of its log is damaged or cut off.
+
+    It must answer "unknown" for the entries that it acknowledged last, and not that they do not exist.
+    """
     for _ in range(20):
-        machine = f.machine()
+        machine = f.choose_machine()
         if machine.ready:
             f.world.crash(machine, power=False)
             if damage_tail(machine.device, f.rng):
@@ -69,13 +72,15 @@ async def tail(f: Faults) -> None:
         await asyncio.sleep(0.1)
 
 
-async def tail_after_power(f: Faults) -> None:
-    """As `tail`, but a loss of power came first and the witness of the log's end went with it. Sometimes the log rested
-    before, so that an empty block follows what was acknowledged last."""
-    rest = f.rng.random() < 0.6
+async def damage_log_end_after_power_loss(f: FaultRunner) -> None:
+    """Like `damage_log_end`, but after a loss of power, which also removed the page that witnesses the log's end.
+
+    Sometimes the log was idle before, so that an empty block follows what was acknowledged last.
+    """
+    idle = f.rng.random() < 0.6
     for _ in range(40):
-        machine = f.machine()
-        if machine.ready and f.world.loop.time() > f.plan.busy_s * (1.5 if rest else 0.3):
+        machine = f.choose_machine()
+        if machine.ready and f.world.loop.time() > f.plan.busy_s * (1.5 if idle else 0.3):
             f.world.crash(machine, power=True)
             if damage_tail_without_page(machine.device, f.rng):
                 f.world.judge.facts.bookie(machine.name).damaged = True
@@ -96,12 +101,14 @@ def use_small_files(plan: Plan) -> None:
     plan.entries, plan.busy_s = max(plan.entries, 20), max(plan.busy_s, 1.0)
 
 
-def _more(plan: Plan) -> None:
+def _suit_more_entries(plan: Plan) -> None:
     plan.entries = max(plan.entries, 12)
 
 
-register("small files", 16, small_files, suit=use_small_files)
-register("flip index", 10, flip_index, suit=use_small_files)
-register("crash in sync", 12, crash_in_sync, suit=_more)
-register("tail", 10, tail, suit=_more, damages=True, lives=(LEDGERS,))
-register("tail after power loss", 8, tail_after_power, suit=_more, damages=True, lives=(LEDGERS,))
+register_independent("small files", 16, compact_small_files, suit=use_small_files)
+register_independent("flip index", 10, flip_index, suit=use_small_files)
+register_independent("crash in sync", 12, crash_in_sync, suit=_suit_more_entries)
+register_independent("tail", 10, damage_log_end, suit=_suit_more_entries, damages=True, lives=(LEDGERS,))
+register_independent(
+    "tail after power loss", 8, damage_log_end_after_power_loss, suit=_suit_more_entries, damages=True, lives=(LEDGERS,)
+)
