@@ -31,7 +31,7 @@ def on_no_disk_at_the_end() -> History:
     h.close(0)
     for bookie in h.ensemble:
         h.on_disk[bookie, 0] = False
-    h.judge.ended()
+    h.judge.life_ended()
     return h
 
 
@@ -66,8 +66,8 @@ def fence_lost_with_its_file() -> History:
     h.recovery()
     h.fence("b1")
     assert h.found == []
-    h.disk_state["b1"] = b"other files"
-    h.fenced_on_disk["b1"] = False
+    h.superblocks["b1"] = b"other files"
+    h.fences["b1"] = False
     h.fence("b1")
     return h
 
@@ -77,7 +77,7 @@ def denies_after_it_came_back() -> History:
     h = History()
     h.write(2)
     h.on_disk["b1", 1] = False
-    h.judge.bookie_returned("b1", lambda ledger, entry: True)
+    h.judge.bookie_started("b1", lambda ledger, entry: True)
     return h
 
 

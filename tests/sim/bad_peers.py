@@ -79,7 +79,7 @@ def read_before_coverage() -> History:
 
 def fence_not_durable() -> History:
     h = History()
-    h.fenced_on_disk["b1"] = False
+    h.fences["b1"] = False
     h.recovery()
     h.fence("b1")
     return h
@@ -180,7 +180,7 @@ def recoveries_lose_an_ack() -> History:
     h.recovery("c2")
     h.close(-1, "c2")
     h.write(1)
-    h.judge.ended()
+    h.judge.life_ended()
     return h
 
 
@@ -213,8 +213,8 @@ def wrong_key_stored() -> History:
 
 def loser_reports_its_own() -> History:
     h = good()
-    h.judge.recovery_begins("c1", LEDGER)
-    h.judge.recovery_ends("c1", LEDGER, 1, 5)
+    h.judge.recovery_started("c1", LEDGER)
+    h.judge.recovery_ended("c1", LEDGER, 1, 5)
     return h
 
 
@@ -232,7 +232,7 @@ def open_writes_metadata() -> History:
 
 def collects_an_open_ledger() -> History:
     h = History()
-    h.judge.buried("b1", LEDGER)
+    h.judge.deleted_by_bookie("b1", LEDGER)
     return h
 
 
@@ -261,7 +261,7 @@ def force_without_the_data() -> History:
         h.answer(request, Code.OK)
     h.acked(0)
     h.on_disk["b2", 0] = False
-    h.judge.forced(h.handle, 0)
+    h.judge.force_returned(h.handle, 0)
     return h
 
 
@@ -316,7 +316,7 @@ def ack_after_delete() -> History:
 def append_never_ends() -> History:
     h = History()
     h.submit()
-    h.judge.quiet()
+    h.judge.check_settled()
     return h
 
 
@@ -325,7 +325,7 @@ def quorum_but_no_ack() -> History:
     h.submit()
     h.add("b1", 0)
     h.add("b2", 0)
-    h.judge.quiet()
+    h.judge.check_settled()
     return h
 
 
@@ -334,7 +334,7 @@ def poll_without_end() -> History:
     request = Request("poll", "r1", "b1", LEDGER, -1, wait_s=2.0, delivered_at=h.time)
     h.judge.request_delivered(request)
     h.time += 30
-    h.judge.quiet()
+    h.judge.check_settled()
     return h
 
 

@@ -110,7 +110,7 @@ def ack_never_told() -> History:
         h.add(bookie, 0)
         h.add(bookie, 1)
     h.acked(1)
-    h.judge.quiet()
+    h.judge.check_settled()
     return h
 
 

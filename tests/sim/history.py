@@ -1,4 +1,4 @@
-"""Hand-written histories for the judge: what a wire, a store and clients would show, without any of them."""
+"""Hand-written histories for the judge: the events that a wire, stores and clients would cause, without any of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from buckram.core.entries.entry import Digest, master_key
 from buckram.errors import Code
 from buckram.sim.engine.checkers.base import ReadResult
 from buckram.sim.engine.checkers.facts import Handle
-from buckram.sim.engine.checkers.judge import Judge, Senses
+from buckram.sim.engine.checkers.judge import Judge
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.checkers.wire import Answer, Request
+from buckram.sim.engine.pace import Pace
 from buckram.types import DigestType, EntryId, Fragment, LedgerMetadata, LedgerState
 
 LEDGER = 7
@@ -19,7 +20,13 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 
 
 class History:
-    """Writer w1, bookies b1.., recoverers c1... Each method is one event; `found` are the ids violated so far."""
+    """A history of writer w1, bookies b1, b2, ... and recovering clients c1, c2, ...
+
+    Each method is one event; `found` are the invariants violated so far. It is the Inspector of its judge: disks have
+    all entries that were submitted, unless `on_disk`, `copies` or `fences` say otherwise.
+    """
+
+    pace = Pace()
 
     def __init__(
         self, shape: tuple[int, int, int] = (3, 3, 2), *, explicit: bool = False, deferred: bool = False
@@ -27,20 +34,12 @@ class History:
         self.time = 1.0
         self.on_disk: dict[tuple[str, EntryId], bool] = {}
         self.copies: dict[tuple[str, EntryId], bytes] = {}
-        self.fenced_on_disk: dict[str, bool] = {}
-        self.disk_state: dict[str, bytes] = {}
+        self.fences: dict[str, bool] = {}
+        self.superblocks: dict[str, bytes] = {}
         self.report = Report(lambda: self.time)
         self.judge = Judge(
             self.report,
-            Senses(
-                lambda: self.time,
-                lambda bookie, ledger: self.fenced_on_disk.get(bookie, True),
-                lambda bookie, ledger, entries: {e: self.on_disk.get((bookie, e), True) for e in entries},
-                self._copies,
-                lambda host: -1.0,
-                lambda host, since: True,
-                disk_state=lambda bookie: self.disk_state.get(bookie, b""),
-            ),
+            self,
         )
         self.ensemble = tuple(f"b{n + 1}" for n in range(shape[0]))
         self.md = LedgerMetadata(*shape, (Fragment(0, self.ensemble),))
@@ -52,7 +51,33 @@ class History:
     def found(self) -> list[str]:
         return list(dict.fromkeys(v.invariant for v in self.report.violations))
 
-    def _copies(self, bookie: str, ledger: int, entries: list[EntryId]) -> dict[EntryId, bytes | None]:
+    # the inspector
+
+    def now(self) -> float:
+        return self.time
+
+    def steady(self, host: str, since: float) -> bool:
+        return True
+
+    def resumed_at(self, host: str) -> float:
+        return -1.0
+
+    def writer_gave_up(self) -> bool:
+        return False
+
+    def unproven_key(self, bookie: str, ledger: int) -> bytes | None:
+        return None
+
+    def superblock_on_disk(self, bookie: str) -> bytes:
+        return self.superblocks.get(bookie, b"")
+
+    def fenced_on_disk(self, bookie: str, ledger: int) -> bool:
+        return self.fences.get(bookie, True)
+
+    def entries_on_disk(self, bookie: str, ledger: int, entries: list[EntryId]) -> dict[EntryId, bool]:
+        return {e: self.on_disk.get((bookie, e), True) for e in entries}
+
+    def copies_on_disk(self, bookie: str, ledger: int, entries: list[EntryId]) -> dict[EntryId, bytes | None]:
         written = len(self.handle.payloads)
         held = [e for e in entries if e < written and self.on_disk.get((bookie, e), True)]
         return dict.fromkeys(entries) | {e: self.copies.get((bookie, e), self.stored(e)) for e in held}
@@ -145,7 +170,7 @@ class History:
     # recovery
 
     def recovery(self, client: str = "c1") -> None:
-        self.judge.recovery_begins(client, LEDGER)
+        self.judge.recovery_started(client, LEDGER)
         if self.md.state is LedgerState.OPEN:
             self.change(client, state=LedgerState.IN_RECOVERY)
 
@@ -182,6 +207,6 @@ def good() -> History:
     h.close(2)
     h.read([0, 1, 2])
     h.read([0, 1, 2], kind="final", client="f1")
-    h.judge.quiet()
-    h.judge.ended()
+    h.judge.check_settled()
+    h.judge.life_ended()
     return h

@@ -109,8 +109,8 @@ def test_a_good_recovery_has_no_violation() -> None:
     for bookie in ("b1", "b2"):
         h.fence(bookie, 2)
     h.close(1, "c1")
-    h.judge.recovery_ends("c1", LEDGER, 1, sum(map(len, h.handle.payloads)))
-    h.judge.ended()
+    h.judge.recovery_ended("c1", LEDGER, 1, sum(map(len, h.handle.payloads)))
+    h.judge.life_ended()
     assert h.report.violations == []
     assert h.report.evaluated["F13"] > 0
 

@@ -24,9 +24,18 @@ from buckram.client.maintain.repair import _Repair
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.sim.engine.disk import SimDisk
+from buckram.sim.engine.loop import PROCESS
 from buckram.sim.engine.planting import patched
 from buckram.sim.engine.world import World
 from buckram.types import BookieId, Buffer, EntryId, LedgerId, LedgerMetadata
+
+
+def _bookie_of(world: World, store: Store) -> BookieId | None:
+    """Return the bookie that runs this store in the present process; None for a store that is only inspected."""
+    machine = world.machines.get(PROCESS.get(world.loop.world).name)
+    if machine is None or machine.bookie is None or machine.bookie.store is not store:
+        return None
+    return machine.name
 
 
 @contextmanager
@@ -139,7 +148,7 @@ def watch_stores(world: World) -> Iterator[None]:
         *,
         even: bool = False,
     ) -> None:
-        bookie = world.watched_bookie(self)
+        bookie = _bookie_of(world, self)
         if bookie is not None:
             record = self.ledger(ledger_id)
             fenced = record is not None and (record.fenced or record.tombstone)
@@ -148,11 +157,11 @@ def watch_stores(world: World) -> Iterator[None]:
         add_run(self, ledger_id, first, count, lac, chunk, start, end, even=even)
 
     def watched_delete(self: Store, ledger_id: LedgerId) -> None:
-        bookie = world.watched_bookie(self)
+        bookie = _bookie_of(world, self)
         if bookie is not None:
             record = self.ledger(ledger_id)
             if record is not None:
-                world.judge.buried(bookie, ledger_id, record.birth, bytes(record.master_key))
+                world.judge.deleted_by_bookie(bookie, ledger_id, record.birth, bytes(record.master_key))
         delete_ledger(self, ledger_id)
 
     Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose

@@ -17,28 +17,24 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from asyncio import events
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from buckram.bookie.process import Bookie
-from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.fetching import Outcome
 from buckram.bookie.storage.store import Store
-from buckram.bookie.storage.superblock import NAME as SUPERBLOCK
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
-from buckram.disk.memory import MemoryDisk
 from buckram.errors import BuckramError
 from buckram.metadata.store import TreeStore
 from buckram.net.stats import NullStats
 from buckram.seams import Runtime
 from buckram.sim.engine.checkers.introductions import Introductions
-from buckram.sim.engine.checkers.judge import Judge, Senses
+from buckram.sim.engine.checkers.judge import Judge
 from buckram.sim.engine.checkers.report import Report, Violation
 from buckram.sim.engine.disk import Device, SimDisk
-from buckram.sim.engine.loop import PROCESS, Process, make_loop
+from buckram.sim.engine.inspection import WorldInspector
+from buckram.sim.engine.loop import Process, make_loop
 from buckram.sim.engine.metadata import Snapshot
 from buckram.sim.engine.neighbours import SimNeighbours
 from buckram.sim.engine.network import Fabric
@@ -125,25 +121,13 @@ class World:
         self.report = Report(self.loop.time, self._violated)
         if isinstance(self.metadata, SimZooKeeper):
             self.metadata.stale_read = lambda: self.report.situation("metadata read that lags behind")
-        self.judge = Judge(
-            self.report,
-            Senses(
-                self.loop.time,
-                self._fenced_on_disk,
-                self._entries_on_disk,
-                self._copies_on_disk,
-                self.resumed_at,
-                self.steady,
-                self.pace,
-                self._disk_state,
-                self._unproven_key,
-            ),
-            self.stores.layout,
-        )
+        self._disturbed_now: dict[str, int] = {}
+        self._disturbed_at: dict[str, float] = {}
+        self._resumed_at: dict[str, float] = {}
+        self.judge = Judge(self.report, WorldInspector(self), self.stores.layout)
         self.fabric.observers.append(self.judge.wire)
         self.fabric.observers.append(Introductions(self.report))
         self.metadata.observers.append(self.judge)
-        self.judge.facts.given_up = lambda: self.metadata.given_up
         self.machines: dict[BookieId, Machine] = {}
         self.processes: dict[str, Process] = {}
         self.sessions: dict[str, Session] = {}
@@ -151,9 +135,6 @@ class World:
         self._files = SimNeighbours(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
-        self._disturbed_now: dict[str, int] = {}
-        self._disturbed_at: dict[str, float] = {}
-        self._resumed_at: dict[str, float] = {}
         self._opened: dict[str, tuple[int, tuple[int, int]]] = {}
         self._incarnation_of_id: dict[BookieId, str] = {}
         self.cookie_deleted: dict[BookieId, bool] = {}
@@ -330,7 +311,7 @@ class World:
                 runs = held.setdefault(ledger_id, store.entries(ledger_id))
                 return any(first <= entry < first + count for first, count in runs)
 
-            self.judge.bookie_returned(machine.name, holds)
+            self.judge.bookie_started(machine.name, holds)
             self._judge_directory(machine, store)
         if store is not None and store.limbo:
             facts.limbo = True
@@ -389,73 +370,6 @@ class World:
         will be back, so what is acknowledged meanwhile is judged by that one."""
         self.metadata.restore(snapshot)
         self.judge.metadata_restored({} if for_now else snapshot.keys, for_now=for_now)
-
-    # what the judge may ask
-
-    def _after_power_loss(self, bookie: BookieId) -> Store | None:
-        machine = self.machines.get(bookie)
-        if machine is None:
-            return None
-        model = machine.device.model.worst_case()
-        model.total_bytes = 1 << 40  # to look is possible on a full disk, too
-        disk = MemoryDisk(model)
-        loop = events._get_running_loop()
-        events._set_running_loop(None)  # a store that is only looked at must start no background work in this life
-        try:
-            return Store.open(disk, self.configs.store, NullStats(), random.Random(0))
-        finally:
-            events._set_running_loop(loop)
-
-    def _fenced_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> bool | None:
-        store = self._after_power_loss(bookie)
-        if store is None:
-            return None
-        record = store.ledger(ledger_id)
-        return record is not None and (record.fenced or record.tombstone)
-
-    def _unproven_key(self, bookie: BookieId, ledger_id: LedgerId) -> bytes | None:
-        machine = self.machines.get(bookie)
-        if machine is None or machine.bookie is None or machine.bookie.store is None:
-            return None
-        record = machine.bookie.store.ledger(ledger_id)
-        return None if record is None or record.proven else record.master_key
-
-    def _disk_state(self, bookie: BookieId) -> bytes:
-        """Changes with each superblock: with the files that what is durable stands in."""
-        machine = self.machines.get(bookie)
-        names = machine.device.model.names() if machine is not None else []
-        return bytes(machine.device.model.inode(SUPERBLOCK).content) if machine and SUPERBLOCK in names else b""
-
-    def _entries_on_disk(
-        self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
-    ) -> dict[EntryId, bool] | None:
-        store = self._after_power_loss(bookie)
-        if store is None:
-            return None
-        runs = store.entries(ledger_id)
-        return {e: any(first <= e < first + count for first, count in runs) for e in entries}
-
-    def _copies_on_disk(
-        self, bookie: BookieId, ledger_id: LedgerId, entries: list[EntryId]
-    ) -> dict[EntryId, bytes | None] | None:
-        store = self._after_power_loss(bookie)
-        if store is None:
-            return None
-        copies: dict[EntryId, bytes | None] = {}
-
-        def found(outcomes: list[Outcome]) -> None:
-            copies.update(zip(entries, [b"" if isinstance(one, StoreError) else one for one in outcomes], strict=True))
-
-        store.read([(ledger_id, entry) for entry in entries], found)
-        return copies
-
-    def watched_bookie(self, store: Store) -> BookieId | None:
-        """The bookie whose process runs now and whose store this is."""
-        process = PROCESS.get(self.loop.world)
-        machine = self.machines.get(process.name)
-        if machine is None or machine.bookie is None or machine.bookie.store is not store:
-            return None
-        return machine.name
 
     def close(self) -> None:
         self.loop.close()

@@ -70,7 +70,7 @@ class Ending:
             if again.possible():
                 await again.run(first)
                 await self._read_all(first, client)
-        self.judge.ended()
+        self.judge.life_ended()
 
     async def _heal(self) -> None:
         """Everything that can be undone is undone; writers that sleep into their ledger's end go on sleeping."""
@@ -120,7 +120,7 @@ class Ending:
         for _, process, _, handle in self.stage.writers:
             handle.died = process.dead
         if self.hung is None:
-            self.judge.quiet()
+            self.judge.check_settled()
         for handle in self.judge.facts.handles:
             if handle.close_called_at is not None and not handle.died and self.world.steady(handle.client, healed_at):
                 late = self.world.loop.time() - handle.close_called_at

@@ -11,7 +11,7 @@ from buckram.core.streams import changes as stream_changes
 from buckram.core.streams import compaction as stream_compaction
 from buckram.core.streams import head as stream_head
 from buckram.net.tasks import TaskScope
-from buckram.sim.engine.checkers.safety import Metadata
+from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Crashed, Stuck
@@ -112,7 +112,7 @@ def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None
     """A world whose ledgers' wire is not judged: that is the ledger simulator's business, and takes time."""
     world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata, pace=plan.cluster.pace)
     world.fabric.observers.remove(world.judge.wire)
-    world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Metadata)]
+    world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
     world.report.evaluated |= dict.fromkeys(INVARIANTS, 0)
     world.report.reached |= dict.fromkeys(SITUATIONS, 0)
     return world

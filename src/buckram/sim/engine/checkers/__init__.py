@@ -1,4 +1,4 @@
-"""The observers of a life: they see the wire, the stores, the metadata and what clients got, and judge all the time.
+"""The checkers of a life: they observe the wire, the stores, the metadata and the results that clients get.
 
-Invariant ids are those of docs/reference/protocol.md. Nothing in production code knows that it is watched.
+Invariant ids are those of docs/reference/protocol.md. Production code does not know that it is observed.
 """

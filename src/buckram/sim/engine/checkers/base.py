@@ -1,4 +1,7 @@
-"""What a checker is: an object told of every event after the facts were brought up to date. Each event is a method."""
+"""What a checker is: an object with a method for each kind of event of a life.
+
+The judge (`judge.py`) updates the facts first, then calls the method on every checker.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ from buckram.types import BookieId, EntryId, LedgerMetadata
 
 @dataclass(slots=True)
 class Insert:
-    """One entry put into a bookie's store. `copy`: None where its digest fails; `fenced`: the state at that moment."""
+    """One entry that a bookie put into its store.
+
+    `copy` is None if its digest fails. `normal`: not an add of a recovery. `fenced`: the ledger was fenced or deleted
+    on the bookie at that moment. `key_ok`: the add carried the ledger's master key.
+    """
 
     bookie: BookieId
     entry: EntryId
@@ -25,7 +32,11 @@ class Insert:
 
 @dataclass(slots=True)
 class ReadResult:
-    """One finished read of a client. `kind`: read, unconfirmed, tail, final. `error`: class name, or "" for success."""
+    """One finished read of a client.
+
+    `kind` is read, unconfirmed, tail or final; `error` is a class name, or "" for success. `entries` are (entry id, payload,
+    length field, LAC in the entry).
+    """
 
     client: str
     kind: str
@@ -39,6 +50,8 @@ class ReadResult:
 
 
 class Checker:
+    """Compares events with invariants, by the facts, and reports what it found. By default it ignores an event."""
+
     def __init__(self, facts: Facts, report: Report) -> None:
         self.facts, self.report = facts, report
 
@@ -50,21 +63,24 @@ class Checker:
     def answer_sent(self, answer: Answer) -> None: ...
     def answer_delivered(self, answer: Answer) -> None: ...
     def inserted(self, ledger: LedgerFacts, insert: Insert) -> None: ...
-    def buried(self, ledger: LedgerFacts, bookie: BookieId) -> None: ...
-    def submitted(self, handle: Handle, index: int) -> None: ...
+    def deleted_by_bookie(self, ledger: LedgerFacts, bookie: BookieId) -> None:
+        """The bookie deletes its copies of the ledger's entries, by garbage collection."""
+
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None: ...
     def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None: ...
-    def forced(self, ledger: LedgerFacts, handle: Handle, head: EntryId) -> None: ...
-    def close_begins(self, ledger: LedgerFacts, client: str) -> None:
-        """The client has decided where the ledger ends and asks for it; what it hears from now on comes too late."""
+    def force_returned(self, ledger: LedgerFacts, handle: Handle, head: EntryId) -> None:
+        """A call of force() promised that all entries up to `head` are on disk."""
+
+    def close_requested(self, ledger: LedgerFacts, client: str) -> None:
+        """The client has decided where the ledger ends and sends the change; later answers no longer count for it."""
 
     def convicted(self, bookie: BookieId, who: str) -> None: ...
-    def recovery_begins(self, ledger: LedgerFacts, client: str) -> None: ...
+    def recovery_started(self, ledger: LedgerFacts, client: str) -> None: ...
     def lac_seen(self, ledger: LedgerFacts, who: str, before: EntryId, lac: EntryId) -> None: ...
     def recovered(self, ledger: LedgerFacts, client: str, last: EntryId, length: int) -> None: ...
     def read_done(self, ledger: LedgerFacts, result: ReadResult) -> None: ...
-    def returned(self, bookie: BookieId) -> None:
-        """The bookie serves again, or for the first time."""
+    def bookie_started(self, bookie: BookieId) -> None:
+        """The bookie serves, again or for the first time."""
 
-    def ended(self) -> None:
-        """The life is healed, every ledger recovered and read in full."""
+    def life_ended(self) -> None:
+        """The life ends: its faults are healed, every ledger is recovered and was read in full."""

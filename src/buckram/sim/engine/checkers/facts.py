@@ -1,12 +1,11 @@
-"""The ghost state of a life: per ledger and bookie, what was submitted, claimed, acknowledged, fenced and delivered.
+"""What is known of a life: per ledger and bookie, what was submitted, claimed, acknowledged, fenced and delivered.
 
-Claims: a bookie that sent OK for an add claims to hold that entry durably. All rules are judged on what went over the
-wire, what metadata says and what clients got, never on what client or bookie believe.
+A bookie that sent OK for an add claims to hold that entry durably. The facts come from the messages on the wire, the
+metadata and the results of clients, never from the state inside a client or bookie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from buckram.core.entries.entry import Digest
@@ -14,12 +13,13 @@ from buckram.errors import DigestMismatch
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 
 _open = Digest.open
-"""As it was at import: a bug planted there must not blind the judge."""
+"""The function as it was at import: a mutant planted in it must not affect the checkers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What one entry is: its payload and the length field of its header (payload bytes up to and with it)."""
+    """The content of one entry: its payload and the length field of its header (payload bytes of the ledger up to and
+    including it)."""
 
     payload: bytes
     length: int
@@ -27,7 +27,10 @@ class Copy:
 
 @dataclass(slots=True)
 class Handle:
-    """One writer handle: results in the order of the calls. Index = number of the append on this handle."""
+    """One writer handle. The lists have an item for each append, in the order of the calls.
+
+    A result is "pending", "ok" or "failed". `wanted` are ids that the caller chose, `ids` those that were returned.
+    """
 
     client: str
     ledger: LedgerId
@@ -38,7 +41,7 @@ class Handle:
     wanted: list[EntryId | None] = field(default_factory=list)
     ids: list[EntryId | None] = field(default_factory=list)
     died: bool = False
-    """Its process crashed: what it was told last may never have reached the application."""
+    """Its process crashed: the last results may never have reached the application."""
     closing: bool = False
     close_called_at: float | None = None
     acked: int = 0
@@ -49,6 +52,8 @@ class Handle:
 
 @dataclass(slots=True)
 class LedgerFacts:
+    """What is known of one ledger."""
+
     ledger: LedgerId
     digest: Digest | None = None
     key: bytes | None = None
@@ -56,7 +61,7 @@ class LedgerFacts:
     metadata: LedgerMetadata | None = None
     version: int = -1
     records: list[tuple[float, LedgerMetadata]] = field(default_factory=list)
-    """What its metadata was, with the time from which on."""
+    """Its metadata over time: since when, and what."""
     deleted: bool = False
     delete_returned: bool = False
     recovery_fragment: Fragment | None = None
@@ -71,7 +76,8 @@ class LedgerFacts:
     max_lac: EntryId = -1
     max_lac_source: str = ""
     claims: dict[EntryId, dict[BookieId, bool]] = field(default_factory=dict)
-    """Entry -> bookie -> whether the claim is a durable one (False: answered before the sync on purpose)."""
+    """By entry and bookie: whether the claim is a durable one (False: acknowledged before the sync, as deferred sync
+    allows)."""
     claimed_at: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
     held_since: dict[tuple[EntryId, BookieId], float] = field(default_factory=dict)
     """When a bookie first acknowledged an entry."""
@@ -85,12 +91,12 @@ class LedgerFacts:
     forced: EntryId = -1
     repaired: bool = False
     went_back: bool = False
-    """Its record was that of an older state of the store, or absent there."""
+    """The metadata store went back to a state with older metadata of this ledger, or none."""
     racks: int = 0
     """Racks that each write quorum of this ledger must span; 0: not enforced."""
 
     def open(self, entry: EntryId | None, stored: bytes) -> tuple[EntryId, EntryId, Copy] | None:
-        """(id, LAC, copy) of a stored entry that passes its digest; None otherwise."""
+        """Return (id, LAC, copy) of a stored entry that passes its digest, otherwise None."""
         if self.digest is None:
             return None
         try:
@@ -101,10 +107,11 @@ class LedgerFacts:
 
     @property
     def promised(self) -> list[EntryId]:
-        """Ids that must survive anything within the guarantee."""
+        """The ids that must survive anything within the guarantee."""
         return [e for e in self.acked if not self.deferred or e <= self.forced]
 
     def holders(self, entry: EntryId, members: tuple[BookieId, ...]) -> list[BookieId]:
+        """Return those of the members that claim to hold the entry durably."""
         claims = self.claims.get(entry, {})
         return [b for b in members if claims.get(b)]
 
@@ -114,6 +121,7 @@ class LedgerFacts:
 
 
 def fragment_of(metadata: LedgerMetadata, entry: EntryId) -> Fragment:
+    """Return the fragment that the entry belongs to."""
     found = metadata.fragments[0]
     for fragment in metadata.fragments:
         if fragment.first_entry <= entry:
@@ -122,32 +130,36 @@ def fragment_of(metadata: LedgerMetadata, entry: EntryId) -> Fragment:
 
 
 def members_of(fragment: Fragment, metadata: LedgerMetadata, entry: EntryId) -> tuple[BookieId, ...]:
-    """The write set of an entry in a fragment, by the definition: Qw members from position entry mod E on."""
+    """Return the write set of an entry in a fragment by its definition: Qw bookies from position entry mod E on."""
     size = metadata.ensemble_size
     return tuple(fragment.ensemble[(entry + i) % size] for i in range(metadata.write_quorum))
 
 
 def write_set(metadata: LedgerMetadata, entry: EntryId) -> tuple[BookieId, ...]:
+    """Return the bookies that store the entry according to the metadata."""
     return members_of(fragment_of(metadata, entry), metadata, entry)
 
 
-def windows(fragment: Fragment, metadata: LedgerMetadata) -> list[tuple[BookieId, ...]]:
+def write_sets(fragment: Fragment, metadata: LedgerMetadata) -> list[tuple[BookieId, ...]]:
+    """Return all write sets that occur in the fragment."""
     return [members_of(fragment, metadata, start) for start in range(metadata.ensemble_size)]
 
 
 @dataclass(slots=True)
 class BookieFacts:
+    """What is known of one bookie."""
+
     name: BookieId
     incarnations: list[str] = field(default_factory=list)
     running: bool = False
     rack: str | None = None
     liar: bool = False
     damaged: bool = False
-    """Bytes of its disk were changed, or a write failed: what it holds may be unreadable, never wrong."""
+    """Bytes of its disk were changed, or a write failed: its entries may be unreadable, but never wrong."""
     wiped: bool = False
-    """Its disk was emptied on purpose; what it claimed before no longer binds it."""
+    """Its disk was replaced by an empty one; its earlier claims no longer count."""
     reborn: bool = False
-    """It was emptied by an operator and serves again, as another incarnation."""
+    """An operator replaced its disk, and it serves again, as another incarnation."""
     reborn_at: float | None = None
     fence_negatives: int = 0
     limbo: bool = False
@@ -155,17 +167,17 @@ class BookieFacts:
 
 @dataclass(slots=True)
 class Facts:
+    """What is known of a life. `recovering` and `repairing` count running calls by client and ledger."""
+
     ledgers: dict[LedgerId, LedgerFacts] = field(default_factory=dict)
     bookies: dict[BookieId, BookieFacts] = field(default_factory=dict)
     recovering: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     repairing: dict[tuple[str, LedgerId], int] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
     enforced: dict[str, int] = field(default_factory=dict)
-    """Racks that each write quorum of a client's ledgers must span, from their creation on."""
+    """By client: the racks that each write quorum of its ledgers must span, from their creation on."""
     restores: int = 0
     """How often the metadata store went back to an older state."""
-    given_up: Callable[[], bool] = lambda: False
-    """Whether the change of metadata that is told of now is one that its writer no longer waited for."""
 
     def ledger(self, ledger_id: LedgerId) -> LedgerFacts:
         facts = self.ledgers.get(ledger_id)

@@ -1,8 +1,12 @@
-"""Who speaks to whom on the simulated wire: I1 to I3. Decoded with the generated messages, not with the codecs."""
+"""I1 to I3: clients and bookies prove their identity on each simulated connection before they exchange anything else.
+
+Messages are decoded with the generated protobuf classes, not with the codecs under test.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -10,84 +14,99 @@ from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.transport import Connection
 
-Name = tuple[bytes, bytes, bytes]
-"""Cluster, bookie, incarnation (b"" in an introduction: any)."""
+
+class Identity(NamedTuple):
+    """What identifies a bookie. In an introduction an empty incarnation stands for any."""
+
+    cluster: bytes
+    bookie: bytes
+    incarnation: bytes
 
 
 @dataclass(slots=True)
-class _Line:
-    said: Name | None = None
-    found: Name | None = None
-    """What the server said of itself."""
-    heard: bool = False
-    """The client has that answer."""
-    judged: bool = False
+class _Exchange:
+    """The introduction on one connection."""
+
+    wanted: Identity | None = None
+    """The bookie that the client wants to reach."""
+    actual: Identity | None = None
+    """The identity that the server sent."""
+    answered: bool = False
+    """The client has received that identity."""
+    checked: bool = False
 
     @property
-    def strange(self) -> bool:
-        if self.said is None or self.found is None:
+    def mismatched(self) -> bool:
+        if self.wanted is None or self.actual is None:
             return False
-        return self.said[:2] != self.found[:2] or self.said[2] not in (b"", self.found[2])
+        same = self.wanted[:2] == self.actual[:2] and self.wanted.incarnation in (b"", self.actual.incarnation)
+        return not same
 
 
 class Introductions:
-    """A network.WireObserver. Ghosts (old requests that arrive again) are no clients, but are answered as such."""
+    """A network.WireObserver. Old requests that arrive again (`ghost`) come from no client, but bookies answer them."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._lines: dict[int, _Line] = {}
+        self._exchanges: dict[int, _Exchange] = {}
 
     def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        line = self._lines.get(conn.serial)
-        if line is None:
-            line = self._lines[conn.serial] = _Line()
+        exchange = self._exchanges.get(conn.serial)
+        if exchange is None:
+            exchange = self._exchanges[conn.serial] = _Exchange()
         if to_server:
-            if line.said is None and (said := _introduction(frame)) is not None:
-                line.said = said
-            elif not conn.ghost and not line.judged:
-                self._asked(conn, line)
-        elif line.strange:
-            self._report.check("I3", False, "{} goes on answering {}, which wanted {}", conn.bookie, conn, line.said)
-        elif line.said is not None and line.found is None:
-            self._told(line, frame)
+            if exchange.wanted is None and (wanted := _introduction(frame)) is not None:
+                exchange.wanted = wanted
+            elif not conn.ghost and not exchange.checked:
+                self._check_first_request(conn, exchange)
+        elif exchange.mismatched:
+            self._report.check(
+                "I3", False, "{} goes on answering {}, which wanted {}", conn.bookie, conn, exchange.wanted
+            )
+        elif exchange.wanted is not None and exchange.actual is None:
+            self._identified(exchange, frame)
 
-    def _told(self, line: _Line, frame: bytes) -> None:
-        line.found = _identity(frame)
-        if line.strange:
+    def _identified(self, exchange: _Exchange, frame: bytes) -> None:
+        exchange.actual = _identity(frame)
+        if exchange.mismatched:
             self._report.check("I3", True)
 
-    def _asked(self, conn: Connection, line: _Line) -> None:
-        """The first request after the introduction; the answers of later ones follow from it."""
-        line.judged = True
-        self._report.check("I1", line.heard, "{} was asked for something before it said who it is", conn)
-        self._report.check("I2", not line.strange, "{} is {}, and is asked all the same", conn, line.found)
+    def _check_first_request(self, conn: Connection, exchange: _Exchange) -> None:
+        """Check the first request after the introduction; I1 and I2 then hold for the later ones, too."""
+        exchange.checked = True
+        self._report.check("I1", exchange.answered, "{} was asked for something before it said who it is", conn)
+        self._report.check("I2", not exchange.mismatched, "{} is {}, and is asked all the same", conn, exchange.actual)
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        line = self._lines[conn.serial]
+        exchange = self._exchanges[conn.serial]
         if to_server:
-            if line.said is not None and conn.bookie.encode() != line.said[1] and _introduction(frame) is not None:
+            if (
+                exchange.wanted is not None
+                and conn.bookie.encode() != exchange.wanted.bookie
+                and _introduction(frame) is not None
+            ):
                 self._report.situation("connection reached a stranger")
-        elif line.found is not None and not line.heard:
-            line.heard = True
-            if line.strange and not conn.ghost:
+        elif exchange.actual is not None and not exchange.answered:
+            exchange.answered = True
+            if exchange.mismatched and not conn.ghost:
                 self._report.situation("introduction refused")
 
 
-def _introduction(frame: bytes) -> Name | None:
+def _introduction(frame: bytes) -> Identity | None:
     message = pb.Request()
     try:
         message.ParseFromString(frame[4:])
     except DecodeError:
         return None
     body = message.getBookieInfoRequest
-    return (body.cluster, body.bookie, body.incarnation) if body.HasField("cluster") else None
+    return Identity(body.cluster, body.bookie, body.incarnation) if body.HasField("cluster") else None
 
 
-def _identity(frame: bytes) -> Name | None:
+def _identity(frame: bytes) -> Identity | None:
     message = pb.Response()
     try:
         message.ParseFromString(frame[4:])
     except DecodeError:
         return None
     body = message.getBookieInfoResponse
-    return (body.cluster, body.bookie, body.incarnation) if body.HasField("cluster") else None
+    return Identity(body.cluster, body.bookie, body.incarnation) if body.HasField("cluster") else None

@@ -1,9 +1,11 @@
-"""The judge: turns what the seams show into events, keeps the facts, and asks every checker about each event."""
+"""The judge: turns what it observes at the seams into events, keeps the facts, and passes each event to the checkers.
+
+Not here: the invariants (the other modules of this package).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.metadata import birth_of
@@ -17,15 +19,16 @@ from buckram.sim.engine.checkers.absence import Absence
 from buckram.sim.engine.checkers.base import Checker, Insert, ReadResult
 from buckram.sim.engine.checkers.disks import OnDisks
 from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts
-from buckram.sim.engine.checkers.fencing import BookieSide, FencedOnDisk, RecovererSide, UnprovenKey, WriterSide
+from buckram.sim.engine.checkers.fencing import BookieDuties, WriterDuties
+from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.liveness import Progress
-from buckram.sim.engine.checkers.lying import UnderALiar
-from buckram.sim.engine.checkers.modes import CopiesOnDisk, EntriesOnDisk, Modes
+from buckram.sim.engine.checkers.lying import HonestCopies
+from buckram.sim.engine.checkers.modes import Modes
 from buckram.sim.engine.checkers.reading import Completions, Reads
+from buckram.sim.engine.checkers.recovering import RecoveryDuties
 from buckram.sim.engine.checkers.report import Report
-from buckram.sim.engine.checkers.safety import Content, Durability, Metadata, Order
-from buckram.sim.engine.checkers.wire import Answer, Request, Wire, WireEvents
-from buckram.sim.engine.pace import Pace
+from buckram.sim.engine.checkers.safety import Content, Durability, Order, Records
+from buckram.sim.engine.checkers.wire import Answer, Request, Wire
 from buckram.types import (
     NO_BIRTH,
     BookieId,
@@ -39,52 +42,32 @@ from buckram.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Senses:
-    """What the judge may ask the world: time, disks as they would survive, and who has been undisturbed."""
-
-    now: Callable[[], float]
-    fenced_on_disk: FencedOnDisk
-    entries_on_disk: EntriesOnDisk
-    copies_on_disk: CopiesOnDisk
-    resumed_at: Callable[[str], float]
-    steady: Callable[[str, float], bool]
-    pace: Pace = field(default_factory=Pace)
-    disk_state: Callable[[BookieId], bytes] = lambda bookie: b""
-    unproven: UnprovenKey = lambda bookie, ledger: None
-
-
 class Judge:
-    """One life's. Implements metadata.MetadataObserver; `wire` is its network observer."""
+    """The judge of one life. Implements metadata.MetadataObserver and wire.WireEvents; `wire` observes the network."""
 
-    def __init__(self, report: Report, senses: Senses, layout: ClusterLayout | None = None) -> None:
+    def __init__(self, report: Report, inspector: Inspector, layout: ClusterLayout | None = None) -> None:
         self.report, self.facts, self._layout = report, Facts(), layout or Layout()
         facts = self.facts
-        self.progress = Progress(facts, report, senses.now, senses.steady, senses.pace)
+        self.progress = Progress(facts, report, inspector)
         self.order = Order(facts, report)
         self.checkers: list[Checker] = [
             Durability(facts, report),
-            OnDisks(facts, report, senses),
+            OnDisks(facts, report, inspector),
             Content(facts, report),
             self.order,
-            Metadata(facts, report),
-            RecovererSide(facts, report),
-            BookieSide(facts, report, senses.fenced_on_disk, senses.now, senses.disk_state, senses.unproven),
-            WriterSide(facts, report, senses.now, senses.resumed_at),
-            Reads(facts, report, senses.now, senses.pace),
+            Records(facts, report, inspector),
+            RecoveryDuties(facts, report),
+            BookieDuties(facts, report, inspector),
+            WriterDuties(facts, report, inspector),
+            Reads(facts, report, inspector),
             Completions(facts, report),
-            Modes(facts, report, senses.entries_on_disk),
-            UnderALiar(facts, report, senses.now, senses.steady),
-            Absence(facts, report, senses.now, senses.steady, senses.pace),
+            Modes(facts, report, inspector),
+            HonestCopies(facts, report, inspector),
+            Absence(facts, report, inspector),
             self.progress,
         ]
-        self.wire = Wire(
-            senses.now, WireEvents(self.request_sent, self.request_delivered, self.answer_sent, self.answer_delivered)
-        )
-        self._now, self._entries_on_disk = senses.now, senses.entries_on_disk
-        self._lost: dict[str, str] = {}
-        self._passwords: dict[LedgerId, bytes] = {}
-        self.metadata_writes = 0
+        self.wire = Wire(inspector, self)
+        self._inspector = inspector
 
     # the wire
 
@@ -111,7 +94,7 @@ class Judge:
         if request.kind == "add":
             claims = ledger.claims.setdefault(request.entry, {})
             claims[request.bookie] = claims.get(request.bookie, False) or not request.deferred
-            ledger.held_since.setdefault((request.entry, request.bookie), self._now())
+            ledger.held_since.setdefault((request.entry, request.bookie), self._inspector.now())
             if request.recovery:
                 self.report.situation("recovery wrote entries back")
         elif request.kind == "force":
@@ -120,7 +103,7 @@ class Judge:
                 if request.bookie in claims and ledger.claimed_at.get((entry, request.bookie), 0.0) <= before:
                     claims[request.bookie] = True
         if request.kind == "add" and request.deferred:
-            ledger.claimed_at.setdefault((request.entry, request.bookie), self._now())
+            ledger.claimed_at.setdefault((request.entry, request.bookie), self._inspector.now())
 
     def answer_delivered(self, answer: Answer) -> None:
         for checker in self.checkers:
@@ -137,7 +120,6 @@ class Judge:
             return
         before = parse(old.value) if old is not None else None
         after = parse(new.value) if new is not None else None
-        self.metadata_writes += 1
         self.report.check("S11", True)
         self.ledger_changed(ledger_id, before, after, who)
 
@@ -146,14 +128,14 @@ class Judge:
     ) -> None:
         ledger = self.facts.ledger(ledger_id)
         if new is not None and ledger.deleted and not ledger.went_back:
-            # Another ledger: what is known of the one before must not be taken for its own, by nobody.
+            # A new ledger with a used id: what is known of the deleted one must not count for it.
             del self.facts.ledgers[ledger_id]
             self.facts.handles = [handle for handle in self.facts.handles if handle.ledger != ledger_id]
             ledger = self.facts.ledger(ledger_id)
             self.report.situation("an id was used again")
         ledger.metadata = new
         if new is not None:
-            ledger.records.append((self._now(), new))
+            ledger.records.append((self._inspector.now(), new))
         if new is None:
             ledger.deleted = True
         else:
@@ -166,15 +148,17 @@ class Judge:
             if new.closed and ledger.closed is None:
                 ledger.closed = new.last_entry if new.last_entry is not None else -1, new.length or 0
             if old is not None and self.facts.repairing.get((who, ledger_id)):
-                self._look_at_new_members(ledger, old, new)
+                self._claim_for_new_members(ledger, old, new)
             if old is not None and old.state is new.state is LedgerState.OPEN and old.fragments != new.fragments:
-                self._ensemble_change(ledger, old, new)
+                self._report_ensemble_change(ledger, old, new)
         for checker in self.checkers:
             checker.metadata_changed(ledger, old, new, who)
 
     def metadata_restored(self, keys: Mapping[str, KeyValue], *, for_now: bool = False) -> None:
-        """The store went back to an older state, with these keys. Nobody changed anything, so no rule judges it.
-        `for_now`: the newest state will be back, so that is what counts still."""
+        """The metadata store returned to an older state, with these keys. No client did this, so nothing is checked.
+
+        `for_now`: the newest state will be restored later, so the facts stay those of the newest state.
+        """
         found = {self._layout.ledger_of(key): kept for key, kept in keys.items()}
         for ledger_id, ledger in self.facts.ledgers.items():
             ledger.went_back = True
@@ -183,17 +167,17 @@ class Judge:
                 ledger.metadata = parse(kept.value) if kept is not None else None
         self.facts.restores += 1
 
-    def _look_at_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
-        """Repair may find that a bookie holds an entry that it never acknowledged: that counts if it is durable."""
+    def _claim_for_new_members(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """Repair may find that a bookie has an entry that it never acknowledged, which counts if it is durable."""
         before = [(fragment.first_entry, b) for fragment in old.fragments for b in fragment.ensemble]
         after = [(fragment.first_entry, b) for fragment in new.fragments for b in fragment.ensemble]
         for bookie in dict.fromkeys(b for first, b in after if (first, b) not in before):
             unclaimed = [e for e in ledger.pushed if not ledger.claims.get(e, {}).get(bookie)]
-            found = self._entries_on_disk(bookie, ledger.ledger, unclaimed) if unclaimed else None
+            found = self._inspector.entries_on_disk(bookie, ledger.ledger, unclaimed) if unclaimed else None
             for entry in [e for e, held in (found or {}).items() if held]:
                 ledger.claims.setdefault(entry, {})[bookie] = True
 
-    def _ensemble_change(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+    def _report_ensemble_change(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
         pairs = zip(old.last_fragment.ensemble, new.last_fragment.ensemble, strict=True)
         if sum(a != b for a, b in pairs) >= 2:
             self.report.situation("two members changed at once")
@@ -219,7 +203,7 @@ class Judge:
 
     def unread_version(self, who: str, key: str, version: int) -> None:
         self.report.check(
-            "S11", False, "{} changes {} on the strength of version {}, which it never read", who, key, version
+            "S11", False, "{} changes {} with the expected version {}, which it never read", who, key, version
         )
 
     # bookies' stores
@@ -234,7 +218,8 @@ class Judge:
         fenced: bool,
         key: bytes | None,
     ) -> None:
-        """A run went into a store; frames as in chunk[start:end]; `key` is the one the store has for the ledger."""
+        """A bookie stores a run of entries, as frames in chunk[start:end]. `key` is the master key that it has for the
+        ledger."""
         ledger = self.facts.ledgers.get(ledger_id)
         if ledger is None or ledger.key is None:
             return
@@ -259,24 +244,27 @@ class Judge:
                 checker.inserted(ledger, insert)
             at += size
 
-    def buried(self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"", key: bytes | None = None) -> None:
+    def deleted_by_bookie(
+        self, bookie: BookieId, ledger_id: LedgerId, birth: bytes = b"", key: bytes | None = None
+    ) -> None:
+        """A bookie deletes a ledger with this birth and master key from its store."""
         ledger = self.facts.ledgers.get(ledger_id)
         if ledger is not None and ledger.key is not None and key not in (None, ledger.key):
             self.report.check("F14", True)
             self.report.situation("a wrong key gave way")
             return
-        living = b"" if ledger is None or ledger.metadata is None else birth_of(ledger.metadata)
-        if living and birth not in (b"", NO_BIRTH, living):
+        current = b"" if ledger is None or ledger.metadata is None else birth_of(ledger.metadata)
+        if current and birth not in (b"", NO_BIRTH, current):
             self.report.check("I7", True)
             self.report.situation("another ledger of the id gave way")
         elif ledger is not None:
             for checker in self.checkers:
-                checker.buried(ledger, bookie)
+                checker.deleted_by_bookie(ledger, bookie)
             for claims in ledger.claims.values():
                 claims.pop(bookie, None)
 
-    def bookie_returned(self, bookie: BookieId, holds: Callable[[LedgerId, EntryId], bool]) -> None:
-        """What it answered before the sync on purpose may be gone; what it found on its disk is durable now."""
+    def bookie_started(self, bookie: BookieId, holds: Callable[[LedgerId, EntryId], bool]) -> None:
+        """A bookie serves again: entries that it acknowledged before their sync may be lost, or are durable now."""
         for ledger in self.facts.ledgers.values():
             for entry, claims in ledger.claims.items():
                 if claims.get(bookie) is False:
@@ -285,7 +273,7 @@ class Judge:
                     else:
                         del claims[bookie]
         for checker in self.checkers:
-            checker.returned(bookie)
+            checker.bookie_started(bookie)
 
     # clients
 
@@ -299,7 +287,7 @@ class Judge:
         return handle
 
     def submit(self, handle: Handle, payloads: Sequence[bytes], ids: Sequence[EntryId | None]) -> int:
-        """Before the call to append; returns the index of the first of them."""
+        """Record appends before they are called. Return the index of the first of them in the handle's lists."""
         first = len(handle.payloads)
         handle.payloads += payloads
         handle.wanted += ids
@@ -313,7 +301,7 @@ class Judge:
         handle.acked += 1
         for checker in self.checkers:
             checker.acked(ledger, handle, index, entry)
-        ledger.acked[entry] = self._now()
+        ledger.acked[entry] = self._inspector.now()
         ledger.max_acked = max(ledger.max_acked, entry)
 
     def failed(self, handle: Handle, index: int, error: BaseException) -> None:
@@ -322,39 +310,39 @@ class Judge:
         for checker in self.checkers:
             checker.append_failed(ledger, handle, index, error)
 
-    def forced(self, handle: Handle, head: EntryId) -> None:
+    def force_returned(self, handle: Handle, head: EntryId) -> None:
         ledger = self.facts.ledger(handle.ledger)
         ledger.forced = max(ledger.forced, head)
         for checker in self.checkers:
-            checker.forced(ledger, handle, head)
+            checker.force_returned(ledger, handle, head)
 
     def lac_seen(self, ledger_id: LedgerId, who: str, before: EntryId, lac: EntryId) -> None:
         for checker in self.checkers:
             checker.lac_seen(self.facts.ledger(ledger_id), who, before, lac)
 
-    def recovery_begins(self, client: str, ledger_id: LedgerId) -> None:
+    def recovery_started(self, client: str, ledger_id: LedgerId) -> None:
         ledger = self.facts.ledger(ledger_id)
         if any(count and lid == ledger_id and name != client for (name, lid), count in self.facts.recovering.items()):
             self.report.situation("recovery started by a second client")
         ledger.recovery_attempts += 1
         for checker in self.checkers:
-            checker.recovery_begins(ledger, client)
+            checker.recovery_started(ledger, client)
         self._count(self.facts.recovering, client, ledger_id, 1)
 
     def watch_writes(self, store: TreeStore, client: str) -> None:
-        """Know when a client asks for a ledger to be closed, which may be long before it is."""
+        """Observe when a client sends the change that closes a ledger, which may be long before the change happens."""
         write = store.write_ledger
 
         async def watched(ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> Versioned:
             if metadata.closed:
                 for checker in self.checkers:
-                    checker.close_begins(self.facts.ledger(ledger_id), client)
+                    checker.close_requested(self.facts.ledger(ledger_id), client)
             return await write(ledger_id, metadata, version)
 
-        store.write_ledger = watched  # type: ignore[method-assign]  # this one only
+        store.write_ledger = watched  # type: ignore[method-assign]  # of this store only
 
-    def recovery_ends(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:
-        """`last` is None where it failed."""
+    def recovery_ended(self, client: str, ledger_id: LedgerId, last: EntryId | None, length: int | None) -> None:
+        """A client's call of recover ended; `last` is None if it failed."""
         self._count(self.facts.recovering, client, ledger_id, -1)
         if last is not None:
             for checker in self.checkers:
@@ -371,21 +359,22 @@ class Judge:
         for checker in self.checkers:
             checker.read_done(self.facts.ledger(ledger_id), result)
 
-    def quiet(self) -> None:
-        """Faults were healed a good while ago and nothing was submitted since."""
-        self.progress.quiet()
-        self.order.quiet()
+    def check_settled(self) -> None:
+        """Check what must hold long after the faults were healed and the last entry was submitted."""
+        self.progress.check_settled()
+        self.order.check_settled()
 
-    def ended(self) -> None:
+    def life_ended(self) -> None:
         for checker in self.checkers:
-            checker.ended()
+            checker.life_ended()
 
 
 def merge(into: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add the counts of `more` to `into`."""
     for key, count in more.items():
         into[key] = into.get(key, 0) + count
 
 
 def describe(error: BaseException) -> str:
-    """Class name of an error of ours, anything else with its text."""
+    """Return the class name of an error of Buckram, and any other error with its text."""
     return type(error).__name__ if isinstance(error, BuckramError) else repr(error)

@@ -1,42 +1,33 @@
-"""L1 to L14: what must happen once faults are healed or limited.
+"""L3, L4, L8, L9: what must happen once faults are healed or limited, as far as it is seen on the wire.
 
-Most are judged where the life waits for something with a deadline (sim/ledgers/ending): `Report.check` with their id.
-Here are those that need a view of the wire: L3, L4, L8, L9.
+Not here: the others of L1 to L14, which are checked where a life waits for something (`sim/ledgers/ending.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from buckram.errors import Code
 from buckram.sim.engine.checkers.base import Checker
 from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, write_set
+from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.checkers.wire import Answer, Request
 from buckram.sim.engine.metadata import HOST
-from buckram.sim.engine.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState
 
 POLL_SLACK_S = 1.0
-CHANGE_PATIENCE_S = 5.0
-"""How long an ensemble change may take whose store and writer are well: a probe, a pause and a round trip."""
+CHANGE_DEADLINE_S = 5.0
+"""How long an ensemble change may take while metadata and writer are undisturbed: a probe, a pause, a round trip."""
 
 
 class Progress(Checker):
-    """`steady(host, since)`: the host ran without pause, crash or cut link since then."""
+    """Checks how long acknowledgements, long polls and ensemble changes take."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        report: Report,
-        now: Callable[[], float],
-        steady: Callable[[str, float], bool],
-        pace: Pace,
-    ) -> None:
+    def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
         super().__init__(facts, report)
+        pace = inspector.pace
         self._poll_s = pace.patience(POLL_SLACK_S, syncs=6)
-        self._change_s = pace.patience(CHANGE_PATIENCE_S, syncs=10, questions=6)
-        self._now, self._steady = now, steady
+        self._change_s = pace.patience(CHANGE_DEADLINE_S, syncs=10, questions=6)
+        self._now, self._steady = inspector.now, inspector.steady
         self._ok: dict[tuple[str, LedgerId, EntryId], dict[BookieId, float]] = {}
         self._changed_at: dict[LedgerId, float] = {}
         self._polls: list[Request] = []
@@ -72,7 +63,7 @@ class Progress(Checker):
             self._ok.setdefault(key, {})[request.bookie] = self._now()
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        """L4: told soon after the last event that it needed. Patience covers a change of ensemble under way."""
+        """L4: an entry is acknowledged soon after the last event that it needed, which may be an ensemble change."""
         metadata = ledger.metadata
         if metadata is None or handle.explicit:
             return
@@ -99,9 +90,9 @@ class Progress(Checker):
         if old is not None and new is not None and who == ledger.writer and new.state is LedgerState.OPEN:
             self.report.check("L9", True)
             if old.fragments != new.fragments:
-                self._lost_quorums(ledger, old, new)
+                self._report_lost_quorums(ledger, old, new)
 
-    def _lost_quorums(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+    def _report_lost_quorums(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata) -> None:
         for (client, ledger_id, entry), ok in self._ok.items():
             if ledger_id == ledger.ledger and client == ledger.writer and entry not in ledger.acked:
                 before = [b for b in write_set(old, entry) if b in ok]
@@ -122,16 +113,16 @@ class Progress(Checker):
         self.report.check(
             "L9",
             len(steady) < ledger.metadata.ensemble_size or not self._steady(handle.client, began),
-            "{} gave up for want of bookies, but {} were well",
+            "{} failed because there are not enough bookies, but {} were well",
             handle.client,
             steady,
         )
 
-    def quiet(self) -> None:
-        """Faults were healed a good while ago and nothing was submitted since: nothing may be left half done."""
+    def check_settled(self) -> None:
+        """Check L3, L4 and L8 long after the faults were healed and the last entry was submitted."""
         for poll in self._polls:
             if poll.conn is not None and poll.conn.broken:
-                continue  # nobody to answer
+                continue  # the answer has no receiver
             if poll.wait_s is not None and self._now() > (poll.delivered_at or 0.0) + poll.wait_s + self._poll_s:
                 self._poll_ended(poll)
         self._polls.clear()

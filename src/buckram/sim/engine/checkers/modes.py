@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from buckram.sim.engine.checkers.base import Checker
-from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, fragment_of, members_of, windows, write_set
+from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, fragment_of, members_of, write_set, write_sets
+from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.report import Report
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 
-EntriesOnDisk = Callable[[BookieId, LedgerId, list[EntryId]], dict[EntryId, bool] | None]
-"""Which entries the bookie would still hold after losing power now; None: cannot be asked."""
-
-CopiesOnDisk = Callable[[BookieId, LedgerId, list[EntryId]], dict[EntryId, bytes | None] | None]
-"""What it would then read as these entries: None where it has none, b"" where it cannot be read."""
-
 
 class Modes(Checker):
-    """`on_disk` opens a copy of a bookie's disk, so acknowledgements are only sampled: the first few of each ledger."""
+    """Inspecting a disk is slow, so M4 is checked for the first `SAMPLES` acknowledgements of each ledger only."""
 
     SAMPLES = 3
 
-    def __init__(self, facts: Facts, report: Report, on_disk: EntriesOnDisk) -> None:
+    def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
         super().__init__(facts, report)
-        self._on_disk = on_disk
+        self._inspector = inspector
         self._sampled: dict[LedgerId, int] = {}
         self._collected: dict[tuple[LedgerId, BookieId], bool] = {}
 
-    def buried(self, ledger: LedgerFacts, bookie: BookieId) -> None:
+    def deleted_by_bookie(self, ledger: LedgerFacts, bookie: BookieId) -> None:
         self._collected[ledger.ledger, bookie] = True
 
     # M1
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
         if handle.explicit:
-            # One that is still pending may be told in a moment.
-            told = [handle.wanted[n] for n, result in enumerate(handle.results) if result != "failed"]
-            missing = [e for e in range(entry) if e not in told]
+            # An append that is still pending may end in the same moment.
+            ended = [handle.wanted[n] for n, result in enumerate(handle.results) if result != "failed"]
+            missing = [e for e in range(entry) if e not in ended]
             again = [n for n in range(len(handle.ids)) if n != index and handle.ids[n] == entry]
             self.report.check(
                 "M1",
@@ -49,7 +42,7 @@ class Modes(Checker):
                 again,
             )
         if ledger.delete_returned:
-            # What recovery found may still be told late: its acknowledgements were on the way.
+            # Entries that recovery found may be acknowledged later: their responses were under way.
             self.report.check(
                 "M10",
                 ledger.closed is not None and entry <= ledger.closed[0],
@@ -61,16 +54,16 @@ class Modes(Checker):
         if metadata is None:
             return
         if ledger.racks:
-            self._racks_at_ack(ledger, metadata, entry)
+            self._check_racks_at_ack(ledger, metadata, entry)
         if not handle.deferred:
-            self._survives(ledger, metadata, entry)
+            self._check_survives_power_loss(ledger, metadata, entry)
 
     def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
         if ledger.delete_returned:
             self.report.check("M10", True)
         wanted = handle.wanted[index]
         if handle.explicit and type(error).__name__ == "DuplicateEntry":
-            # Calls of different kinds reach the queue in another order than they were made.
+            # Calls of different kinds may reach the queue in another order than they were made in.
             self.report.check(
                 "M1",
                 handle.wanted.count(wanted) > 1,
@@ -81,7 +74,7 @@ class Modes(Checker):
 
     # M4
 
-    def _survives(self, ledger: LedgerFacts, metadata: LedgerMetadata, entry: EntryId) -> None:
+    def _check_survives_power_loss(self, ledger: LedgerFacts, metadata: LedgerMetadata, entry: EntryId) -> None:
         done = self._sampled.get(ledger.ledger, 0)
         if done >= self.SAMPLES:
             return
@@ -93,7 +86,7 @@ class Modes(Checker):
         self._sampled[ledger.ledger] = done + 1
         holders = []
         for bookie in members:
-            found = self._on_disk(bookie, ledger.ledger, [entry])
+            found = self._inspector.entries_on_disk(bookie, ledger.ledger, [entry])
             if found is None:
                 return
             if found[entry]:
@@ -110,7 +103,7 @@ class Modes(Checker):
 
     # M2, M3
 
-    def forced(self, ledger: LedgerFacts, handle: Handle, head: EntryId) -> None:
+    def force_returned(self, ledger: LedgerFacts, handle: Handle, head: EntryId) -> None:
         metadata = ledger.metadata
         if metadata is None or metadata.closed:
             return
@@ -119,7 +112,7 @@ class Modes(Checker):
             one = self.facts.bookie(bookie)
             if one.wiped or one.damaged or one.liar or not mine:
                 continue
-            found = self._on_disk(bookie, ledger.ledger, mine)
+            found = self._inspector.entries_on_disk(bookie, ledger.ledger, mine)
             if found is not None:
                 self.report.check(
                     "M2",
@@ -147,21 +140,21 @@ class Modes(Checker):
         if ledger.racks and (old is None or old.fragments != new.fragments):
             for fragment in new.fragments:
                 if old is None or fragment not in old.fragments:
-                    self._racks_of(ledger, new, fragment)
+                    self._check_racks_of(ledger, new, fragment)
         if old is not None and self.facts.repairing.get((who, ledger.ledger)):
-            self._replaced(ledger, old, new, who)
+            self._check_replacements(ledger, old, new, who)
 
     # M5, M6
 
-    def _spans(self, ledger: LedgerFacts, members: list[BookieId] | tuple[BookieId, ...]) -> bool:
+    def _spans_racks(self, ledger: LedgerFacts, members: list[BookieId] | tuple[BookieId, ...]) -> bool:
         racks = dict.fromkeys(self.facts.bookie(b).rack for b in members if self.facts.bookie(b).rack is not None)
         return len(racks) >= ledger.racks
 
-    def _racks_at_ack(self, ledger: LedgerFacts, metadata: LedgerMetadata, entry: EntryId) -> None:
+    def _check_racks_at_ack(self, ledger: LedgerFacts, metadata: LedgerMetadata, entry: EntryId) -> None:
         holders = ledger.holders(entry, write_set(metadata, entry))
         self.report.check(
             "M5",
-            self._spans(ledger, holders),
+            self._spans_racks(ledger, holders),
             "entry {} of ledger {} acknowledged with copies on {}, fewer than {} racks",
             entry,
             ledger.ledger,
@@ -169,11 +162,11 @@ class Modes(Checker):
             ledger.racks,
         )
 
-    def _racks_of(self, ledger: LedgerFacts, metadata: LedgerMetadata, fragment: Fragment) -> None:
-        for window in windows(fragment, metadata):
+    def _check_racks_of(self, ledger: LedgerFacts, metadata: LedgerMetadata, fragment: Fragment) -> None:
+        for window in write_sets(fragment, metadata):
             self.report.check(
                 "M6",
-                self._spans(ledger, window),
+                self._spans_racks(ledger, window),
                 "ledger {}: {} of {} span fewer than {} racks",
                 ledger.ledger,
                 window,
@@ -183,7 +176,7 @@ class Modes(Checker):
 
     # M7
 
-    def _replaced(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
+    def _check_replacements(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
         firsts = [f.first_entry for f in new.fragments[1:]]
         ends = [first - 1 for first in firsts] + [new.last_entry if new.last_entry is not None else -1]
         for fragment, end in zip(new.fragments, ends, strict=True):
@@ -202,7 +195,7 @@ class Modes(Checker):
                 needed = [e for e in range(fragment.first_entry, end + 1) if bookie in members_of(fragment, new, e)]
                 missing = [e for e in needed if not ledger.claims.get(e, {}).get(bookie)]
                 if missing and (ledger.ledger, bookie) in self._collected:
-                    # Collection was faster than the change of metadata; the repair looks at the copy again.
+                    # Garbage collection came before the change of metadata; the repair checks the copy again.
                     self.report.situation("a copy was collected before metadata named it")
                     continue
                 self.report.check(

@@ -1,32 +1,30 @@
-"""S14 to S20: what readers get."""
+"""S3, S6, S7, S14 to S20: what readers get, and that each append ends once."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from buckram.errors import Code
 from buckram.sim.engine.checkers.base import Checker, ReadResult
 from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, write_set
+from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.checkers.wire import Answer, Request
-from buckram.sim.engine.pace import Pace
 from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata
 
 
 class Reads(Checker):
-    """Judges finished reads; remembers per client which replica answered what, and who sent bad bytes."""
+    """Checks finished reads. Remembers per client which replica answered what, and who sent bad bytes."""
 
-    def __init__(self, facts: Facts, report: Report, now: Callable[[], float], pace: Pace) -> None:
+    def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
         super().__init__(facts, report)
-        self._now, self._pace = now, pace
-        self._said: dict[tuple[str, LedgerId, EntryId], dict[BookieId, str]] = {}
-        self._asked: dict[tuple[str, LedgerId, EntryId], dict[BookieId, bool]] = {}
+        self._now, self._pace = inspector.now, inspector.pace
+        self._answers: dict[tuple[str, LedgerId, EntryId], dict[BookieId, str]] = {}
+        self._requested: dict[tuple[str, LedgerId, EntryId], dict[BookieId, bool]] = {}
         self._bad: dict[tuple[str, LedgerId], int] = {}
 
     def request_sent(self, request: Request) -> None:
         if request.kind == "read" and request.entry >= 0 and not request.ghost:
-            asked = self._asked.setdefault((request.client, request.ledger, request.entry), {})
-            asked[request.bookie] = True
+            requested = self._requested.setdefault((request.client, request.ledger, request.entry), {})
+            requested[request.bookie] = True
 
     def answer_delivered(self, answer: Answer) -> None:
         request = answer.request
@@ -43,16 +41,18 @@ class Reads(Checker):
                 good = False
                 self._bad[request.client, request.ledger] = self._bad.get((request.client, request.ledger), 0) + 1
         if request.entry >= 0 and request.kind in ("read", "batch"):
-            said = self._said.setdefault((request.client, request.ledger, request.entry), {})
-            said[request.bookie] = "negative" if answer.negative else "positive" if good else "unknown"
-            silent = [b for b in self._asked.get((request.client, request.ledger, request.entry), {}) if b not in said]
-            if len(dict.fromkeys([*said.values(), *["unknown" for _ in silent]])) == 3:
+            answers = self._answers.setdefault((request.client, request.ledger, request.entry), {})
+            answers[request.bookie] = "negative" if answer.negative else "positive" if good else "unknown"
+            silent = [
+                b for b in self._requested.get((request.client, request.ledger, request.entry), {}) if b not in answers
+            ]
+            if len(dict.fromkeys([*answers.values(), *["unknown" for _ in silent]])) == 3:
                 self.report.situation("read with all three answer classes")
         if request.kind == "batch" and answer.bodies and len(answer.bodies) > 1:
             self.report.situation("batch read cut by size")
 
     def lac_seen(self, ledger: LedgerFacts, who: str, before: EntryId, lac: EntryId) -> None:
-        """No reader shows a LAC that nobody vouched for: the writer's, the start of the last fragment, the end."""
+        """S17: no LAC is above all that is known: from the writer, the last fragment's start and the ledger's end."""
         if who == ledger.writer or ledger.metadata is None or lac < 0:
             return
         known = max(
@@ -63,7 +63,7 @@ class Reads(Checker):
         self.report.check(
             "S17",
             lac <= known,
-            "{} takes {} for the LAC of ledger {}, nobody ever said more than {}",
+            "{} takes {} for the LAC of ledger {}, but the highest known one is {}",
             who,
             lac,
             ledger.ledger,
@@ -72,13 +72,15 @@ class Reads(Checker):
 
     def read_done(self, ledger: LedgerFacts, result: ReadResult) -> None:
         for entry, payload, length, _ in result.entries:
-            self._entry(ledger, result, entry, payload, length)
+            self._check_entry(ledger, result, entry, payload, length)
         if result.error == "NoSuchEntry" and result.error_entry is not None:
-            self._negative(ledger, result, result.error_entry)
+            self._check_denial(ledger, result, result.error_entry)
         if result.kind == "final":
-            self._final(ledger, result)
+            self._check_final_read(ledger, result)
 
-    def _entry(self, ledger: LedgerFacts, result: ReadResult, entry: EntryId, payload: bytes, length: int) -> None:
+    def _check_entry(
+        self, ledger: LedgerFacts, result: ReadResult, entry: EntryId, payload: bytes, length: int
+    ) -> None:
         known = ledger.pushed.get(entry)
         right = known is not None and known.payload == payload
         self.report.check(
@@ -134,9 +136,9 @@ class Reads(Checker):
             if entry > ledger.max_delivered:
                 ledger.max_delivered, ledger.max_delivered_by = entry, result.client
             if ledger.closed is not None:
-                self._prefix(ledger)
+                self._check_within_end(ledger)
 
-    def _prefix(self, ledger: LedgerFacts) -> None:
+    def _check_within_end(self, ledger: LedgerFacts) -> None:
         assert ledger.closed is not None
         self.report.check(
             "S14",
@@ -152,14 +154,14 @@ class Reads(Checker):
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
     ) -> None:
         if new is not None and new.closed and ledger.max_delivered >= 0 and ledger.closed is not None:
-            self._prefix(ledger)
+            self._check_within_end(ledger)
 
-    def _negative(self, ledger: LedgerFacts, result: ReadResult, entry: EntryId) -> None:
+    def _check_denial(self, ledger: LedgerFacts, result: ReadResult, entry: EntryId) -> None:
         if ledger.metadata is None or (ledger.closed is not None and entry > ledger.closed[0]):
             return
-        said = self._said.get((result.client, ledger.ledger, entry), {})
+        answers = self._answers.get((result.client, ledger.ledger, entry), {})
         members = write_set(ledger.metadata, entry)
-        # A session that lies behind may not know the newest record.
+        # A session with a follower that lags may not know the newest metadata.
         known = [ledger.metadata]
         if self._pace.lag_s:
             since = [at for at, _ in ledger.records[1:]] + [self._now()]
@@ -170,16 +172,16 @@ class Reads(Checker):
             ]
         self.report.check(
             "S18",
-            any(all(said.get(b) == "negative" for b in write_set(record, entry)) for record in known),
-            "{} was told that entry {} of ledger {} does not exist, but its replicas {} said {}",
+            any(all(answers.get(b) == "negative" for b in write_set(record, entry)) for record in known),
+            "a read of {} failed because entry {} of ledger {} does not exist, but its replicas {} answered {}",
             result.client,
             entry,
             ledger.ledger,
             members,
-            said,
+            answers,
         )
 
-    def _final(self, ledger: LedgerFacts, result: ReadResult) -> None:
+    def _check_final_read(self, ledger: LedgerFacts, result: ReadResult) -> None:
         if ledger.closed is None or ledger.deleted:
             return
         got = [entry for entry, *_ in result.entries]
@@ -195,28 +197,28 @@ class Reads(Checker):
         for entry in ledger.promised:
             few = ledger.metadata is None or ledger.metadata.ack_quorum < 2
             if self.facts.liars and (few or entry > ledger.closed[0]):
-                continue  # S1 has said whether that may be
+                continue  # S1 decides whether this is allowed
             self.report.check(
                 "S3", entry in got, "acknowledged entry {} of ledger {} is not in the final read", entry, ledger.ledger
             )
 
 
 class Completions(Checker):
-    """S20: every append of a client that lived ends once."""
+    """S20: an append ends once."""
 
     def __init__(self, facts: Facts, report: Report) -> None:
         super().__init__(facts, report)
         self._ended: dict[tuple[int, int], tuple[str, Handle]] = {}
-        """By the handle, which is kept: the id of one that is gone may be another one's."""
+        """The handle is kept, because Python gives the id of a deleted object to another one."""
 
-    def _once(self, handle: Handle, index: int, how: str) -> None:
+    def _check_first_end(self, handle: Handle, index: int, how: str) -> None:
         before = self._ended.setdefault((id(handle), index), (how, handle))[0]
         self.report.check(
             "S20", before is how, "append {} of {} ended as {} and as {}", index, handle.client, before, how
         )
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
-        self._once(handle, index, f"entry {entry}")
+        self._check_first_end(handle, index, f"entry {entry}")
 
     def append_failed(self, ledger: LedgerFacts, handle: Handle, index: int, error: BaseException) -> None:
-        self._once(handle, index, f"{error!r}")
+        self._check_first_end(handle, index, f"{error!r}")

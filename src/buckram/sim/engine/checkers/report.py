@@ -1,4 +1,4 @@
-"""What the checkers found: how often each invariant was really evaluated, what was reached, what was violated."""
+"""What the checkers found: how often each invariant was evaluated, which situations were reached, what was violated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INVARIANTS = tuple(
     + [f"L{n}" for n in range(1, 15)]
     + ["I14", "I16", "I18"]
 )
-"""All that apply to ledgers; M9 is about logs made of ledgers. Their wording: docs/reference/protocol.md."""
+"""The invariants of ledgers (M9 is about streams). docs/reference/protocol.md has their wording."""
 
 SITUATIONS = (
     "an id was used again",
@@ -66,6 +66,8 @@ SITUATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Violation:
+    """One broken invariant. `at_s` is virtual time."""
+
     invariant: str
     text: str
     at_s: float
@@ -75,7 +77,7 @@ class Violation:
 
 
 class Report:
-    """Collects for one life. The first violation is the one that matters; later ones are often its echo."""
+    """Collects the findings of one life. The first violation matters most; later ones often follow from it."""
 
     def __init__(self, now: Callable[[], float], on_violation: Callable[[Violation], None] | None = None) -> None:
         self._now, self._on_violation = now, on_violation
@@ -84,17 +86,21 @@ class Report:
         self.violations: list[Violation] = []
 
     def check(self, invariant: str, holds: bool, template: str = "", *values: object) -> None:
-        """One non-vacuous evaluation. The text is only made when it is needed: template.format(*values)."""
+        """Count one evaluation that could have failed, and report a violation if it did.
+
+        The text is template.format(*values), which is computed only for a violation.
+        """
         self.evaluated[invariant] += 1
         if not holds:
             self.violate(invariant, template.format(*values))
 
     def violate(self, invariant: str, text: str) -> None:
+        """Report a violation at the present virtual time."""
         violation = Violation(invariant, text, self._now())
         self.violations.append(violation)
         if self._on_violation is not None:
             self._on_violation(violation)
 
     def situation(self, name: str) -> None:
-        """One that no list names counts, too: SITUATIONS are those that long runs must have reached."""
+        """Count a situation that was reached. SITUATIONS are those that long runs must reach; others count, too."""
         self.reached[name] = self.reached.get(name, 0) + 1

@@ -1,20 +1,22 @@
-"""S1 to S13: agreement and durability."""
+"""S1 to S10, S12, S13: agreement on a ledger's end and content, and durability of acknowledged entries."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 from buckram.sim.engine.checkers.base import Checker, Insert
-from buckram.sim.engine.checkers.facts import Handle, LedgerFacts, write_set
+from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, write_set
+from buckram.sim.engine.checkers.inspector import Inspector
+from buckram.sim.engine.checkers.report import Report
 from buckram.sim.engine.checkers.wire import Request
 from buckram.types import EntryId, LedgerMetadata, LedgerState
 
 
 class Durability(Checker):
-    """S1, S3, S4, S5, S9, S12: what is acknowledged stays, where metadata says it is.
+    """S1, S3, S4, S5, S9, S12: acknowledged entries stay, on the bookies that metadata names.
 
-    Where a bookie lies its claims count here as any other's; what must hold of honest ones is judged in lying.py, and
-    so is S1, which a liar may break for a recovery that cannot reach the others.
+    The claims of a lying bookie count here like all others. `lying.py` checks the honest ones, and S1 in lives with a
+    lying bookie, because S1 may not hold there for a recovery that cannot reach the other bookies.
     """
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
@@ -51,12 +53,12 @@ class Durability(Checker):
         if new is None:
             return
         if new.closed:
-            self._closed(ledger, old, new)
+            self._check_close(ledger, old, new)
         if old is not None and old.fragments == new.fragments:
             return
         for entry in ledger.promised:
             if new.closed and entry > (new.last_entry or 0):
-                continue  # S1 has said it
+                continue  # S1 is violated already
             members = write_set(new, entry)
             holders = ledger.holders(entry, members)
             self.report.check(
@@ -78,7 +80,7 @@ class Durability(Checker):
                 who,
             )
 
-    def _closed(self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
+    def _check_close(self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata) -> None:
         last = new.last_entry
         assert last is not None
         top = max(ledger.promised, default=-1)
@@ -128,7 +130,7 @@ class Content(Checker):
     """S6, S7, S13: every copy of an id is what the writer submitted as that id."""
 
     def request_sent(self, request: Request) -> None:
-        """The writer's first frame of an id is the canonical copy; S6 and S13 hold for what it says."""
+        """The writer's first request with an id defines its copy, for which S6 and S13 must hold."""
         if request.kind != "add" or request.recovery:
             return
         ledger = self.facts.ledgers.get(request.ledger)
@@ -145,7 +147,7 @@ class Content(Checker):
             )
             return
         ledger.pushed[request.entry] = copy
-        self._submitted_as(ledger, request.entry, copy.payload)
+        self._check_submitted(ledger, request.entry, copy.payload)
         before = ledger.pushed.get(request.entry - 1)
         if not ledger.explicit and (before is not None or request.entry == 0):
             expected = (before.length if before is not None else 0) + len(copy.payload)
@@ -159,7 +161,7 @@ class Content(Checker):
                 expected,
             )
 
-    def _submitted_as(self, ledger: LedgerFacts, entry: EntryId, payload: bytes) -> None:
+    def _check_submitted(self, ledger: LedgerFacts, entry: EntryId, payload: bytes) -> None:
         for handle in self.facts.handles:
             if handle.ledger != ledger.ledger:
                 continue
@@ -209,7 +211,7 @@ class Content(Checker):
     ) -> None:
         if new is None or not new.closed or (old is not None and old.closed):
             return
-        # With ids chosen by the caller the header of the last entry is not the sum by id, so recovery cannot know it.
+        # If the caller chooses ids, the length in the last entry is not the sum by id, so recovery cannot know it.
         if (ledger.explicit or ledger.deferred) and who != ledger.writer:
             return
         assert new.last_entry is not None
@@ -229,8 +231,8 @@ class Content(Checker):
 class Order(Checker):
     """S8: per handle, acknowledgements in id order, and none after the first failure.
 
-    Results of different kinds of calls take different ways to the application, so an earlier one may be told a
-    little later: one that is still pending must not fail afterwards, nor stay pending.
+    Different kinds of calls return their results on different ways, so an earlier append may end a little later: one
+    that is still pending must not fail afterwards, nor stay pending.
     """
 
     def acked(self, ledger: LedgerFacts, handle: Handle, index: int, entry: EntryId) -> None:
@@ -262,7 +264,7 @@ class Order(Checker):
                 later[0],
             )
 
-    def quiet(self) -> None:
+    def check_settled(self) -> None:
         for handle in self.facts.handles:
             top = max([n for n, result in enumerate(handle.results) if result == "ok"], default=-1)
             pending = [n for n in range(top) if handle.results[n] == "pending"]
@@ -270,15 +272,19 @@ class Order(Checker):
                 self.report.check(
                     "S8",
                     not pending,
-                    "appends {} of {} were never told, but append {} was acknowledged",
+                    "appends {} of {} never ended, but append {} was acknowledged",
                     pending,
                     handle.client,
                     top,
                 )
 
 
-class Metadata(Checker):
-    """S2, S10: one close, valid fragments."""
+class Records(Checker):
+    """S2, S10: a ledger is closed once, and its fragments are valid."""
+
+    def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
+        super().__init__(facts, report)
+        self._inspector = inspector
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str
@@ -316,15 +322,15 @@ class Metadata(Checker):
                 new.state.name,
                 who,
             )
-        self._new_fragment(ledger, old, new, who)
+        self._check_new_fragment(ledger, old, new, who)
 
-    def _new_fragment(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
+    def _check_new_fragment(self, ledger: LedgerFacts, old: LedgerMetadata, new: LedgerMetadata, who: str) -> None:
         if new.state is not LedgerState.OPEN or old.last_fragment == new.last_fragment or who != ledger.writer:
             return
         top = max(ledger.promised, default=-1)
         first = new.last_fragment.first_entry
-        if first <= top and self.facts.given_up():
-            # The writer went on without it; what it acknowledged meanwhile must count under this record, too.
+        if first <= top and self._inspector.writer_gave_up():
+            # The writer went on without this change, so entries that it acknowledged since must count under it, too.
             late = [entry for entry in ledger.promised if entry >= first]
             held = all(sum(b in ledger.claims.get(e, {}) for b in write_set(new, e)) >= new.ack_quorum for e in late)
             self.report.check(

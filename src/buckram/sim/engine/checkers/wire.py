@@ -1,17 +1,19 @@
-"""What went over the simulated wire, as requests and answers that belong together, for both protocols.
+"""The messages on the simulated wire, as requests and the answers to them, for both protocol versions.
 
-Decoded here by hand (v2) and with the generated messages (v3), not with the codecs under test. No judgement here.
+They are decoded by hand (v2) and with the generated protobuf classes (v3), not with the codecs under test. Nothing is
+checked here.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from buckram.core.wire import bookkeeper_pb2 as pb
 from buckram.errors import Code
+from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.transport import Connection
 from buckram.types import BookieId, EntryId, LedgerId
 
@@ -25,7 +27,11 @@ FENCE, RECOVERY = 1, 2
 
 @dataclass(slots=True)
 class Request:
-    """One request on one connection. `kind`: add, read, batch, poll, write_lac, read_lac, force, list, info, other."""
+    """One request on one connection.
+
+    `kind` is add, read, batch, poll, write_lac, read_lac, force, list, info or other. `ghost`: an old request that
+    arrives again. `wait_s` is how long a poll may wait. Times are virtual seconds.
+    """
 
     kind: str
     client: str
@@ -50,7 +56,8 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """`request` is None when nothing outstanding matches. `bodies`: stored entries. `lac`: the bookie's own LAC."""
+    """One answer. `request` is None if it answers none that is pending. `bodies` are stored entries as the bookie sent
+    them, `first` the id of the first of them, `lac` the bookie's own LAC."""
 
     request: Request | None
     code: Code
@@ -61,68 +68,70 @@ class Answer:
 
     @property
     def negative(self) -> bool:
+        """Whether the bookie denies that the entry or ledger exists."""
         return self.code is Code.NO_ENTRY or self.code is Code.NO_LEDGER
 
 
 @dataclass(slots=True)
-class _Line:
-    """One connection: requests on their way, requests not yet answered, answers on their way."""
+class _Channel:
+    """One connection: requests under way, requests that are not answered yet, answers under way."""
 
     requests: deque[Request | None] = field(default_factory=deque)
     pending: dict[tuple[str, LedgerId, EntryId] | int, deque[Request]] = field(default_factory=dict)
     answers: deque[Answer | None] = field(default_factory=deque)
 
 
-@dataclass(slots=True)
-class WireEvents:
-    request_sent: Callable[[Request], None]
-    request_delivered: Callable[[Request], None]
-    answer_sent: Callable[[Answer], None]
-    answer_delivered: Callable[[Answer], None]
+class WireEvents(Protocol):
+    """What receives the requests and answers. "Sent" is when a process writes a message to its connection."""
+
+    def request_sent(self, request: Request, /) -> None: ...
+    def request_delivered(self, request: Request, /) -> None: ...
+    def answer_sent(self, answer: Answer, /) -> None: ...
+    def answer_delivered(self, answer: Answer, /) -> None: ...
 
 
 class Wire:
-    """A network.WireObserver that reports whole requests and answers. `now()` is virtual seconds."""
+    """A network.WireObserver that reports whole requests and answers."""
 
-    def __init__(self, now: Callable[[], float], events: WireEvents) -> None:
-        self._now, self._events = now, events
-        self._lines: dict[int, _Line] = {}
+    def __init__(self, inspector: Inspector, events: WireEvents) -> None:
+        self._now, self._events = inspector.now, events
+        self._channels: dict[int, _Channel] = {}
 
     def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        line = self._lines.get(conn.serial)
-        if line is None:
-            line = self._lines[conn.serial] = _Line()
+        channel = self._channels.get(conn.serial)
+        if channel is None:
+            channel = self._channels[conn.serial] = _Channel()
         if to_server:
-            # Not by connection: the first exchange is v3 on either wire.
+            # The version is that of the message, because the introduction is v3 on all connections.
             request = _v2_request(conn, frame) if _is_v2(frame) else _v3_request(conn, frame)
             request.sent_at, request.ghost, request.conn = self._now(), conn.ghost, conn
-            line.requests.append(request)
+            channel.requests.append(request)
             self._events.request_sent(request)
             return
-        answer = _v2_answer(line, frame) if _is_v2(frame) else _v3_answer(line, frame)
-        line.answers.append(answer)
+        answer = _v2_answer(channel, frame) if _is_v2(frame) else _v3_answer(channel, frame)
+        channel.answers.append(answer)
         if answer is not None:
             if answer.request is not None:
                 answer.request.answered = True
             self._events.answer_sent(answer)
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        line = self._lines[conn.serial]
+        channel = self._channels[conn.serial]
         if to_server:
-            request = line.requests.popleft() if line.requests else None
+            request = channel.requests.popleft() if channel.requests else None
             if request is not None:
                 request.delivered_at = self._now()
                 key = (request.kind, request.ledger, request.entry) if request.txn is None else request.txn
-                line.pending.setdefault(key, deque()).append(request)
+                channel.pending.setdefault(key, deque()).append(request)
                 self._events.request_delivered(request)
-        elif line.answers:
-            answer = line.answers.popleft()
+        elif channel.answers:
+            answer = channel.answers.popleft()
             if answer is not None and not conn.ghost:
                 self._events.answer_delivered(answer)
 
 
 def _is_v2(frame: bytes) -> bool:
-    """By its version byte; a protobuf message begins with a tag, which is larger."""
+    """Whether the frame is of protocol v2: it begins with a version byte, a v3 frame with a larger protobuf tag."""
     return len(frame) > 4 and frame[4] <= 2
 
 
@@ -151,30 +160,30 @@ def _v2_request(conn: Connection, frame: bytes) -> Request:
     return Request("other", conn.client, conn.bookie)
 
 
-def _take(line: _Line, key: tuple[str, LedgerId, EntryId] | int) -> Request | None:
-    waiting = line.pending.get(key)
+def _take_pending(channel: _Channel, key: tuple[str, LedgerId, EntryId] | int) -> Request | None:
+    waiting = channel.pending.get(key)
     if not waiting:
         return None
     request = waiting.popleft()
     if not waiting:
-        del line.pending[key]
+        del channel.pending[key]
     return request
 
 
-def _v2_answer(line: _Line, frame: bytes) -> Answer | None:
+def _v2_answer(channel: _Channel, frame: bytes) -> Answer | None:
     _, _, opcode, flags = _HEAD.unpack_from(frame)
     if opcode not in (1, 2, 7) or len(frame) < 28:
         return None
     number, ledger, entry = _ANSWER.unpack_from(frame, 8)
     code = Code.from_v2(number)
     if opcode == 1:
-        return Answer(_take(line, ("add", ledger, entry)), code)
+        return Answer(_take_pending(channel, ("add", ledger, entry)), code)
     if opcode == 2:
-        answer = Answer(_take(line, ("read", ledger, entry)), code, first=entry)
+        answer = Answer(_take_pending(channel, ("read", ledger, entry)), code, first=entry)
         if code is Code.OK:
             answer.bodies.append(frame[28:])
         return answer
-    answer = Answer(_take(line, int.from_bytes(frame[28:36], "big", signed=True)), code, first=entry)
+    answer = Answer(_take_pending(channel, int.from_bytes(frame[28:36], "big", signed=True)), code, first=entry)
     at, gap = 36, _FRAME_HEAD if flags & _FRAMED else 4
     while code is Code.OK and not flags & _LOCATED and at + 4 <= len(frame):
         size = int.from_bytes(frame[at : at + 4], "big")
@@ -217,10 +226,10 @@ def _v3_request(conn: Connection, frame: bytes) -> Request:
     return request
 
 
-def _v3_answer(line: _Line, frame: bytes) -> Answer:
+def _v3_answer(channel: _Channel, frame: bytes) -> Answer:
     message = pb.Response()
     message.ParseFromString(frame[4:])
-    answer = Answer(_take(line, message.header.txnId), Code.from_v3(message.status))
+    answer = Answer(_take_pending(channel, message.header.txnId), Code.from_v3(message.status))
     if message.HasField("readResponse"):
         read = message.readResponse
         answer.first = read.entryId

@@ -34,7 +34,7 @@ async def forgotten_force(s: Script) -> None:
             head = await w.writer.force()
         except BuckramError:
             return
-        s.judge.forced(w.handle, head)
+        s.judge.force_returned(w.handle, head)
 
     await s.world.join(s.process("w1"), force(), "force")
     s.process("w1").crash()

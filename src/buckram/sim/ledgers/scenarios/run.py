@@ -108,7 +108,7 @@ def run_scenario(
             world.broken = asyncio.Event()
             script = Script(world, plan)
             failed = await until_violated(world, scenario.play(script), (ScheduleFailed, Died))
-            world.judge.ended()
+            world.judge.life_ended()
             return failed
 
         result = run_schedule(world, schedule())

@@ -49,7 +49,7 @@ class RecovererActor(Actor):
             return last, length
 
         self.note(f"recovers ledger {ledger_id}")
-        self.judge.recovery_begins(self.host, ledger_id)
+        self.judge.recovery_started(self.host, ledger_id)
         last: EntryId | None = None
         length = 0
         try:
@@ -60,12 +60,12 @@ class RecovererActor(Actor):
             if isinstance(error, RecoveryFailed) and "acknowledged entries are missing" in str(error):
                 self.world.report.situation("recovery refused below a promise")
         finally:
-            self.judge.recovery_ends(self.host, ledger_id, last, length)
+            self.judge.recovery_ended(self.host, ledger_id, last, length)
         return last is not None
 
     async def delete(self, client: Client, ledger_id: LedgerId) -> None:
         self.note(f"deletes ledger {ledger_id}")
-        self.judge.recovery_begins(self.host, ledger_id)
+        self.judge.recovery_started(self.host, ledger_id)
         try:
             await self.world.join(self.process, client.delete(ledger_id, password=self.plan.password), "delete")
             self.judge.facts.ledger(ledger_id).delete_returned = True
@@ -73,7 +73,7 @@ class RecovererActor(Actor):
         except BuckramError as error:
             self.note(f"delete of ledger {ledger_id} failed: {describe(error)}: {error}")
         finally:
-            self.judge.recovery_ends(self.host, ledger_id, None, None)
+            self.judge.recovery_ended(self.host, ledger_id, None, None)
 
     async def repair(self, client: Client, ledger_id: LedgerId) -> bool:
         self.judge.repair(self.host, ledger_id, begins=True)

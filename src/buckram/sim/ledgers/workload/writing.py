@@ -183,7 +183,7 @@ class WriterActor(Actor):
             head,
             acked,
         )
-        self.judge.forced(handle, head)
+        self.judge.force_returned(handle, head)
 
     def _look(self, writer: Writer, handle: Handle) -> None:
         before, handle.lac = handle.lac, writer.last_confirmed
