@@ -1,4 +1,4 @@
-"""The command: keys of the last line, exit codes, how a violation is reported."""
+"""`python -m buckram.sim`: the keys of the last line, exit codes, and how a violation is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return line
 
 
-def test_seeds_give_sums(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_print_the_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:4", "--jobs", "1"]) == 0
     line = last_line(capsys)
     assert list(line) == KEYS
@@ -32,7 +32,7 @@ def test_seeds_give_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(line["reached"]) == list(SITUATIONS)  # type: ignore[call-overload]  # a dict
 
 
-def test_one_seed_with_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "5", "--trace"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out.splitlines()[-1])["lives"] == 1
@@ -45,7 +45,7 @@ def test_faults_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "5", "--faults", "earthquake"]) == 2
 
 
-def test_a_violation_is_shrunk_to_one_command() -> None:
+def test_violation_is_shrunk_to_one_command() -> None:
     plan = make_plan(1)
     assert len(plan.faults) > 1
     with MUTANTS["ack-early"].apply():
@@ -54,7 +54,7 @@ def test_a_violation_is_shrunk_to_one_command() -> None:
     assert command.endswith("--trace")
 
 
-def test_minutes_end_it_early(capsys: pytest.CaptureFixture[str]) -> None:
+def test_minutes_end_a_run_early(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:1000000", "--jobs", "1", "--minutes", "0.0001"]) == 0
     assert 1 <= int(str(last_line(capsys)["lives"])) < 100
 
@@ -66,7 +66,7 @@ def test_bad_arguments_are_refused(arguments: list[str]) -> None:
     assert error.value.code == 2
 
 
-def test_what_was_never_evaluated_is_named() -> None:
+def test_missing_evaluations_are_named() -> None:
     totals = Totals(lives=2000)
     assert "S1 (0)" in totals.missing()
     assert "writer degraded (0)" in totals.missing()
@@ -77,7 +77,7 @@ def test_what_was_never_evaluated_is_named() -> None:
     assert Totals(lives=999).missing() == [], "a short run says nothing about how often something is reached"
 
 
-def test_a_mutant_is_hunted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mutant_is_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mutants", "--only", "close-over", "--jobs", "1"]) == 0
     line = last_line(capsys)
     assert (line["mutants"], line["caught"], line["missed"]) == (1, 1, [])

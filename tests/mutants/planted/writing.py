@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.testmutant import TestMutant, edited
 
-FOLLOWER = "tests/sim/test_cell_behind_follower.py"
+FOLLOWER = "tests/sim/engine/test_cell_behind_follower.py"
 
 MUTANTS = (
     TestMutant(
@@ -49,7 +49,7 @@ MUTANTS = (
                 "if False:\n                    await",
             )
         ),
-        (f"{FOLLOWER}::test_conflicts_without_end_behind_a_follower_are_paused_and_end",),
+        (f"{FOLLOWER}::test_endless_conflicts_back_off_and_fail_in_time",),
     ),
     TestMutant(
         "cell-doubt-late",

@@ -34,8 +34,8 @@ class Insert:
 class ReadResult:
     """One finished read of a client.
 
-    `kind` is read, unconfirmed, tail or final; `error` is a class name, or "" for success. `entries` are (entry id, payload,
-    length field, LAC in the entry).
+    `kind` is read, unconfirmed, tail or final; `error` is a class name, or "" for success. `entries` are tuples of
+    entry id, payload, length field and the LAC in the entry.
     """
 
     client: str

@@ -1,4 +1,4 @@
-"""The simulated network against plain asyncio protocols: order, back-pressure, cuts, resets, crashes, observers."""
+"""The simulated network with plain asyncio protocols: order, backpressure, blocked links, resets, crashes."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class World:
         return protocol
 
 
-def play(seed: int, story: Callable[[World], Awaitable[None]]) -> str:
+def play(seed: int, scenario: Callable[[World], Awaitable[None]]) -> str:
     world = World(seed)
 
     async def main() -> None:
-        await story(world)
+        await scenario(world)
 
     try:
         world.loop.run_until_complete(main())
@@ -78,8 +78,8 @@ def play(seed: int, story: Callable[[World], Awaitable[None]]) -> str:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_bytes_keep_their_order_and_chunks_do_not(seed: int) -> None:
-    async def story(world: World) -> None:
+def test_bytes_keep_their_order_but_not_their_chunks(seed: int) -> None:
+    async def scenario(world: World) -> None:
         peer = await world.open()
         sent = bytearray()
         for n in range(200):
@@ -92,11 +92,11 @@ def test_bytes_keep_their_order_and_chunks_do_not(seed: int) -> None:
         assert peer.got == sent
         assert len(peer.chunks) != 200 or len(world.accepted[0].chunks) != 200
 
-    assert play(seed, story) == play(seed, story)
+    assert play(seed, scenario) == play(seed, scenario)
 
 
-def test_back_pressure_reaches_the_writer_and_ends() -> None:
-    async def story(world: World) -> None:
+def test_backpressure_reaches_the_writer_and_ends() -> None:
+    async def scenario(world: World) -> None:
         peer = await world.open(echo=False)
         await asyncio.sleep(0.1)
         world.accepted[0].transport.pause_reading()
@@ -112,11 +112,11 @@ def test_back_pressure_reaches_the_writer_and_ends() -> None:
         assert peer.transport.get_write_buffer_size() == 0
         assert len(world.accepted[0].got) == 40 * 8192
 
-    play(1, story)
+    play(1, scenario)
 
 
-def test_a_cut_is_one_way_and_loses_nothing() -> None:
-    async def story(world: World) -> None:
+def test_blocked_link_is_one_way_and_loses_nothing() -> None:
+    async def scenario(world: World) -> None:
         peer = await world.open()
         world.fabric.block("s", "c")
         peer.transport.write(b"hello")
@@ -127,11 +127,11 @@ def test_a_cut_is_one_way_and_loses_nothing() -> None:
         await asyncio.sleep(1)
         assert bytes(peer.got) == b"hello"
 
-    play(1, story)
+    play(1, scenario)
 
 
-def test_close_tells_the_peer_after_the_last_byte() -> None:
-    async def story(world: World) -> None:
+def test_peer_sees_close_after_the_last_byte() -> None:
+    async def scenario(world: World) -> None:
         peer = await world.open(echo=False)
         peer.transport.write(b"x" * 1000)
         peer.transport.close()
@@ -140,14 +140,14 @@ def test_close_tells_the_peer_after_the_last_byte() -> None:
         assert len(world.accepted[0].got) == 1000
         assert world.accepted[0].lost == [None]
 
-    play(1, story)
+    play(1, scenario)
 
 
-def test_a_reset_delivers_some_prefix_and_tells_both_ends() -> None:
+def test_reset_delivers_a_prefix_and_ends_both_sides() -> None:
     lengths = []
     for seed in range(20):
 
-        async def story(world: World) -> None:
+        async def scenario(world: World) -> None:
             peer = await world.open(echo=False)
             await asyncio.sleep(0.1)
             for _ in range(10):
@@ -157,13 +157,13 @@ def test_a_reset_delivers_some_prefix_and_tells_both_ends() -> None:
             assert len(peer.lost) == len(world.accepted[0].lost) == 1
             lengths.append(len(world.accepted[0].got))
 
-        play(seed, story)
+        play(seed, scenario)
     assert min(lengths) < 300
     assert max(lengths) > 700
 
 
-def test_death_of_the_server_resets_and_then_refuses() -> None:
-    async def story(world: World) -> None:
+def test_crash_of_the_server_resets_and_then_refuses() -> None:
+    async def scenario(world: World) -> None:
         peer = await world.open()
         world.server.crash()
         await asyncio.sleep(1)
@@ -171,11 +171,11 @@ def test_death_of_the_server_resets_and_then_refuses() -> None:
         with pytest.raises(ConnectionRefusedError):
             await world.dial()
 
-    play(1, story)
+    play(1, scenario)
 
 
-def test_a_host_without_power_is_silent_until_it_is_back() -> None:
-    async def story(world: World) -> None:
+def test_host_without_power_does_not_answer() -> None:
+    async def scenario(world: World) -> None:
         peer = await world.open()
         world.fabric.set_dark("s", True)
         world.server.crash()
@@ -190,11 +190,11 @@ def test_a_host_without_power_is_silent_until_it_is_back() -> None:
         await asyncio.sleep(1)
         assert len(peer.lost) == 1
 
-    play(1, story)
+    play(1, scenario)
 
 
-def test_observers_see_whole_frames_once() -> None:
-    class Seen:
+def test_observers_see_each_frame_once() -> None:
+    class Observer:
         def __init__(self) -> None:
             self.sent: list[tuple[bool, bytes]] = []
             self.delivered: list[tuple[bool, bytes]] = []
@@ -205,16 +205,16 @@ def test_observers_see_whole_frames_once() -> None:
         def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
             self.delivered.append((to_server, frame))
 
-    async def story(world: World) -> None:
-        seen = Seen()
-        world.fabric.observers.append(seen)
+    async def scenario(world: World) -> None:
+        observer = Observer()
+        world.fabric.observers.append(observer)
         peer = await world.open()
         frames = [len(data).to_bytes(4, "big") + data for data in (b"one", b"", b"three" * 50)]
         peer.transport.write(frames[0] + frames[1] + frames[2][:7])
         peer.transport.write(frames[2][7:])
         await asyncio.sleep(1)
-        assert [frame for to_server, frame in seen.sent if to_server] == frames
-        assert [frame for to_server, frame in seen.delivered if to_server] == frames
-        assert [frame for to_server, frame in seen.delivered if not to_server] == frames
+        assert [frame for to_server, frame in observer.sent if to_server] == frames
+        assert [frame for to_server, frame in observer.delivered if to_server] == frames
+        assert [frame for to_server, frame in observer.delivered if not to_server] == frames
 
-    play(4, story)
+    play(4, scenario)

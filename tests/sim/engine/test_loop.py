@@ -24,7 +24,7 @@ def run(main: Coroutine[Any, Any, Any], loop: SimLoop) -> Any:
         loop.close()
 
 
-def test_time_jumps_and_costs_nothing() -> None:
+def test_virtual_time_takes_no_real_time() -> None:
     loop = make_loop()
 
     async def main() -> float:
@@ -77,7 +77,7 @@ def steps_of(seed: int) -> tuple[list[str], str]:
     return order, loop.trace.digest
 
 
-def test_the_seed_orders_processes_but_each_is_first_in_first_out() -> None:
+def test_seed_orders_processes_and_each_is_fifo() -> None:
     orders = {tuple(steps_of(seed)[0]) for seed in range(20)}
     assert len(orders) > 5
     for order in orders:
@@ -87,7 +87,7 @@ def test_the_seed_orders_processes_but_each_is_first_in_first_out() -> None:
     assert steps_of(3)[1] != steps_of(4)[1]
 
 
-def test_a_crashed_process_runs_no_more_code_not_even_finally() -> None:
+def test_crashed_process_runs_no_more_code() -> None:
     loop, seen = make_loop(), []
     victim = loop.process("victim")
     gate: list[asyncio.Future[None]] = []
@@ -134,7 +134,7 @@ def test_crash_at_every_await(handles: int) -> None:
     assert seen == list(range(handles))
 
 
-def test_a_paused_process_misses_nothing() -> None:
+def test_paused_process_misses_no_event() -> None:
     loop, seen = make_loop(), []
     sleeper = loop.process("sleeper")
 
@@ -165,13 +165,13 @@ async def spin() -> None:
 
 
 @pytest.mark.parametrize(("main", "text"), [(wait_for_ever, "deadlock"), (spin, "spins")])
-def test_deadlock_and_livelock_are_found(main: Callable[[], Coroutine[Any, Any, None]], text: str) -> None:
+def test_deadlock_and_livelock_are_reported(main: Callable[[], Coroutine[Any, Any, None]], text: str) -> None:
     loop = make_loop(max_idle_steps=1000)
     with pytest.raises(Stuck, match=text):
         run(main(), loop)
 
 
-def test_errors_nobody_caught_are_reported_with_their_process() -> None:
+def test_uncaught_errors_are_reported_with_their_process() -> None:
     errors: list[tuple[str, str]] = []
     loop = make_loop(on_error=lambda process, _, error: errors.append((process.name, repr(error))))
     process = loop.process("p")

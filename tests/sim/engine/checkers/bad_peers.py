@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.history import LEDGER, History, good
+from tests.sim.engine.checkers.history import LEDGER, History, good
 
 from buckram.errors import Code, DuplicateEntry, LedgerFenced, NotEnoughBookies
 from buckram.sim.engine.checkers.wire import Request
@@ -42,7 +42,7 @@ def bad_bytes_reach_a_reader() -> History:
     return h
 
 
-def absent_though_one_is_silent() -> History:
+def absent_although_one_did_not_answer() -> History:
     h = History()
     h.write(1)
     for bookie in ("b1", "b2"):
@@ -61,14 +61,14 @@ def final_read_stops_short() -> History:
     return h
 
 
-def ends_twice() -> History:
+def append_ends_twice() -> History:
     h = History()
     h.write(1)
     h.judge.failed(h.handle, 0, LedgerFenced(LEDGER))
     return h
 
 
-def read_before_coverage() -> History:
+def recovery_reads_before_enough_fences() -> History:
     h = History((4, 2, 2))
     h.write(1)
     h.recovery()
@@ -103,7 +103,7 @@ def inserted_while_fenced() -> History:
     return h
 
 
-def denied_and_then_gained() -> History:
+def stored_after_it_was_denied() -> History:
     h = History()
     h.submit()
     h.add("b1", 0, None)
@@ -124,7 +124,7 @@ def denies_what_it_acknowledged() -> History:
     return h
 
 
-def recovery_reads_elsewhere() -> History:
+def recovery_reads_from_another_bookie() -> History:
     h = History()
     h.write(1)
     h.recovery()
@@ -134,7 +134,7 @@ def recovery_reads_elsewhere() -> History:
     return h
 
 
-def ensembles_published_in_recovery() -> History:
+def ensembles_changed_in_recovery() -> History:
     h = History()
     h.write(1)
     h.recovery()
@@ -184,7 +184,7 @@ def recoveries_lose_an_ack() -> History:
     return h
 
 
-def closed_by_guessing() -> History:
+def closed_without_enough_answers() -> History:
     h = History()
     h.write(1)
     h.recovery()
@@ -211,26 +211,26 @@ def wrong_key_stored() -> History:
     return h
 
 
-def loser_reports_its_own() -> History:
+def recovery_reports_another_end() -> History:
     h = good()
     h.judge.recovery_started("c1", LEDGER)
     h.judge.recovery_ended("c1", LEDGER, 1, 5)
     return h
 
 
-def open_fences() -> History:
+def opening_a_ledger_fences_it() -> History:
     h = History()
     h.fence("b1", -1, client="r1")
     return h
 
 
-def open_writes_metadata() -> History:
+def opening_a_ledger_changes_metadata() -> History:
     h = History()
     h.change("r1", state=LedgerState.IN_RECOVERY)
     return h
 
 
-def collects_an_open_ledger() -> History:
+def bookie_deletes_an_open_ledger() -> History:
     h = History()
     h.judge.deleted_by_bookie("b1", LEDGER)
     return h
@@ -287,14 +287,14 @@ def one_rack() -> History:
     return h
 
 
-def one_rack_in_the_record() -> History:
+def one_rack_in_the_metadata() -> History:
     h = one_rack()
     h.report.violations.clear()
     h.change("w1", fragments=(Fragment(0, ("b1", "b3")),))
     return h
 
 
-def replaced_without_copies() -> History:
+def replacement_lacks_copies() -> History:
     h = good()
     h.judge.repair("c1", LEDGER, begins=True)
     for entry in range(3):
@@ -329,7 +329,7 @@ def quorum_but_no_ack() -> History:
     return h
 
 
-def poll_without_end() -> History:
+def poll_not_answered() -> History:
     h = History()
     request = Request("poll", "r1", "b1", LEDGER, -1, wait_s=2.0, delivered_at=h.time)
     h.judge.request_delivered(request)
@@ -338,13 +338,10 @@ def poll_without_end() -> History:
     return h
 
 
-def gives_up_too_soon() -> History:
+def not_enough_bookies_although_all_are_well() -> History:
     h = History()
     for bookie in ("b1", "b2", "b3", "b4"):
         h.judge.facts.bookie(bookie).running = True
     h.submit()
     h.judge.failed(h.handle, 0, NotEnoughBookies(3, 2))
     return h
-
-
-"""Judged where a life starts a bookie or waits with a deadline; mutants and scenarios show that they can fail."""

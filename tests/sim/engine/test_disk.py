@@ -14,12 +14,12 @@ from buckram.sim.engine.loop import Crashed, SimLoop
 from buckram.sim.engine.trace import Trace
 
 
-def play(story: Callable[[SimLoop, Device], Awaitable[None]], seed: int = 1) -> None:
+def play(scenario: Callable[[SimLoop, Device], Awaitable[None]], seed: int = 1) -> None:
     rng = random.Random(seed)
     loop = SimLoop(rng, Trace())
 
     async def main() -> None:
-        await story(loop, Device(loop, rng, "d"))
+        await scenario(loop, Device(loop, rng, "d"))
 
     try:
         loop.run_until_complete(main())
@@ -27,8 +27,8 @@ def play(story: Callable[[SimLoop, Device], Awaitable[None]], seed: int = 1) -> 
         loop.close()
 
 
-def test_a_sync_takes_time_and_survives_a_crash() -> None:
-    async def story(loop: SimLoop, device: Device) -> None:
+def test_sync_takes_time_and_survives_a_crash() -> None:
+    async def scenario(loop: SimLoop, device: Device) -> None:
         process = loop.process("p")
         disk = SimDisk(device, process)
         file = disk.open("log", create=True)
@@ -46,12 +46,12 @@ def test_a_sync_takes_time_and_survives_a_crash() -> None:
         device.power_loss()
         assert SimDisk(device, loop.process("q")).open("log").read(0, 6) == b"synced"
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("op", range(1, 5))
-def test_a_process_may_die_in_any_operation(op: int) -> None:
-    async def story(loop: SimLoop, device: Device) -> None:
+def test_process_may_die_in_any_operation(op: int) -> None:
+    async def scenario(loop: SimLoop, device: Device) -> None:
         disk = SimDisk(device, loop.process("p"))
         device.crash_at_op = op
         for n in range(op - 1):
@@ -61,11 +61,11 @@ def test_a_process_may_die_in_any_operation(op: int) -> None:
         with pytest.raises(Crashed):
             disk.names()
 
-    play(story)
+    play(scenario)
 
 
 def test_errors_and_a_full_device_reach_the_caller() -> None:
-    async def story(loop: SimLoop, device: Device) -> None:
+    async def scenario(loop: SimLoop, device: Device) -> None:
         disk = SimDisk(device, loop.process("p"))
         file = disk.open("log", create=True)
         results: list[object] = []
@@ -79,11 +79,11 @@ def test_errors_and_a_full_device_reach_the_caller() -> None:
         assert [type(r) for r in results] == [OSError] * 3
         assert disk.space().free_bytes == 99
 
-    play(story)
+    play(scenario)
 
 
-def test_one_directory_has_one_process() -> None:
-    async def story(loop: SimLoop, device: Device) -> None:
+def test_directory_is_locked_by_one_process() -> None:
+    async def scenario(loop: SimLoop, device: Device) -> None:
         first = loop.process("p")
         SimDisk(device, first).lock()
         second = SimDisk(device, loop.process("q"))
@@ -92,4 +92,4 @@ def test_one_directory_has_one_process() -> None:
         first.crash()
         second.lock()
 
-    play(story)
+    play(scenario)

@@ -1,8 +1,8 @@
-"""Histories whose wire looks well and whose disks do not, for tests/sim/test_checkers."""
+"""Histories in which the disks contradict the messages on the wire. Each breaks one invariant."""
 
 from __future__ import annotations
 
-from tests.sim.history import History
+from tests.sim.engine.checkers.history import History
 
 from buckram.types import Fragment
 
@@ -35,7 +35,7 @@ def on_no_disk_at_the_end() -> History:
     return h
 
 
-def another_length_on_a_disk() -> History:
+def wrong_length_on_a_disk() -> History:
     h = History()
     h.write(1)
     h.copies["b2", 0] = h.stored(0, length=1)
@@ -43,7 +43,7 @@ def another_length_on_a_disk() -> History:
     return h
 
 
-def spoiled_on_a_whole_disk() -> History:
+def bad_digest_on_an_undamaged_disk() -> History:
     h = History()
     h.write(1)
     h.copies["b2", 0] = h.stored(0)[:-1] + b"?"
@@ -51,7 +51,7 @@ def spoiled_on_a_whole_disk() -> History:
     return h
 
 
-def spoiled_on_all_disks() -> History:
+def unreadable_on_all_disks() -> History:
     h = History()
     h.write(1)
     for bookie in h.ensemble:
@@ -60,8 +60,8 @@ def spoiled_on_all_disks() -> History:
     return h
 
 
-def fence_lost_with_its_file() -> History:
-    """It was durable when it was asked first; the file that it stood in is another one since."""
+def fence_lost_when_its_file_is_replaced() -> History:
+    """The fence was durable at the first inspection, but then the bookie replaced the file that contained it."""
     h = History()
     h.recovery()
     h.fence("b1")
@@ -72,8 +72,8 @@ def fence_lost_with_its_file() -> History:
     return h
 
 
-def denies_after_it_came_back() -> History:
-    """Its log ends before what it acknowledged, and it takes that for the end."""
+def denies_after_a_restart() -> History:
+    """The bookie's log lacks its end, with an entry that it acknowledged, and the bookie does not notice."""
     h = History()
     h.write(2)
     h.on_disk["b1", 1] = False
@@ -81,8 +81,8 @@ def denies_after_it_came_back() -> History:
     return h
 
 
-def empty_member_counts_again() -> History:
-    """It lost its disk, came back empty, and its writer, who must have heard, goes on with it in the old fragment."""
+def emptied_bookie_counts_in_its_old_fragment() -> History:
+    """A bookie comes back with an empty disk, and its writer goes on with it in the old fragment, long after."""
     h = History()
     h.write(1)
     h.tick()

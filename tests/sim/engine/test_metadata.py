@@ -1,4 +1,4 @@
-"""Faults in front of the metadata store: what the process sees and what really happened."""
+"""The simulated metadata store: what a client sees under faults, and what really happened in the store."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class World:
         self.keys = SimKeys(self.server, self.process)
 
 
-def play(story: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
+def play(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
     world = World(seed)
 
     async def main() -> None:
-        await story(world)
+        await scenario(world)
 
     try:
         world.loop.run_until_complete(main())
@@ -40,18 +40,18 @@ def play(story: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
 
 
 @pytest.mark.parametrize(("when", "applied"), [("before", False), ("after", True)])
-def test_a_lost_reply_looks_the_same_whether_applied_or_not(when: str, applied: bool) -> None:
-    async def story(world: World) -> None:
+def test_lost_request_and_lost_reply_look_the_same(when: str, applied: bool) -> None:
+    async def scenario(world: World) -> None:
         world.server.lose_next(when, "c", "/a")
         with pytest.raises(MetadataUnavailable):
             await world.keys.create("/a", b"1")
         assert (world.server.peek("/a") is not None) == applied
 
-    play(story)
+    play(scenario)
 
 
-def test_a_cut_link_times_out_and_the_request_may_still_arrive() -> None:
-    async def story(world: World) -> None:
+def test_request_over_a_blocked_link_may_arrive_later() -> None:
+    async def scenario(world: World) -> None:
         world.fabric.block("c", HOST)
         with pytest.raises(MetadataUnavailable):
             await world.keys.create("/a", b"1")
@@ -59,11 +59,11 @@ def test_a_cut_link_times_out_and_the_request_may_still_arrive() -> None:
         await asyncio.sleep(1)
         assert world.server.peek("/a") == KeyValue(b"1", 0)
 
-    play(story)
+    play(scenario)
 
 
-def test_expiry_ends_ephemerals_fires_watches_and_a_new_session_serves() -> None:
-    async def story(world: World) -> None:
+def test_expiry_deletes_ephemerals_and_a_new_session_serves() -> None:
+    async def scenario(world: World) -> None:
         events: list[str] = []
         world.keys.on_session_lost(lambda: events.append("lost"))
         await world.keys.create("/e", b"", ephemeral=True)
@@ -74,21 +74,21 @@ def test_expiry_ends_ephemerals_fires_watches_and_a_new_session_serves() -> None
         assert sorted(events) == ["lost", "watch"]
         assert await world.keys.create("/e", b"", ephemeral=True) == 0
 
-    play(story)
+    play(scenario)
 
 
-def test_a_dead_process_loses_its_session_after_a_while() -> None:
-    async def story(world: World) -> None:
+def test_session_of_a_dead_process_expires() -> None:
+    async def scenario(world: World) -> None:
         await world.process.spawn(world.keys.create("/e", b"", ephemeral=True))
         world.process.crash()
         await asyncio.sleep(10)
         assert world.server.peek("/e") is None
 
-    play(story)
+    play(scenario)
 
 
-def test_a_version_that_was_never_read_is_noticed() -> None:
-    class Seen:
+def test_version_that_was_never_read_is_reported() -> None:
+    class Observer:
         def __init__(self) -> None:
             self.unread: list[int] = []
 
@@ -98,13 +98,13 @@ def test_a_version_that_was_never_read_is_noticed() -> None:
         def unread_version(self, who: str, key: str, version: int) -> None:
             self.unread.append(version)
 
-    async def story(world: World) -> None:
-        seen = Seen()
-        world.server.observers.append(seen)
+    async def scenario(world: World) -> None:
+        observer = Observer()
+        world.server.observers.append(observer)
         assert await world.keys.create("/a", b"1") == 0
         assert await world.keys.set("/a", b"2", 0) == 1
         other = SimKeys(world.server, world.loop.process("d"))
         await other.set("/a", b"3", 1)
-        assert seen.unread == [1]
+        assert observer.unread == [1]
 
-    play(story)
+    play(scenario)

@@ -1,4 +1,4 @@
-"""Streams in the simulator: lives with seeds that change from run to run (and are printed), all of 0:2000 in a soak."""
+"""Lives of streams: some with new seeds in each run, which are printed; the seeds 0:2000 in a soak."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_two_thousand_lives_reach_everything() -> None:
     assert totals.missing() == []
 
 
-def test_plans_cover_what_they_promise() -> None:
+def test_plans_cover_all_modes() -> None:
     plans = [make_stream_plan(seed) for seed in range(400)]
     for mode in ("publisher", "truncator", "janitor", "compactor", "deleter", "ending", "small_pages"):
         assert any(getattr(plan, mode) for plan in plans), mode
@@ -54,14 +54,14 @@ def test_plans_cover_what_they_promise() -> None:
         assert any(setting in plan.policy for plan in plans), setting
 
 
-def test_a_bookie_that_is_gone_for_good_leaves_enough() -> None:
-    """Else no segment could be made any more, and the end of a life could not demand it."""
+def test_plans_leave_enough_bookies_after_a_wipe() -> None:
+    """Otherwise no segment could be created any more, and the end of a life requires one."""
     for seed in range(1000):
         plan = make_stream_plan(seed)
         assert "wipe" not in plan.faults or plan.cluster.bookies > plan.cluster.shape[0]
 
 
-def in_a_process(seed: int, hash_seed: str) -> str:
+def trace_hash_in_a_process(seed: int, hash_seed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "buckram.sim", "--streams", "--seed", str(seed)],
         capture_output=True,
@@ -73,17 +73,20 @@ def in_a_process(seed: int, hash_seed: str) -> str:
 
 
 @pytest.mark.parametrize("seed", [3, 14])
-def test_one_seed_one_trace(seed: int) -> None:
+def test_same_seed_gives_the_same_trace(seed: int) -> None:
     here = run_stream_life(seed)
     run_stream_life(seed + 1)
     again = run_stream_life(seed)
     assert again.lines == here.lines
-    assert {here.trace_hash, again.trace_hash, in_a_process(seed, "0"), in_a_process(seed, "12345")} == {
-        here.trace_hash
-    }
+    assert {
+        here.trace_hash,
+        again.trace_hash,
+        trace_hash_in_a_process(seed, "0"),
+        trace_hash_in_a_process(seed, "12345"),
+    } == {here.trace_hash}
 
 
-def test_other_seeds_are_other_lives() -> None:
+def test_different_seeds_give_different_lives() -> None:
     assert len({run_stream_life(seed).trace_hash for seed in range(3)}) == 3
 
 
@@ -96,7 +99,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return line
 
 
-def test_seeds_give_sums(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_print_the_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--streams", "--seeds", "0:3", "--jobs", "1"]) == 0
     line = last_line(capsys)
     assert list(line) == KEYS
@@ -109,7 +112,7 @@ def test_seeds_give_sums(capsys: pytest.CaptureFixture[str]) -> None:
     assert min(invariants[name] for name in ("durable", "exactly-once", "M9", "authentic", "takeover")) > 0
 
 
-def test_one_seed_with_a_trace_and_chosen_faults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_and_chosen_faults_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--streams", "--seed", "5", "--faults", "kill,expire a writer", "--trace"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out.splitlines()[-1])["faults"] == 2
@@ -117,7 +120,7 @@ def test_one_seed_with_a_trace_and_chosen_faults(capsys: pytest.CaptureFixture[s
     assert main(["--streams", "--seed", "5", "--faults", "earthquake"]) == 2
 
 
-def test_a_violation_fails_the_command_and_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_violation_fails_the_command_and_prints_its_replay(capsys: pytest.CaptureFixture[str]) -> None:
     with MUTANTS["flush-at-once"].apply():
         assert main(["--streams", "--seed", "1"]) == 1
     captured = capsys.readouterr()
@@ -126,7 +129,7 @@ def test_a_violation_fails_the_command_and_says_how_to_see_it_again(capsys: pyte
     assert json.loads(captured.out.splitlines()[-1])["violations"] == 1
 
 
-def test_a_violation_is_shrunk_to_fewer_faults() -> None:
+def test_violation_is_shrunk_to_fewer_faults() -> None:
     seed = next(seed for seed in range(100) if len(make_stream_plan(seed).faults) > 1)
     with MUTANTS["whole-batch"].apply():
         command = shrink(Streams(), seed, "exactly-once")

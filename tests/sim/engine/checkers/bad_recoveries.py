@@ -1,8 +1,8 @@
-"""Histories of recoveries that believe an absence too early, or against a promise, and of what a liar may not do."""
+"""Histories of recoveries that take an entry for absent too early, and of lying bookies. Each breaks one invariant."""
 
 from __future__ import annotations
 
-from tests.sim.history import DIGEST, LEDGER, History
+from tests.sim.engine.checkers.history import DIGEST, LEDGER, History
 
 from buckram.errors import Code
 from buckram.seams import KeyValue
@@ -16,14 +16,14 @@ def _fenced(h: History) -> History:
     return h
 
 
-def _shown(h: History, bookie: str, entry: int, lac: int = -1) -> None:
-    """The bookie gives a recoverer a copy of the entry, whose header has this LAC."""
+def _answers_with_copy(h: History, bookie: str, entry: int, lac: int = -1) -> None:
+    """The bookie answers a recovery with a copy of the entry, whose header has this LAC."""
     request = Request("read", "c1", bookie, LEDGER, entry, fence=True)
     request.delivered_at = h.time
     h.judge.answer_delivered(Answer(request, Code.OK, [h.stored(entry, lac=lac)], first=entry))
 
 
-def closed_although_a_copy_came() -> History:
+def closed_below_a_copy() -> History:
     h = History()
     h.write(1)
     h.submit()
@@ -31,12 +31,12 @@ def closed_although_a_copy_came() -> History:
     _fenced(h)
     h.fence("b1", 1)
     h.fence("b2", 1)
-    _shown(h, "b3", 1)
+    _answers_with_copy(h, "b3", 1)
     h.close(0, "c1")
     return h
 
 
-def closed_before_a_member_was_heard() -> History:
+def closed_without_the_answer_of_a_well_bookie() -> History:
     h = History()
     h.write(1)
     _fenced(h)
@@ -55,7 +55,7 @@ def closed_below_a_header() -> History:
     _fenced(h)
     for bookie in h.ensemble:
         h.fence(bookie, 1)
-    _shown(h, "b3", 2, lac=1)
+    _answers_with_copy(h, "b3", 2, lac=1)
     h.close(0, "c1")
     return h
 
@@ -72,7 +72,7 @@ def closed_below_a_sealed_lac() -> History:
     return h
 
 
-def lied_about_and_cut_off() -> History:
+def recovery_ignores_a_reachable_honest_bookie() -> History:
     """b1 lies, and the recoverer could have asked b2."""
     h = History((2, 2, 2))
     h.judge.facts.bookie("b1").liar = True

@@ -1,4 +1,4 @@
-"""The compare-and-set loop of a ledger's record, from a session on a ZooKeeper server that lies behind."""
+"""The compare-and-set loop of a ledger's metadata, from a session on a ZooKeeper follower that lags."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAG_S = 2.0
 
 
 class World:
-    """`cell` is that of a client whose session lags; `rival` changes the record at the leader, at once."""
+    """A client whose session lags (`cell`), and a rival that changes the metadata on the leader."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -39,8 +39,8 @@ class World:
         self.path = self.stores.layout.ledger(1)
         self.cell = MetadataCell(store, 1, first)
 
-    def rival(self) -> None:
-        """Somebody else writes the record."""
+    def change_by_rival(self) -> None:
+        """Another client writes the metadata."""
         server = self.stores.server
         found = server.peek(self.path)
         assert found is not None
@@ -49,8 +49,8 @@ class World:
         server.commit(lambda tree: tree.set(self.path, serialise(now), -1))
 
 
-def play(story: Callable[[World], Awaitable[None]]) -> None:
-    """With a seed that gives the client a session on the follower."""
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    """Run it with the first seed that gives the client a session on the follower."""
     for seed in range(20):
         world = World(seed)
 
@@ -59,7 +59,7 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
             assert isinstance(world.session, SimZkSession)
             if not world.session._lagging:
                 return False
-            await story(world)
+            await scenario(world)
             return True
 
         try:
@@ -70,64 +70,64 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
     raise AssertionError("no session was given to the follower")
 
 
-def replaces_b(metadata: LedgerMetadata) -> LedgerMetadata:
+def replace_b(metadata: LedgerMetadata) -> LedgerMetadata:
     members = [("e" if member == "b" else member) for member in metadata.last_fragment.ensemble]
     return ensemble_changed(metadata, 0, tuple(members))
 
 
-def test_one_conflict_behind_a_follower_costs_one_more_attempt() -> None:
-    async def story(world: World) -> None:
+def test_conflict_behind_a_follower_costs_one_more_attempt() -> None:
+    async def scenario(world: World) -> None:
         for _ in range(5):
-            world.rival()
-        asked = 0
+            world.change_by_rival()
+        attempts = 0
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata:
-            nonlocal asked
-            asked += 1
-            return replaces_b(metadata)
+            nonlocal attempts
+            attempts += 1
+            return replace_b(metadata)
 
         done = await world.cell.update(change, within_s=10.0)
         assert done.last_fragment.ensemble == ("a", "e", "c")
-        assert done.custom_metadata["rival"] == b"5", "the record that it changed was the newest"
-        assert asked == 2
+        assert done.custom_metadata["rival"] == b"5", "it changed the newest metadata"
+        assert attempts == 2
 
-    play(story)
+    play(scenario)
 
 
-def test_conflicts_without_end_behind_a_follower_are_paused_and_end() -> None:
-    """Somebody is faster each time: the attempts become fewer, and their end is an error within the patience."""
+def test_endless_conflicts_back_off_and_fail_in_time() -> None:
+    """A rival is faster each time: the attempts slow down and end with an error within the time-out."""
 
-    async def story(world: World) -> None:
-        asked, began = 0, world.loop.time()
+    async def scenario(world: World) -> None:
+        attempts, began = 0, world.loop.time()
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata:
-            nonlocal asked
-            asked += 1
-            world.rival()
-            return replaces_b(metadata)
+            nonlocal attempts
+            attempts += 1
+            world.change_by_rival()
+            return replace_b(metadata)
 
         with pytest.raises(MetadataUnavailable, match="conflicts"):
             await world.cell.update(change, within_s=10.0)
-        assert 5 <= asked <= 20
+        assert 5 <= attempts <= 20
         assert world.loop.time() - began < 12.0
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("rivals", [1, 3])
-def test_rivals_that_stop_let_it_through(rivals: int) -> None:
-    async def story(world: World) -> None:
+def test_update_succeeds_when_the_rivals_stop(rivals: int) -> None:
+    async def scenario(world: World) -> None:
         left = rivals
 
         def change(metadata: LedgerMetadata) -> LedgerMetadata:
             nonlocal left
             if left:
                 left -= 1
-                world.rival()
-            return replaces_b(metadata)
+                world.change_by_rival()
+            return replace_b(metadata)
 
         done = await world.cell.update(change, within_s=10.0)
         assert done.last_fragment.ensemble == ("a", "e", "c")
         assert done.custom_metadata["rival"] == str(rivals).encode()
 
-    play(story)
+    play(scenario)

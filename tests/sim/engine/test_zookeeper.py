@@ -1,4 +1,4 @@
-"""Faults of the simulated ZooKeeper: what a session sees, what really happened, and that seeds decide all of it."""
+"""The simulated ZooKeeper: what a session sees under faults, and what really happened on the server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from buckram.sim.engine.trace import Trace
 from buckram.sim.engine.zk_line import FabricLine
 from buckram.sim.engine.zk_tree import ZkTree
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
-from buckram.sim.ledgers.life import run_life
-from buckram.sim.ledgers.plan import make_plan
 
 
 class World:
@@ -36,11 +34,11 @@ class World:
         return process.context.run(SimZkSession, self.server, FabricLine(self.fabric, process))
 
 
-def play(story: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
+def play(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
     world = World(seed)
 
     async def main() -> None:
-        await story(world)
+        await scenario(world)
 
     try:
         world.loop.run_until_complete(main())
@@ -49,19 +47,19 @@ def play(story: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
 
 
 @pytest.mark.parametrize(("when", "applied"), [("before", False), ("after", True)])
-def test_a_lost_answer_looks_the_same_whether_applied_or_not(when: str, applied: bool) -> None:
-    async def story(world: World) -> None:
+def test_lost_request_and_lost_reply_look_the_same(when: str, applied: bool) -> None:
+    async def scenario(world: World) -> None:
         world.server.lose_next(when, "c", "/a")
         with pytest.raises(MetadataUnavailable):
             await world.zk.create("/a", b"1")
         assert (await world.zk.exists("/a") is not None) is applied
         assert world.zk.operations.syncs == 2
 
-    play(story)
+    play(scenario)
 
 
-def test_reads_on_a_broken_connection_are_sent_again_and_keep_their_place() -> None:
-    async def story(world: World) -> None:
+def test_reads_on_a_broken_connection_are_sent_again_in_order() -> None:
+    async def scenario(world: World) -> None:
         await world.zk.create("/a", b"0")
         world.server.lose_next("after", "c", "/a")
         changed, read, later = await asyncio.gather(
@@ -72,14 +70,14 @@ def test_reads_on_a_broken_connection_are_sent_again_and_keep_their_place() -> N
         assert read[0] == b"1"
         assert isinstance(later, MetadataUnavailable)
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_read_after_a_loss_is_final(seed: int) -> None:
-    """The reason why reading again is enough: nothing of before happens after it."""
+def test_read_after_a_lost_reply_is_final(seed: int) -> None:
+    """This is why reading again settles a doubt: no earlier request takes effect after that read."""
 
-    async def story(world: World) -> None:
+    async def scenario(world: World) -> None:
         outcomes = {True: 0, False: 0}
         for number in range(40):
             world.server.lose_before, world.server.lose_after = 0.2, 0.2
@@ -99,11 +97,11 @@ def test_what_is_read_after_a_loss_is_final(seed: int) -> None:
                 outcomes[there] += 1
         assert min(outcomes.values()) > 0
 
-    play(story, seed)
+    play(scenario, seed)
 
 
-def test_expiry_ends_ephemerals_fires_watches_and_a_new_session_serves() -> None:
-    async def story(world: World) -> None:
+def test_expiry_deletes_ephemerals_and_a_new_session_serves() -> None:
+    async def scenario(world: World) -> None:
         events: list[str] = []
         world.zk.on_session_lost(lambda: events.append("lost"))
         await world.zk.create("/e", b"", ephemeral=True)
@@ -116,11 +114,11 @@ def test_expiry_ends_ephemerals_fires_watches_and_a_new_session_serves() -> None
         assert world.zk.session_id not in (0, before)
         await world.zk.create("/e", b"", ephemeral=True)
 
-    play(story)
+    play(scenario)
 
 
-def test_a_server_that_is_away_fails_operations_in_time_and_keeps_sessions() -> None:
-    async def story(world: World) -> None:
+def test_unavailable_server_fails_operations_and_keeps_sessions() -> None:
+    async def scenario(world: World) -> None:
         world.server.expire_after_silence = 0.0
         await world.zk.create("/e", b"", ephemeral=True)
         world.server.down = True
@@ -134,47 +132,47 @@ def test_a_server_that_is_away_fails_operations_in_time_and_keeps_sessions() -> 
         assert await world.zk.exists("/e") is not None
         assert await world.zk.exists("/f") is None
 
-    play(story)
+    play(scenario)
 
 
-def test_a_dead_process_loses_its_session_after_a_while() -> None:
-    async def story(world: World) -> None:
+def test_session_of_a_dead_process_expires() -> None:
+    async def scenario(world: World) -> None:
         other = world.open("d")
         await world.process.spawn(world.zk.create("/e", b"", ephemeral=True))
-        gone = asyncio.Event()
-        await other.exists("/e", gone.set)
+        deleted = asyncio.Event()
+        await other.exists("/e", deleted.set)
         world.process.crash()
         async with asyncio.timeout(10):
-            await gone.wait()
+            await deleted.wait()
         assert world.server.peek("/e") is None
 
-    play(story)
+    play(scenario)
 
 
-def test_watches_tell_of_births_changes_and_deaths() -> None:
-    async def story(world: World) -> None:
-        other, told = world.open("d"), list[str]()
+def test_watches_report_creation_change_and_deletion() -> None:
+    async def scenario(world: World) -> None:
+        other, events = world.open("d"), list[str]()
         for path in ("/a", "/a/b"):
-            assert await world.zk.exists(path, lambda path=path: told.append(f"{path} born")) is None
+            assert await world.zk.exists(path, lambda path=path: events.append(f"{path} created")) is None
         await other.create("/a")
         await other.create("/a/b")
         await asyncio.sleep(1)
-        assert sorted(told) == ["/a born", "/a/b born"]
-        told.clear()
-        await world.zk.get("/a", lambda: told.append("value"))
-        await world.zk.children("/a", lambda: told.append("children"))
+        assert sorted(events) == ["/a created", "/a/b created"]
+        events.clear()
+        await world.zk.get("/a", lambda: events.append("value"))
+        await world.zk.children("/a", lambda: events.append("children"))
         await other.delete("/a/b", 0)
         await asyncio.sleep(1)
-        assert told == ["children"]
-        await world.zk.children("/a", lambda: told.append("gone"))
+        assert events == ["children"]
+        await world.zk.children("/a", lambda: events.append("deleted"))
         await other.delete("/a", 0)
         await asyncio.sleep(1)
-        assert sorted(told) == ["children", "gone", "value"]
+        assert sorted(events) == ["children", "deleted", "value"]
 
-    play(story)
+    play(scenario)
 
 
-def test_sequence_numbers_wrap_as_javas_do() -> None:
+def test_sequence_numbers_wrap_as_in_java() -> None:
     tree = ZkTree()
     session = tree.open_session(lambda path, change: None)
     tree.set_sequence("/", 2**31 - 1)
@@ -182,28 +180,19 @@ def test_sequence_numbers_wrap_as_javas_do() -> None:
     assert tree.create("/ID-", b"", session, sequence=True) == "/ID--2147483648"
 
 
-def test_keys_live_on_it_unmodified() -> None:
-    async def story(world: World) -> None:
+def test_production_store_runs_on_it_unmodified() -> None:
+    async def scenario(world: World) -> None:
         keys = ZooKeeperKeys(world.zk)
         world.server.lose_before = world.server.lose_after = 0.1
-        made = 0
+        created = 0
         for number in range(60):
             try:
                 await keys.create(f"/deep/{number % 5}/{number}", b"")
             except MetadataUnavailable:
                 continue
-            made += 1
-        assert made > 20
+            created += 1
+        assert created > 20
         world.server.lose_before = world.server.lose_after = 0.0
-        assert sum([len(await keys.children(f"/deep/{part}")) for part in range(5)]) >= made
+        assert sum([len(await keys.children(f"/deep/{part}")) for part in range(5)]) >= created
 
-    play(story)
-
-
-def test_a_third_of_the_lives_is_on_zookeeper_and_seeds_decide_them() -> None:
-    kinds = [make_plan(seed).metadata for seed in range(600)]
-    assert 0.25 < sum(kind != "memory" for kind in kinds) / len(kinds) < 0.42
-    seed = next(seed for seed, kind in enumerate(kinds) if kind == "zk+longhierarchical")
-    first, again = run_life(seed), run_life(seed)
-    assert first.trace_hash == again.trace_hash
-    assert first.violations == []
+    play(scenario)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sim.history import LEDGER, History, good
+from tests.sim.engine.checkers.history import LEDGER, History, good
 
 from buckram.errors import LedgerFenced
 from buckram.types import Fragment, LedgerState
@@ -37,7 +37,7 @@ def reopened() -> History:
     return h
 
 
-def moved_away_from_its_copies() -> History:
+def fragments_without_the_copies() -> History:
     h = History()
     h.write(1)
     h.change("w1", fragments=(Fragment(0, ("b7", "b8", "b9")),))
@@ -52,7 +52,7 @@ def one_copy_of_two() -> History:
     return h
 
 
-def copies_outside_the_record() -> History:
+def copies_outside_the_ensemble() -> History:
     h = History()
     h.submit()
     for bookie in ("b1", "b9", "b8"):
@@ -77,14 +77,14 @@ def another_payload_stored() -> History:
     return h
 
 
-def sent_as_something_else() -> History:
+def sent_with_another_payload() -> History:
     h = History()
     h.submit()
     h.add("b1", 0, body=h.stored(0, payload=b"not mine!"))
     return h
 
 
-def another_length_stored() -> History:
+def wrong_length_stored() -> History:
     h = History()
     h.submit()
     h.add("b1", 0)
@@ -103,7 +103,7 @@ def acks_out_of_order() -> History:
     return h
 
 
-def ack_never_told() -> History:
+def earlier_append_never_ends() -> History:
     h = History()
     h.submit(2)
     for bookie in h.ensemble:
@@ -121,7 +121,7 @@ def closed_beyond_what_was_sent() -> History:
     return h
 
 
-def the_same_member_twice() -> History:
+def ensemble_with_a_bookie_twice() -> History:
     h = History()
     h.change("w1", fragments=(Fragment(0, ("b1", "b1", "b3")),))
     return h
@@ -134,7 +134,7 @@ def fragment_below_an_ack() -> History:
     return h
 
 
-def guessed_version() -> History:
+def change_with_a_guessed_version() -> History:
     h = History()
     h.judge.unread_version("w1", "/ledgers/all/7", 3)
     return h

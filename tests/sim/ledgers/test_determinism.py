@@ -1,4 +1,4 @@
-"""The same seed is the same life: in any process, with any hash seed, whatever was run before."""
+"""The same seed gives the same life: in any process, with any hash seed, and whatever ran before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buckram.sim.ledgers.scenarios import run_scenario
 SEEDS = (3, 14, 15)
 
 
-def in_a_process(seed: int, hash_seed: str) -> str:
+def trace_hash_in_a_process(seed: int, hash_seed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "buckram.sim", "--seed", str(seed)],
         capture_output=True,
@@ -27,18 +27,23 @@ def in_a_process(seed: int, hash_seed: str) -> str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_seed_one_trace(seed: int) -> None:
+def test_same_seed_gives_the_same_trace(seed: int) -> None:
     here = run_life(seed)
     run_life(seed + 1)
     again = run_life(seed)
     assert again.lines == here.lines
-    hashes = {here.trace_hash, again.trace_hash, in_a_process(seed, "0"), in_a_process(seed, "12345")}
+    hashes = {
+        here.trace_hash,
+        again.trace_hash,
+        trace_hash_in_a_process(seed, "0"),
+        trace_hash_in_a_process(seed, "12345"),
+    }
     assert len(hashes) == 1
 
 
-def test_other_seeds_are_other_lives() -> None:
+def test_different_seeds_give_different_lives() -> None:
     assert len({run_life(seed).trace_hash for seed in range(4)}) == 4
 
 
-def test_scenarios_are_deterministic_too() -> None:
+def test_scenarios_are_deterministic() -> None:
     assert run_scenario("D6").trace_hash == run_scenario("D6").trace_hash

@@ -1,4 +1,4 @@
-"""What stories of identity need: older copies of a directory and of the metadata, others at a bookie's address."""
+"""Older copies of a directory and of the metadata, foreign bookies at an address, and sessions that read old state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.types import DigestType
 
 
-async def made(client: Client, shape: tuple[int, int, int]) -> Writer:
+async def create_ledger(client: Client, shape: tuple[int, int, int]) -> Writer:
     return await client.create(ensemble=shape, digest=DigestType.CRC32C)
 
 
@@ -31,7 +31,7 @@ def run(world: World, coro: Coroutine[Any, Any, None]) -> None:
     world.close()
 
 
-def test_a_directory_goes_back_to_an_older_copy() -> None:
+def test_directory_is_restored_to_an_older_copy() -> None:
     world = World(1)
     device = Device(world.loop, random.Random(1), "b1")
     disk = SimDisk(device, world.loop.process("b1"))
@@ -42,15 +42,15 @@ def test_a_directory_goes_back_to_an_older_copy() -> None:
     device.restore(image)
     assert device.model.names() == ["log"]
     assert device.model.inode("log").read(0, 3) == b"old"
-    assert device.model.worst_case().inode("log").read(0, 3) == b"old", "a copy is synced"
+    assert device.model.worst_case().inode("log").read(0, 3) == b"old", "what a copy contains is synced"
     world.close()
 
 
 @pytest.mark.parametrize("kind", ["memory", "zk+hierarchical"])
-def test_metadata_goes_back_to_an_older_copy(kind: str) -> None:
+def test_metadata_is_restored_to_an_older_copy(kind: str) -> None:
     world = World(1, metadata=kind)
 
-    async def story() -> None:
+    async def scenario() -> None:
         process = world.process("w1")
         store = world.store(process, random.Random(1))
 
@@ -73,28 +73,28 @@ def test_metadata_goes_back_to_an_older_copy(kind: str) -> None:
                 except MetadataUnavailable:
                     continue
             assert (kept.value, kept.version) == (b"1", 0)
-            for gone in ("two", "mine"):
+            for missing in ("two", "mine"):
                 with pytest.raises(NoSuchKey):
-                    await keys.get(f"{root}/{gone}")
+                    await keys.get(f"{root}/{missing}")
             assert lost == [1]
             assert await keys.set(f"{root}/one", b"3", 0) == 1
 
         await world.join(process, inside())
 
-    run(world, story())
+    run(world, scenario())
 
 
-def test_replies_of_a_foreign_bookie_are_no_claims_of_ours() -> None:
-    """Two of two bookies are taken by another cluster's: whatever they acknowledge, the judge counts none of it."""
+def test_replies_of_foreign_bookies_are_no_claims() -> None:
+    """Bookies of another cluster listen at both addresses: the judge counts none of their acknowledgements."""
     world = World(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await world.store(world.loop.world, world.rng).initialise()
         machines = [world.add_machine(name) for name in ("b1", "b2")]
         for machine in machines:
             assert await world.boot(machine)
         client = await world.client("w1")
-        writer = await world.join(world.processes["w1"], made(client, (2, 2, 2)))
+        writer = await world.join(world.processes["w1"], create_ledger(client, (2, 2, 2)))
         foreign = ForeignBookies(world)
         for machine in machines:
             await foreign.take(machine)
@@ -108,13 +108,13 @@ def test_replies_of_a_foreign_bookie_are_no_claims_of_ours() -> None:
             foreign.leave(machine)
             assert await world.boot(machine)
 
-    run(world, story())
+    run(world, scenario())
 
 
-def test_a_new_bookie_at_the_address_of_one_that_is_gone() -> None:
+def test_new_bookie_at_the_address_of_an_old_one() -> None:
     world = World(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await world.store(world.loop.world, world.rng).initialise()
         old = world.add_machine("b1")
         assert await world.boot(old)
@@ -124,15 +124,15 @@ def test_a_new_bookie_at_the_address_of_one_that_is_gone() -> None:
         assert await world.boot(new)
         await asyncio.sleep(world.metadata.session_timeout_s + 1.0)
         client = await world.client("w1")
-        writer = await world.join(world.processes["w1"], made(client, (1, 1, 1)))
+        writer = await world.join(world.processes["w1"], create_ledger(client, (1, 1, 1)))
         assert await world.join(world.processes["w1"], writer.append(b"x")) == 0
         assert writer.metadata.last_fragment.ensemble == ("b2",)
         assert list(world.judge.facts.ledger(writer.ledger_id).claims[0]) == ["b2"]
 
-    run(world, story())
+    run(world, scenario())
 
 
-def lagging() -> World:
+def world_with_a_lagging_follower() -> World:
     world = World(1, metadata="zk+hierarchical")
     assert isinstance(world.metadata, SimZooKeeper)
     loop = world.loop
@@ -142,10 +142,10 @@ def lagging() -> World:
     return world
 
 
-def test_a_session_on_a_follower_reads_an_older_state_until_it_syncs() -> None:
-    world = lagging()
+def test_session_on_a_follower_reads_old_state_until_it_syncs() -> None:
+    world = world_with_a_lagging_follower()
 
-    async def story() -> None:
+    async def scenario() -> None:
         writer = world.process("w1")
         first, session = world.stores.open(writer, random.Random(1))
         assert isinstance(session, SimZkSession)
@@ -158,7 +158,7 @@ def test_a_session_on_a_follower_reads_an_older_state_until_it_syncs() -> None:
             assert isinstance(second, ZooKeeperStore)
             key = f"/ledgers/key{n}"
 
-            async def look(store: ZooKeeperStore = second, key: str = key) -> bool:
+            async def reads_stale_state(store: ZooKeeperStore = second, key: str = key) -> bool:
                 await store.keys.sync()
                 await world.join(writer, first.keys.create(key, b"1"))
                 try:
@@ -169,23 +169,23 @@ def test_a_session_on_a_follower_reads_an_older_state_until_it_syncs() -> None:
                     return True
                 return False
 
-            stale += await world.join(reader, look())
+            stale += await world.join(reader, reads_stale_state())
         assert 0 < stale < 12, "some sessions are on the follower, others on the leader"
         assert world.report.reached["metadata read that lags behind"] == stale
 
-    run(world, story())
+    run(world, scenario())
 
 
-def test_a_bookie_in_limbo_without_damage_is_found_out() -> None:
-    """I16: the harness damages its disk behind the judge's back."""
+def test_limbo_without_known_damage_violates_i16() -> None:
+    """The test damages the disk without recording it in the facts."""
     world = World(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await world.store(world.loop.world, world.rng).initialise()
         machine = world.add_machine("b1")
         assert await world.boot(machine)
         client = await world.client("w1")
-        writer = await world.join(world.processes["w1"], made(client, (1, 1, 1)))
+        writer = await world.join(world.processes["w1"], create_ledger(client, (1, 1, 1)))
         for _ in range(3):
             await world.join(world.processes["w1"], writer.append(b"x" * 100))
         world.crash(machine, power=False)
@@ -196,4 +196,4 @@ def test_a_bookie_in_limbo_without_damage_is_found_out() -> None:
         assert await world.boot(machine)
         assert [violation.invariant for violation in world.report.violations] == ["I16"]
 
-    run(world, story())
+    run(world, scenario())

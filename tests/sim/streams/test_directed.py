@@ -13,12 +13,12 @@ from buckram.sim.streams.scenarios import SCENARIOS, run_stream_scenario
 
 SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 SHARE = 6
-"""So many places of each operation, others in each run; all of them in a soak."""
+"""How many crash points of each operation are tested, others in each run; all of them in a soak."""
 
 
 @pytest.mark.parametrize("metadata", ["memory", "zk+hierarchical"])
 @pytest.mark.parametrize("name", list(SCENARIOS))
-def test_schedule(name: str, metadata: str) -> None:
+def test_schedule_violates_nothing(name: str, metadata: str) -> None:
     outcome = run_stream_scenario(name, metadata=metadata)
     assert outcome.violations == []
     assert not outcome.failed
@@ -31,12 +31,12 @@ def test_schedules_are_deterministic() -> None:
 
 
 @pytest.mark.parametrize("name", list(DRILLS))
-def test_every_step_may_be_the_last(name: str) -> None:
-    there, outcome = crash_points(name)
+def test_crash_or_lost_reply_at_every_step(name: str) -> None:
+    points, outcome = crash_points(name)
     assert outcome.ok, (outcome.violations[:1], outcome.failed)
-    assert len(there) >= 12, "the operation has become much shorter, or nothing is counted"
-    assert {place.when for place in there} == {"", "after", "before"}
-    chosen = there if SOAK else random.SystemRandom().sample(there, SHARE)
+    assert len(points) >= 12, "the operation has become much shorter, or nothing is counted"
+    assert {place.when for place in points} == {"", "after", "before"}
+    chosen = points if SOAK else random.SystemRandom().sample(points, SHARE)
     for place in chosen:
         _, problems, _ = run_crash_point(place)
         assert problems == [], str(place)
