@@ -21,8 +21,10 @@ _KEPT = 50
 
 
 class Liar:
-    """A network.Tamperer for the connections of one bookie. Each life's liar prefers some of its tricks; `only` names
-    those of a scenario's, which it then always plays."""
+    """A network.Tamperer for the connections of one bookie.
+
+    Each life's liar prefers some of the tricks. `only` names those of a directed schedule, which it then always plays.
+    """
 
     def __init__(self, rng: random.Random, only: tuple[str, ...] | None = None) -> None:
         self._rng = rng
@@ -32,30 +34,23 @@ class Liar:
             self._chance = {trick: float(trick in only) for trick in TRICKS}
         self._seen: dict[int, list[bytes]] = {}
         self._packets: dict[int, list[bytes]] = {}
-        self.told: dict[str, int] = dict.fromkeys(TRICKS, 0)
 
-    @property
-    def lies(self) -> int:
-        return sum(self.told.values())
+    def _plays(self, trick: str) -> bool:
+        return self._rng.random() < self._chance[trick]
 
-    def _does(self, trick: str) -> bool:
-        lies = self._rng.random() < self._chance[trick]
-        self.told[trick] += lies
-        return lies
-
-    # -- what it hears
+    # requests
 
     def request(self, conn: Connection, frame: bytes) -> bytes | None:
         """Acknowledge an add without storing it; forget that a read was to fence."""
         if frame[4] <= 2:
-            if frame[4] == 2 and frame[5] == 1 and len(frame) >= 60 and self._does("drop"):
+            if frame[4] == 2 and frame[5] == 1 and len(frame) >= 60 and self._plays("drop"):
                 ledger, entry = struct.unpack_from(">qq", frame, 28)
                 conn.answer(_ANSWER.pack(24, 2, 1, 0, 0, ledger, entry))
                 return None
             return frame
         message = pb.Request()
         message.ParseFromString(frame[4:])
-        if message.HasField("addRequest") and self._does("drop"):
+        if message.HasField("addRequest") and self._plays("drop"):
             conn.answer(_framed(_added(message)))
             return None
         read = message.readRequest
@@ -63,14 +58,14 @@ class Liar:
             message.HasField("readRequest")
             and read.HasField("flag")
             and read.flag == pb.ReadRequest.FENCE_LEDGER
-            and (self._does("ignore fence"))
+            and (self._plays("ignore fence"))
         ):
             read.ClearField("flag")
             read.ClearField("masterKey")
             return _framed(message)
         return frame
 
-    # -- what it says
+    # answers
 
     def answer(self, conn: Connection, frame: bytes) -> bytes | None:
         if frame[4] <= 2:
@@ -91,15 +86,15 @@ class Liar:
         if frame[5] != 2 or len(frame) <= 28:
             return frame
         ledger, entry = struct.unpack_from(">qq", frame, 12)
-        if self._does("deny"):
+        if self._plays("deny"):
             return _ANSWER.pack(24, 2, 2, 0, Code.NO_ENTRY.v2, ledger, entry)
         body = self._body(ledger, frame[28:])
         return (24 + len(body)).to_bytes(4, "big") + frame[4:28] + body
 
     def _batch(self, frame: bytes) -> bytes:
-        if int.from_bytes(frame[6:8], "big") & 0x2000:  # places in files: it leaves those alone
+        if int.from_bytes(frame[6:8], "big") & 0x2000:  # locations in files, which it does not change
             return frame
-        if self._does("deny"):
+        if self._plays("deny"):
             packet = frame[4:8] + Code.NO_ENTRY.v2.to_bytes(4, "big") + frame[12:36]
             return len(packet).to_bytes(4, "big") + packet
         framed = bool(int.from_bytes(frame[6:8], "big") & 0x4000)
@@ -113,17 +108,17 @@ class Liar:
         return len(packet).to_bytes(4, "big") + packet
 
     def _body(self, ledger: int, body: bytes) -> bytes:
-        """The stored entry, or something else in its place."""
+        """Return the stored entry, or something else in its place."""
         seen = self._seen.setdefault(ledger, [])
         if len(seen) < _KEPT:
             seen.append(body)
-        if self._does("swap"):
+        if self._plays("swap"):
             return self._rng.choice(seen)
-        if self._does("mix"):
+        if self._plays("mix"):
             return self._rng.choice(self._seen[self._rng.choice(list(self._seen))])
-        if self._does("lac") and len(body) >= 32:
+        if self._plays("lac") and len(body) >= 32:
             return body[:16] + self._rng.choice((0, 5, 1 << 40)).to_bytes(8, "big") + body[24:]
-        if self._does("change"):
+        if self._plays("change"):
             at = self._rng.randrange(len(body))
             return body[:at] + bytes([body[at] ^ (1 << self._rng.randrange(8))]) + body[at + 1 :]
         return body
@@ -131,12 +126,12 @@ class Liar:
     def _v3_read(self, message: pb.Response) -> None:
         read = message.readResponse
         if read.HasField("body"):
-            if self._does("deny"):
+            if self._plays("deny"):
                 message.status = read.status = pb.ENOENTRY
                 read.ClearField("body")
                 return
             read.body = self._body(read.ledgerId, read.body)
-        if self._does("lac"):
+        if self._plays("lac"):
             read.maxLAC = self._rng.choice((0, 3, 1 << 40))
 
     def _v3_lac(self, message: pb.Response) -> None:
@@ -145,16 +140,16 @@ class Liar:
             packets = self._packets.setdefault(lac.ledgerId, [])
             if len(packets) < _KEPT:
                 packets.append(lac.lacBody)
-            if self._does("lac"):
+            if self._plays("lac"):
                 lac.lacBody = lac.lacBody[:8] + (1 << 30).to_bytes(8, "big") + lac.lacBody[16:]
-            elif self._does("old lac"):
+            elif self._plays("old lac"):
                 lac.lacBody = packets[0]
         if lac.HasField("lastEntryBody"):
             lac.lastEntryBody = self._body(lac.ledgerId, lac.lastEntryBody)
 
 
 def _added(message: pb.Request) -> pb.Response:
-    """The OK that the add was to get."""
+    """Return the OK answer to an add."""
     answer = pb.Response()
     answer.header.version, answer.header.operation = message.header.version, message.header.operation
     answer.header.txnId = message.header.txnId

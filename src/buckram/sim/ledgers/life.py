@@ -1,4 +1,4 @@
-"""One life of a cluster, from birth to judgement: the plan's bookies, clients and faults in one simulated world."""
+"""One life of ledgers: the bookies, clients and faults of a plan in one simulated world, from start to final checks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from buckram.sim.ledgers.workload.recovering import RecovererActor
 from buckram.sim.ledgers.workload.stage import Stage
 from buckram.sim.ledgers.workload.writing import WriterActor
 
-UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "F21", "uncaught")
-"""What must hold although a bookie lies (MAC digest, Qa >= 2); all else assumes that bookies only crash."""
+CHECKED_UNDER_A_LIAR = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S15", "S16", "S17", "F18", "F19", "F21", "uncaught")
+"""What must hold although a bookie lies (MAC digest, Qa >= 2). The other invariants assume that bookies only crash."""
 
 
 class _Recorder:
-    """A network observer that keeps requests for replays."""
+    """A network.WireObserver that keeps requests for the fault "replay"."""
 
     def __init__(self, faults: FaultRunner) -> None:
         self._faults = faults
@@ -38,10 +38,12 @@ class _Recorder:
             self._faults.record_request(RecordedRequest(conn.client, conn.server, conn.port, frame))
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        """Sent is enough."""
+        """Nothing to do: requests are kept when they are sent."""
 
 
 class Life:
+    """One life. Run it once, then ask for its result."""
+
     def __init__(self, plan: Plan, echo: Callable[[str], None] | None = None) -> None:
         self.plan = plan
         self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
@@ -62,7 +64,7 @@ class Life:
             work.result()
 
     async def _bring_up(self) -> None:
-        """A cluster in which all is well; faults begin afterwards."""
+        """Start a cluster without faults; they begin afterwards."""
         world = self.world
         await world.store(world.loop.world, world.rng).initialise()
         for n in range(1, self.plan.bookies + 1):
@@ -99,7 +101,7 @@ class Life:
         world, report = self.world, self.world.report
         violations = report.violations
         if self.plan.liar:
-            violations = [v for v in violations if v.invariant in UNDER_A_LIAR]
+            violations = [v for v in violations if v.invariant in CHECKED_UNDER_A_LIAR]
         acked = sum(handle.acked for handle in world.judge.facts.handles)
         return LifeResult(
             self.plan.seed,
@@ -124,7 +126,7 @@ def run_life(
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> LifeResult:
-    """Live one life. Collection of garbage waits until it is over: when finalisers run must not depend on history."""
+    """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""
     enabled = gc.isenabled()
     gc.disable()
     with ExitStack() as stack:

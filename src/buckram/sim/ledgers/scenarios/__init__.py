@@ -1,4 +1,4 @@
-"""Directed schedules: rare interleavings, scripted step by step. What each must not lead to is judged as in any life.
+"""Directed schedules: rare interleavings, scripted step by step. The invariants are checked as in any life.
 
 D1 to D10 are those of docs/reference/protocol.md 6.9; the others were added for defects that random lives rarely reach.
 """

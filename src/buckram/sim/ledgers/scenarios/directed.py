@@ -1,4 +1,5 @@
-"""D1 to D10: the schedules of docs/reference/protocol.md 6.9. Each docstring says what a naive build would do wrong."""
+"""D1 to D10: the schedules of docs/reference/protocol.md 6.9. Each docstring says what a naive implementation
+would do wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from buckram.types import LedgerState
 
 
 async def amnesia(s: Script) -> None:
-    """D1 (3/3/2): the third member and a member that lost power deny acknowledged entries: the ledger is cut off."""
+    """D1 (3/3/2): b3 never had the entries and b1 lost power, so both deny them: the ledger is truncated."""
     await s.bookies(3)
     w = await s.writer()
     s.world.pause("b3")
@@ -22,57 +23,57 @@ async def amnesia(s: Script) -> None:
     s.world.resume("b3")
     s.process("w1").crash()
     c = await s.recoverer()
-    await s.recover(c, w.ledger)
+    await s.start_recovery(c, w.ledger)
     s.world.resume("b2")
-    ledger = await s.recovered(w.ledger)
+    ledger = await s.recover_and_read(w.ledger)
     s.expect(ledger.closed is not None and ledger.closed[0] == 3, f"closed at {ledger.closed}")
 
 
 async def lost_fence(s: Script) -> None:
-    """D2 (3/3/2): recovery reads do not fence, b3 missed the first fence: it takes entry 0 after the close."""
+    """D2 (3/3/2): recovery reads do not fence and b3 missed the first fence: it accepts entry 0 after the close."""
     await s.bookies(3)
     w = await s.writer()
-    s.cut(("w1", "b1"), ("w1", "b3"))
+    s.block(("w1", "b1"), ("w1", "b3"))
     w.append()
     await s.until(lambda: s.claimed(w.ledger, 0, "b2"), "entry 0 on b2")
     c = await s.recoverer()
-    s.cut(("c1", "b3"))
-    recovery = s.recover(c, w.ledger)
+    s.block(("c1", "b3"))
+    recovery = s.start_recovery(c, w.ledger)
     await s.until(lambda: "b1" in s.ledger(w.ledger).fenced and "b2" in s.ledger(w.ledger).fenced, "b1, b2 fenced")
-    s.cut(("b2", "c1"), ("c1", "b2"))
-    s.mend(("c1", "b3"))
+    s.block(("b2", "c1"), ("c1", "b2"))
+    s.unblock(("c1", "b3"))
     await asyncio.sleep(1.0)
-    s.mend(("w1", "b3"), ("w1", "b1"))
+    s.unblock(("w1", "b3"), ("w1", "b1"))
     await asyncio.sleep(1.0)
-    s.mend(("b2", "c1"), ("c1", "b2"))
+    s.unblock(("b2", "c1"), ("c1", "b2"))
     await recovery
-    await s.until(lambda: w.over, "the writer's append ends")
-    await s.recovered(w.ledger)
+    await s.until(lambda: w.idle, "the writer's append ends")
+    await s.recover_and_read(w.ledger)
     s.expect(w.acked == 0 or s.ledger(w.ledger).closed == (0, len(w.handle.payloads[0])), "acked and not in the ledger")
 
 
 async def volatile_fence(s: Script) -> None:
-    """D3 (2/2/2): b1 answers the fence with a negative and loses power before its sync: it accepts entry 0 again."""
+    """D3 (2/2/2): b1 answers the fencing read with a denial and loses power before its sync: it accepts entry 0."""
     await s.bookies(3)
     w = await s.writer()
-    s.cut(("w1", "b1"), ("w1", "b2"))
+    s.block(("w1", "b1"), ("w1", "b2"))
     w.append()
     c = await s.recoverer()
-    s.cut(("c1", "b2"))
-    recovery = s.recover(c, w.ledger)
+    s.block(("c1", "b2"))
+    recovery = s.start_recovery(c, w.ledger)
     await s.until(lambda: "b1" in s.ledger(w.ledger).fenced, "b1's answer leaves")
     s.power_loss("b1")
     await s.boot("b1")
     await recovery
-    ledger = await s.recovered(w.ledger)
+    ledger = await s.recover_and_read(w.ledger)
     s.expect(ledger.closed is not None, "not closed")
-    s.mend(("w1", "b1"), ("w1", "b2"))
-    await s.until(lambda: w.over, "the writer's append ends", 60.0)
+    s.unblock(("w1", "b1"), ("w1", "b2"))
+    await s.until(lambda: w.idle, "the writer's append ends", 60.0)
     s.expect(w.acked == 0, "acknowledged after the close")
 
 
 async def striping_change(s: Script) -> None:
-    """D4 (3/2/2): after a change the head is drained before later adds forgot the dead bookie's acknowledgements."""
+    """D4 (3/2/2): after an ensemble change, adds are acknowledged that still count the dead bookie's acks."""
     await s.bookies(4)
     w = await s.writer()
     w.append(3)
@@ -85,13 +86,13 @@ async def striping_change(s: Script) -> None:
     for bookie in ("b1", "b3"):
         s.fabric.slow("w1", bookie, 0.0)
     await s.die_with_adds_under_way(w, "b2")
-    await s.ends(w, 60.0)
+    await s.await_appends(w, 60.0)
     s.expect(w.acked == 12, f"{w.acked} of 12 acknowledged")
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def striping_change_late(s: Script) -> None:
-    """D4 again, with acknowledgements of the other members under way while the record is being changed."""
+    """D4 again, with acknowledgements of the other bookies under way while metadata is being changed."""
     await s.bookies(4)
     w = await s.writer()
     for bookie in ("b1", "b3"):
@@ -101,79 +102,79 @@ async def striping_change_late(s: Script) -> None:
     await asyncio.sleep(0.003)
     s.fabric.slow("w1", HOST, 0.1)
     await s.die_with_adds_under_way(w, "b2")
-    await s.ends(w, 60.0)
+    await s.await_appends(w, 60.0)
     s.fabric.slow("w1", HOST, 0.0)
     s.expect(w.acked == 9, f"{w.acked} of 9 acknowledged")
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def identity_reuse(s: Script) -> None:
-    """D5 (2/2/2): empty bookies under old ids take a stale writer's add of a ledger that is closed."""
+    """D5 (2/2/2): empty bookies under old ids accept a stale writer's add to a ledger that is closed."""
     await s.bookies(2)
     w = await s.writer()
     w.append(2)
     await s.until(lambda: w.acked == 2, "acks")
     s.world.pause("w1")
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
     await s.replace_disk("b1")
     await s.replace_disk("b2")
     await asyncio.sleep(5.0)
     s.world.resume("w1")
     w.append(2)
-    await s.until(lambda: w.over, "the stale writer's appends end", 60.0)
+    await s.until(lambda: w.idle, "the stale writer's appends end", 60.0)
     s.expect(w.acked == 2, "acknowledged by bookies that never saw the ledger")
 
 
 async def asymmetric_recoverers(s: Script) -> None:
-    """D6 (2/2/2): one recoverer writes back what the other declares absent; an advancing LAC shows it to a reader."""
+    """D6 (2/2/2): one recovery writes back what the other takes for absent, and a reader sees it by the LAC."""
     await s.bookies(3)
     w = await s.writer()
-    s.cut(("w1", "b2"))
+    s.block(("w1", "b2"))
     w.append(2)
     await s.until(lambda: s.claimed(w.ledger, 1, "b1"), "both entries on b1")
     s.process("w1").crash()
     y, x = await s.recoverer("y1"), await s.recoverer("x1")
-    s.cut(("b1", "y1"))
-    denied = s.recover(y, w.ledger)
+    s.block(("b1", "y1"))
+    denied = s.start_recovery(y, w.ledger)
     await s.until(lambda: ("b2", 0) in s.ledger(w.ledger).negatives, "b2's denial leaves for y1")
     s.world.pause("y1")
-    s.cut(("b2", "x1"))
-    other = s.recover(x, w.ledger)
+    s.block(("b2", "x1"))
+    other = s.start_recovery(x, w.ledger)
     await asyncio.sleep(0.1)
-    # x1 may write everything back, but it must not close the ledger yet.
-    s.cut(("x1", HOST))
-    s.mend(("b2", "x1"))
+    # x1 can write everything back, but it cannot close the ledger yet.
+    s.block(("x1", HOST))
+    s.unblock(("b2", "x1"))
     await asyncio.sleep(1.0)
     r = await s.reader()
     assert r.client is not None
-    reading = asyncio.create_task(s.world.join(s.process("r1"), r._visit(r.client, w.ledger), "visit"))
+    reading = asyncio.create_task(s.world.join(s.process("r1"), r.read_ledger(r.client, w.ledger), "visit"))
     await asyncio.sleep(1.0)
     s.world.resume("y1")
-    s.mend(("b1", "y1"))
+    s.unblock(("b1", "y1"))
     await denied
-    s.mend(("x1", HOST))
+    s.unblock(("x1", HOST))
     await asyncio.gather(other, reading)
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def empty_tail_fragment(s: Script) -> None:
-    """D7 (3/3/2): the last fragment is empty and has a dead member: recovery starts below it and never ends."""
+    """D7 (3/3/2): the last fragment is empty and has a dead bookie: recovery starts below it and never ends."""
     await s.bookies(4)
     w = await s.writer()
     w.append(3)
     await s.until(lambda: w.acked == 3, "acks")
-    s.cut(("w1", "b1"), ("w1", "b2"), ("w1", "b4"), ("b4", "w1"))
+    s.block(("w1", "b1"), ("w1", "b2"), ("w1", "b4"), ("b4", "w1"))
     s.kill("b3")
     w.append()
     await s.until(lambda: len(s.ledger(w.ledger).metadata.fragments) == 2, "the change is recorded", 60.0)  # type: ignore[union-attr]
     s.process("w1").crash()
     s.kill("b4")
-    ledger = await s.recovered(w.ledger)
+    ledger = await s.recover_and_read(w.ledger)
     s.expect(ledger.closed is not None and ledger.closed[0] >= 2, f"closed at {ledger.closed}")
 
 
 async def lost_replies(s: Script) -> None:
-    """D8: the store applies a write and the reply is lost, at create, change, close, recovery start and close."""
+    """D8: the store applies a write and the reply is lost: for create, change, close, and both writes of recovery."""
     await s.bookies(4)
     s.world.metadata.lose_next("after", "w1", s.world.stores.ledger_keys)
     w = await s.writer()
@@ -192,8 +193,8 @@ async def lost_replies(s: Script) -> None:
     c = await s.recoverer()
     s.world.metadata.lose_next("after", "c1", s.world.stores.ledger_keys)
     s.world.metadata.lose_next("after", "c1", s.world.stores.ledger_keys)
-    s.expect(await s.recover(c, v.ledger), "a recovery failed although both its writes succeeded")
-    await s.recovered(v.ledger)
+    s.expect(await s.start_recovery(c, v.ledger), "a recovery failed although both its writes succeeded")
+    await s.recover_and_read(v.ledger)
     created = [ledger for ledger in s.facts.ledgers.values() if ledger.writer in ("w1", "w2")]
     s.expect(len(created) == 2, f"{len(created)} ledgers were made for two calls of create")
 
@@ -204,15 +205,15 @@ async def late_acks(s: Script) -> None:
     for delay in (0.0005, 0.002, 0.02):
         w = await s.writer(f"w{int(delay * 10000)}")
         w.append()
-        await s.until(lambda w=w: w.acked == 1, "ack")  # type: ignore[misc]
+        await s.until(lambda w=w: w.acked == 1, "ack")
         for bookie in ("b1", "b2", "b3"):
             s.fabric.slow(bookie, w.host, delay)
         w.append(5)
         await asyncio.sleep(0.002)
         await s.world.join(s.process(w.host), w.writer.close(wait=False), "close")
         await asyncio.sleep(1.0)
-        s.expect(w.over, "an append is still pending after close")
-        await s.recovered(w.ledger, f"f{w.host}")
+        s.expect(w.idle, "an append is still pending after close")
+        await s.recover_and_read(w.ledger, f"f{w.host}")
 
 
 async def change_back(s: Script) -> None:
@@ -231,5 +232,5 @@ async def change_back(s: Script) -> None:
     await s.boot("b3")
     s.fabric.slow("w1", HOST, 0.0)
     s.fabric.slow("b1", "w1", 0.0)
-    await s.ends(w, 90.0)
-    await s.recovered(w.ledger)
+    await s.await_appends(w, 90.0)
+    await s.recover_and_read(w.ledger)

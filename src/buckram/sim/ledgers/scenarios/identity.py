@@ -1,4 +1,4 @@
-"""Directed schedules about identity: which ledger it is that an id names, and who still believes that it is there."""
+"""Directed schedules about identity: ledger ids that are used again, and stale writers of deleted ledgers."""
 
 from __future__ import annotations
 
@@ -6,36 +6,40 @@ import asyncio
 from dataclasses import replace
 
 from buckram.metadata.layout import Layout
-from buckram.sim.ledgers.scenarios.script import Pen, Script
+from buckram.sim.ledgers.scenarios.script import Script, ScriptedWriter
 
 
-async def deleted(s: Script, w: Pen) -> None:
-    """The ledger is closed and deleted, as a client's `delete` does it."""
-    await s.recovered(w.ledger, "d1")
+async def _delete(s: Script, w: ScriptedWriter) -> None:
+    """Close and delete the ledger, as a client's `delete` does."""
+    await s.recover_and_read(w.ledger, "d1")
     await s.setup.delete_ledger(w.ledger, (await s.setup.read_ledger(w.ledger)).version)
 
 
 async def reuse_after_deletion(s: Script) -> None:
-    """D5-delete (2/2/2): empty bookies under old ids take a stale writer's add of a ledger that was deleted, after
-    they denied its entries: metadata does not know it, and nobody else does."""
+    """D5-delete (2/2/2): empty bookies under old ids accept a stale writer's add to a deleted ledger, because
+    neither they nor metadata know the ledger."""
     await s.bookies(2)
     w = await s.writer()
     w.append(2)
     await s.until(lambda: w.acked == 2, "acks")
     s.world.pause("w1")
-    await deleted(s, w)
+    await _delete(s, w)
     await s.replace_disk("b1")
     await s.replace_disk("b2")
     await asyncio.sleep(5.0)
     s.world.resume("w1")
     w.append(2)
-    await s.until(lambda: w.over, "the stale writer's appends end", 60.0)
+    await s.until(lambda: w.idle, "the stale writer's appends end", 60.0)
     s.expect(w.acked == 2, "acknowledged although metadata does not know the ledger")
 
 
-async def another(s: Script, old: Pen, host: str = "w2", *, accepted: bool = True) -> Pen:
-    """A new ledger under the id of one that is gone: the counter was restored from an old backup. `accepted`: bookies
-    know that ids may have been given twice."""
+async def _create_with_used_id(
+    s: Script, old: ScriptedWriter, host: str = "w2", *, accepted: bool = True
+) -> ScriptedWriter:
+    """Create a ledger with the id of a deleted one, as after the id counter was restored from an old backup.
+
+    `accepted`: an operator accepted the restore, so bookies know that ids may be used twice.
+    """
     assert isinstance(s.setup.layout, Layout)
     counter = s.setup.layout.next_ledger_id
     await s.setup.keys.delete(counter, (await s.setup.keys.get(counter)).version)
@@ -50,8 +54,8 @@ async def another(s: Script, old: Pen, host: str = "w2", *, accepted: bool = Tru
     return w
 
 
-async def _forgotten(s: Script) -> Pen:
-    """Ten entries of a ledger whose writer is dead and whose record is gone; its bookies hold all of them."""
+async def _ledger_without_metadata(s: Script) -> ScriptedWriter:
+    """Create a ledger with ten entries, then crash its writer and delete its metadata. Bookies keep the entries."""
     await s.bookies(3)
     w = await s.writer()
     w.append(10)
@@ -63,31 +67,31 @@ async def _forgotten(s: Script) -> Pen:
 
 async def an_id_used_again(s: Script) -> None:
     """Create, ten entries, delete, create the same id, two entries: readers and recovery see two."""
-    old = await _forgotten(s)
-    w = await another(s, old)
+    old = await _ledger_without_metadata(s)
+    w = await _create_with_used_id(s, old)
     w.append(2)
-    await s.until(lambda: w.over, "appends end", 60.0)
+    await s.until(lambda: w.idle, "appends end", 60.0)
     s.world.report.check("I7", w.acked == 2, "{} of 2 entries of a new ledger were acknowledged", w.acked)
     s.process("w2").crash()
-    closed = (await s.recovered(w.ledger)).closed
+    closed = (await s.recover_and_read(w.ledger)).closed
     s.world.report.check("I7", closed is not None and closed[0] == 1, "it ends at {}, not at entry 1", closed)
 
 
 async def an_id_used_again_for_nothing(s: Script) -> None:
-    """As before, but the new ledger has no entry: recovery asks bookies that hold ten of the old one."""
-    old = await _forgotten(s)
-    w = await another(s, old)
+    """The new ledger has no entry, but recovery reads from bookies that hold ten entries of the old one."""
+    old = await _ledger_without_metadata(s)
+    w = await _create_with_used_id(s, old)
     s.process("w2").crash()
-    closed = (await s.recovered(w.ledger)).closed
+    closed = (await s.recover_and_read(w.ledger)).closed
     s.world.report.check("I8", closed is not None and closed[0] == -1, "it ends at {}, and has no entries", closed)
 
 
 async def an_id_given_twice(s: Script) -> None:
-    """A store that went back by less than its witnesses tell gives an id again: the ledger that has it stays."""
-    old = await _forgotten(s)
-    w = await another(s, old, accepted=False)
+    """The id counter went back, and no operator accepted this: bookies keep the ledger that has the id."""
+    old = await _ledger_without_metadata(s)
+    w = await _create_with_used_id(s, old, accepted=False)
     w.append(2)
-    await s.until(lambda: w.over, "appends end", 60.0)
+    await s.until(lambda: w.idle, "appends end", 60.0)
     s.world.report.check("I27", w.acked == 0, "{} entries of a second ledger of one id were acknowledged", w.acked)
     for name in ("b1", "b2", "b3"):
         bookie = s.world.machines[name].bookie
@@ -96,16 +100,16 @@ async def an_id_given_twice(s: Script) -> None:
         s.world.report.check("I27", bookie.store.entries(old.ledger) == [(0, 10)], "{} dropped acknowledged data", name)
 
 
-async def an_id_used_after_its_burial(s: Script) -> None:
-    """Bookies have collected the old ledger: what is left of it is a fence, which is not the new ledger's."""
-    old = await _forgotten(s)
+async def an_id_used_after_its_deletion(s: Script) -> None:
+    """Bookies have deleted the old ledger, and keep a tombstone, which must not fence the new ledger."""
+    old = await _ledger_without_metadata(s)
     for name in ("b1", "b2", "b3"):
         bookie = s.world.machines[name].bookie
         assert bookie is not None
         assert bookie.store is not None
         bookie.store.delete_ledger(old.ledger)
-    w = await another(s, old)
+    w = await _create_with_used_id(s, old)
     w.append(2)
-    await s.until(lambda: w.over, "appends end", 60.0)
+    await s.until(lambda: w.idle, "appends end", 60.0)
     s.world.report.check("I9", w.acked == 2, "{} of 2 entries were acknowledged behind an old tombstone", w.acked)
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)

@@ -1,4 +1,4 @@
-"""More directed schedules: for defects and promises that random lives reach too rarely."""
+"""Directed schedules of writers, recovery, reading and repair, for situations that random lives rarely reach."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from buckram.sim.engine.damage import flip_some_byte
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.ledgers.ending import clear_limbo
 from buckram.sim.ledgers.scenarios.script import Script
-from buckram.sim.ledgers.workload.reading import read_and_judge
+from buckram.sim.ledgers.workload.reading import read_and_report
 from buckram.types import LedgerId
 
 
 async def forgotten_force(s: Script) -> None:
-    """M2: a member loses power with unsynced entries and is back before the force, which asks it: it says OK."""
+    """M2: a bookie loses unsynced entries in a power loss and restarts, then answers OK to the force."""
     await s.bookies(3)
     for machine in s.world.machines.values():
         machine.device.sync_s = (0.2, 0.3)
@@ -40,11 +40,11 @@ async def forgotten_force(s: Script) -> None:
     s.process("w1").crash()
     s.power_loss("b2")
     await s.boot("b2")
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def change_race(s: Script) -> None:
-    """S10 (3/3/2): acknowledgements arrive while the record is being changed: the head must stand still."""
+    """S10 (3/3/2): acks arrive while metadata is being changed: no entry may be acknowledged before the change."""
     await s.bookies(4)
     w = await s.writer()
     w.append(2)
@@ -53,10 +53,10 @@ async def change_race(s: Script) -> None:
         s.fabric.slow(bookie, "w1", 0.05)
     s.fabric.slow("w1", HOST, 0.1)
     await s.die_with_adds_under_way(w, "b3")
-    await s.ends(w)
+    await s.await_appends(w)
     await asyncio.sleep(0.5)
     s.expect(w.acked == 5, f"{w.acked} of 5 acknowledged")
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def stale_close(s: Script) -> None:
@@ -65,17 +65,17 @@ async def stale_close(s: Script) -> None:
     w = await s.writer()
     for n in range(2):
         w.append()
-        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
-    s.cut(("w1", "b1"), ("w1", "b2"))
+        await s.until(lambda n=n: w.acked == n + 1, "ack")
+    s.block(("w1", "b1"), ("w1", "b2"))
     w.append()
     await s.until(lambda: s.claimed(w.ledger, 2, "b3"), "entry 2 on b3")
-    s.cut(("w1", HOST))
+    s.block(("w1", HOST))
     c = await s.recoverer()
-    s.cut(("c1", "b1"))
-    await s.recover(c, w.ledger)
-    ledger = await s.recovered(w.ledger)
+    s.block(("c1", "b1"))
+    await s.start_recovery(c, w.ledger)
+    ledger = await s.recover_and_read(w.ledger)
     s.expect(ledger.closed is not None and ledger.closed[0] == 2, f"closed at {ledger.closed}")
-    s.mend(("w1", HOST), ("w1", "b1"), ("w1", "b2"))
+    s.unblock(("w1", HOST), ("w1", "b1"), ("w1", "b2"))
 
     async def close() -> None:
         try:
@@ -84,47 +84,47 @@ async def stale_close(s: Script) -> None:
             return
 
     await s.world.join(s.process("w1"), close(), "close")
-    await s.ends(w)
-    await s.recovered(w.ledger, "f2")
+    await s.await_appends(w)
+    await s.recover_and_read(w.ledger, "f2")
 
 
 async def stalled_recovery(s: Script) -> None:
-    """F8, F11 (3/3/2): a recovery has fenced and stands still; the writer meets the fence and must give up."""
+    """F8, F11 (3/3/2): a recovery has fenced and is paused; the writer sees the fence and must fail its appends."""
     await s.bookies(4)
     w = await s.writer()
     w.append(2)
     await s.until(lambda: w.acked == 2, "acks")
     c = await s.recoverer()
-    recovery = s.recover(c, w.ledger)
+    recovery = s.start_recovery(c, w.ledger)
     await s.until(lambda: len(s.ledger(w.ledger).fenced) == 3, "all fenced")
     s.world.pause("c1")
     s.expect(not recovery.done(), "the recovery was too quick")
     w.append(3)
-    await s.ends(w)
+    await s.await_appends(w)
     s.expect(w.acked == 2, "acknowledged by fenced bookies")
     s.world.resume("c1")
     await recovery
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def recovery_change(s: Script) -> None:
-    """F7, F8 (3/3/2): a member dies while a long recovery writes back: it reads on where the writer wrote."""
+    """F7, F8 (3/3/2): a bookie dies during a long recovery, which goes on with the ensemble that was written to."""
     await s.bookies(4)
     w = await s.writer()
     w.append(900)
     await s.until(lambda: w.acked == 900, "acks")
     s.process("w1").crash()
     c = await s.recoverer()
-    recovery = s.recover(c, w.ledger)
+    recovery = s.start_recovery(c, w.ledger)
     await s.until(lambda: s.world.report.reached["recovery wrote entries back"] > 0, "write-back begins")
     s.kill("b3")
     await recovery
-    ledger = await s.recovered(w.ledger)
+    ledger = await s.recover_and_read(w.ledger)
     s.expect(ledger.closed is not None and ledger.closed[0] == 899, f"closed at {ledger.closed}")
 
 
 async def open_repair(s: Script) -> None:
-    """M7 (3/3/2): repair of a ledger that is being written: its last fragment belongs to the writer."""
+    """M7 (3/3/2): repair of a ledger that is being written must not change its last fragment."""
     await s.bookies(4)
     w = await s.writer()
     w.append(4)
@@ -137,13 +137,13 @@ async def open_repair(s: Script) -> None:
     await c.repair(c.client, w.ledger)
     s.world.resume("w1")
     w.append(3)
-    await s.ends(w)
+    await s.await_appends(w)
     s.expect(w.acked == 7, f"{w.acked} of 7 acknowledged")
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def one_denial(s: Script) -> None:
-    """S18 (3/3/2): the replica that missed an entry denies it while those that hold it are out of reach."""
+    """S18 (3/3/2): the replica that missed an entry denies it while those that hold it are unreachable."""
     await s.bookies(3)
     w = await s.writer()
     s.world.pause("b3")
@@ -159,11 +159,11 @@ async def one_denial(s: Script) -> None:
     for bookie in ("b1", "b2"):
         s.world.pause(bookie)
     await s.world.join(
-        s.process("r1"), read_and_judge(r, reader, "unconfirmed", 0, 0, lambda: reader.read_unconfirmed(0, 0)), "read"
+        s.process("r1"), read_and_report(r, reader, "unconfirmed", 0, 0, lambda: reader.read_unconfirmed(0, 0)), "read"
     )
     for bookie in ("b1", "b2"):
         s.world.resume(bookie)
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def _open(client: Client, ledger: LedgerId) -> Reader:
@@ -171,7 +171,7 @@ async def _open(client: Client, ledger: LedgerId) -> Reader:
 
 
 async def hung_member(s: Script) -> None:
-    """L2 (3/3/2): one member hangs from the fence on; recovery does not wait for its timeout again and again."""
+    """L2 (3/3/2): one bookie hangs from the fence on; recovery waits for its time-out only once."""
     await s.bookies(4)
     w = await s.writer()
     w.append(8)
@@ -179,7 +179,7 @@ async def hung_member(s: Script) -> None:
     s.world.pause("b2")
     c = await s.recoverer()
     began = s.world.loop.time()
-    ok = await s.recover(c, w.ledger)
+    ok = await s.start_recovery(c, w.ledger)
     took = s.world.loop.time() - began
     s.world.report.check(
         "L2",
@@ -187,11 +187,11 @@ async def hung_member(s: Script) -> None:
         "recovery past a hung member took {:.1f} s",
         took,
     )
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def idle_writer(s: Script) -> None:
-    """L7: the last entry of a writer that falls silent becomes readable by itself, soon."""
+    """L7: the last entry of a writer that becomes idle is soon readable."""
     await s.bookies(3)
     w = await s.writer()
     r = await s.reader()
@@ -199,22 +199,22 @@ async def idle_writer(s: Script) -> None:
     client = r.client
     for n in range(3):
         w.append()
-        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+        await s.until(lambda n=n: w.acked == n + 1, "ack")
         await asyncio.sleep(0.03)
 
-        async def look() -> int:
+        async def read_lac() -> int:
             reader = await client.open(w.ledger)
             lac = reader.last_confirmed
             await reader.close()
             return lac
 
-        lac = await s.world.join(s.process("r1"), look(), "open")
+        lac = await s.world.join(s.process("r1"), read_lac(), "open")
         s.world.report.check("L7", lac == n, "30 ms after its ack entry {} is not readable, the LAC is {}", n, lac)
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def waiting_tail(s: Script) -> None:
-    """L7: a tail that has waited on a ledger which no bookie has seen gets the first entry soon after its ack."""
+    """L7: a tail of a ledger without any entry gets the first one soon after its acknowledgement."""
     await s.bookies(3)
     w = await s.writer()
     r = await s.reader()
@@ -233,12 +233,12 @@ async def waiting_tail(s: Script) -> None:
     await s.until(lambda: w.acked == 1, "ack")
     await asyncio.sleep(0.03)
     s.world.report.check("L7", got == [0], "30 ms after the first ack a waiting tail has got {}", got)
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
     await tail
 
 
 async def empty_disk(s: Script) -> None:
-    """M8: a bookie whose disk was replaced by an empty one does not serve under its old name; the others suffice."""
+    """M8: a bookie whose disk was replaced by an empty one does not serve under its old id; the others suffice."""
     await s.bookies(3)
     w = await s.writer()
     w.append(4)
@@ -249,11 +249,11 @@ async def empty_disk(s: Script) -> None:
     s.facts.bookie("b1").wiped = True
     started = await s.world.boot(machine)
     s.world.report.check("M8", not started, "{} serves although its disk was replaced", machine.name)
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
 
 
 async def late_look(s: Script) -> None:
-    """L14 (3/3/2): a bookie sees the ledger's metadata when it is closed already: it takes what it was closed with."""
+    """L14 (3/3/2): a bookie reads the ledger's metadata after it was closed, and still stores its entries."""
     await s.bookies(3)
     w = await s.writer()
     s.fabric.slow("b3", HOST, 0.5)
@@ -261,19 +261,21 @@ async def late_look(s: Script) -> None:
     await s.until(lambda: w.acked == 3, "acks")
     await s.world.join(s.process("w1"), w.writer.close(wait=False), "close")
     s.expect(not s.claimed(w.ledger, 2, "b3"), "b3 was not late")
-    await asyncio.sleep(6.0)  # all that it asks of metadata, one after the other
-    there = [entry for entry in range(3) if s.claimed(w.ledger, entry, "b3")]
-    s.world.report.check("L14", len(there) == 3, "b3 has entries {} of ledger {}, it was sent 0 to 2", there, w.ledger)
-    await s.recovered(w.ledger)
+    await asyncio.sleep(6.0)  # it reads metadata several times, one after the other
+    stored = [entry for entry in range(3) if s.claimed(w.ledger, entry, "b3")]
+    s.world.report.check(
+        "L14", len(stored) == 3, "b3 has entries {} of ledger {}, it was sent 0 to 2", stored, w.ledger
+    )
+    await s.recover_and_read(w.ledger)
 
 
 async def limbo(s: Script) -> None:
-    """L13: a damaged bookie says "unknown" until the ledger was repaired, then it can deny again."""
+    """L13: a damaged bookie answers "unknown" until the ledger was repaired; then it can deny again."""
     await s.bookies(3)
     w = await s.writer()
     for n in range(6):
         w.append()
-        await s.until(lambda n=n: w.acked == n + 1, "ack")  # type: ignore[misc]
+        await s.until(lambda n=n: w.acked == n + 1, "ack")
     machine = s.world.machines["b1"]
     s.kill("b1")
     s.expect(flip_some_byte(machine.device, s.world.rng), "nothing to damage")
@@ -307,13 +309,13 @@ async def limbo(s: Script) -> None:
 
 async def slow_repair(s: Script) -> None:
     """M7 (3/3/2): a repair is paused between its copies and the change of metadata, for longer than collection waits:
-    a naive one names a bookie that has dropped the copies, and says that the ledger is healthy."""
+    a naive repair names a bookie that has deleted the copies, and reports that the ledger is healthy."""
     await s.bookies(4)
     w = await s.writer()
     w.append(4)
     await s.until(lambda: w.acked == 4 and s.claimed(w.ledger, 3, "b3"), "acks")
     s.process("w1").crash()
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
     s.kill("b3")
     await asyncio.sleep(5.0)
     c = await s.recoverer()
@@ -334,14 +336,14 @@ async def slow_repair(s: Script) -> None:
 
 
 async def collected_while_repaired(s: Script) -> None:
-    """M7 (3/3/2): the new member drops its copies, as collection does of what metadata names nowhere, while the change
-    that names it is on its way. The repair looks again and copies again."""
+    """M7 (3/3/2): the new bookie deletes its copies by garbage collection, because metadata does not name it yet, while
+    that change is under way. The repair checks the copies again and writes them again."""
     await s.bookies(4)
     w = await s.writer()
     w.append(4)
     await s.until(lambda: w.acked == 4 and s.claimed(w.ledger, 3, "b3"), "acks")
     s.process("w1").crash()
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
     s.kill("b3")
     await asyncio.sleep(5.0)
     machine = s.world.machines["b4"]
@@ -353,26 +355,26 @@ async def collected_while_repaired(s: Script) -> None:
     store = machine.bookie.store
     assert store is not None
     await s.until(lambda: store.last_entry(w.ledger) == 3, "the copies arrive")
-    s.cut(("c1", "meta"), ("meta", "c1"))
+    s.block(("c1", "meta"), ("meta", "c1"))
     await s.until(lambda: s.claimed(w.ledger, 3, "b4"), "they are durable")
     await asyncio.sleep(0.6)
     store.delete_ledger(w.ledger)
-    s.mend(("c1", "meta"), ("meta", "c1"))
+    s.unblock(("c1", "meta"), ("meta", "c1"))
     await repair
     fragment = (await s.setup.read_ledger(w.ledger)).metadata.last_fragment
     s.world.report.check("M7", "b4" in fragment.ensemble, "b4 is not in {}", fragment.ensemble)
-    s.world.report.check("M7", store.last_entry(w.ledger) == 3, "b4 has not got back what it had collected")
+    s.world.report.check("M7", store.last_entry(w.ledger) == 3, "b4 does not have the copies that it had deleted")
 
 
 async def two_repairs(s: Script) -> None:
-    """M7 (3/3/2): a second repair comes while the copies of a first one are in the new member's memory and not on its
-    slow disk: a naive one reads them there and names the bookie in metadata."""
+    """M7 (3/3/2): a second repair begins while the copies of the first one are in the new bookie's memory, but not yet
+    on its slow disk: a naive repair reads them from memory and names the bookie in metadata."""
     await s.bookies(4)
     w = await s.writer()
     w.append(4)
     await s.until(lambda: w.acked == 4 and s.claimed(w.ledger, 3, "b3"), "acks")
     s.process("w1").crash()
-    await s.recovered(w.ledger)
+    await s.recover_and_read(w.ledger)
     s.kill("b3")
     await asyncio.sleep(5.0)
     s.world.machines["b4"].device.sync_s = (0.5, 0.5)
@@ -394,8 +396,8 @@ async def two_repairs(s: Script) -> None:
 
 
 async def wrong_key(s: Script) -> None:
-    """F14 (3/3/2): a fence with a wrong password reaches bookies that have never seen the ledger while metadata is
-    away: a naive bookie takes that key for the right one, and the owner is locked out for good."""
+    """F14 (3/3/2): a fence with a wrong password reaches bookies that do not know the ledger while metadata is
+    unavailable: a naive bookie keeps that key, and refuses the owner's requests for good."""
     await s.bookies(3)
     w = await s.writer()
     attacker = await s.recoverer("a1")
@@ -410,8 +412,8 @@ async def wrong_key(s: Script) -> None:
     s.world.metadata.down = False
     s.world.disturb(HOST, -1)
     w.append(2)
-    await s.ends(w)
+    await s.await_appends(w)
     s.world.report.check("F14", w.acked == 2, "{} of 2 entries of the owner were acknowledged", w.acked)
-    await s.recovered(w.ledger)
-    gave_way = s.world.report.reached["a wrong key gave way"]
-    s.expect(gave_way == 3, f"{gave_way} of 3 bookies had kept the wrong key")
+    await s.recover_and_read(w.ledger)
+    replaced = s.world.report.reached["a wrong key gave way"]
+    s.expect(replaced == 3, f"{replaced} of 3 bookies had kept the wrong key")

@@ -47,7 +47,7 @@ SCENARIOS: dict[str, Scenario] = {
     "id-again": Scenario(identity.an_id_used_again, (3, 3, 2), metadata=("memory",)),
     "id-twice": Scenario(identity.an_id_given_twice, (3, 3, 2), metadata=("memory",)),
     "id-again-empty": Scenario(identity.an_id_used_again_for_nothing, (3, 3, 2), metadata=("memory",)),
-    "id-after-burial": Scenario(identity.an_id_used_after_its_burial, (3, 3, 2), metadata=("memory",)),
+    "id-after-burial": Scenario(identity.an_id_used_after_its_deletion, (3, 3, 2), metadata=("memory",)),
     "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
     "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),

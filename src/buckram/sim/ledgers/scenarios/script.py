@@ -1,11 +1,11 @@
-"""What a directed schedule is written with: a small cluster, clients by name, cuts, crashes, and waiting for a fact."""
+"""What directed schedules are written with: a small cluster, named clients, blocked links, crashes, and waiting."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.client.write.writer import Writer
 from buckram.sim.engine.checkers.facts import Handle, LedgerFacts
@@ -13,21 +13,27 @@ from buckram.sim.engine.loop import Process
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.schedules import ScheduleFailed
 from buckram.sim.engine.world import World
-from buckram.sim.ledgers.workload.reading import ReaderActor, read_and_judge
+from buckram.sim.ledgers.workload.reading import ReaderActor, read_and_report
 from buckram.sim.ledgers.workload.recovering import RecovererActor
-from buckram.sim.ledgers.workload.stage import Stage
+from buckram.sim.ledgers.workload.stage import OpenedWriter, Stage
 from buckram.sim.ledgers.workload.writing import WriterActor
 from buckram.types import EntryId, LedgerId
 
 
+class Condition(Protocol):
+    """Something that a script waits for."""
+
+    def __call__(self) -> bool: ...
+
+
 @dataclass(slots=True)
-class Pen:
-    """A writer and how the script appends with it."""
+class ScriptedWriter:
+    """A writer that appends when the script says so. `submitted` counts its appends."""
 
     actor: WriterActor
     writer: Writer
     handle: Handle
-    asked: int = 0
+    submitted: int = 0
 
     @property
     def ledger(self) -> LedgerId:
@@ -38,13 +44,13 @@ class Pen:
         return self.actor.host
 
     def append(self, count: int = 1, entry_id: EntryId | None = None) -> None:
-        """Submit entries in one turn of the writer's process."""
-        self.asked += count
+        """Submit entries in one turn of the event loop, as code of the writer's process."""
+        self.submitted += count
 
         def go() -> None:
             for _ in range(count):
                 payload = f"{self.host}/{len(self.handle.payloads)}/".encode() + bytes(20)
-                self.actor._append(self.writer, self.handle, payload, entry_id, nowait=True)
+                self.actor.append(self.writer, self.handle, payload, entry_id, nowait=True)
 
         process = self.actor.process
         process.loop.call_soon(go, context=process.context.copy())
@@ -54,9 +60,9 @@ class Pen:
         return self.handle.acked
 
     @property
-    def over(self) -> bool:
+    def idle(self) -> bool:
         """No append is pending."""
-        return len(self.handle.results) >= self.asked and "pending" not in self.handle.results
+        return len(self.handle.results) >= self.submitted and "pending" not in self.handle.results
 
 
 class Script:
@@ -93,7 +99,7 @@ class Script:
                 raise ScheduleFailed(f"{name} does not start: {machine.refused}")
 
     async def replace_disk(self, name: str) -> None:
-        """The operator's way: remove the cookie, start an empty bookie under the old id and address."""
+        """Replace the disk as an operator does: delete the cookie, start an empty bookie under the old id."""
         machine, facts = self.world.machines[name], self.facts.bookie(name)
         if machine.running:
             self.kill(name)
@@ -103,13 +109,13 @@ class Script:
         self.world.cookie_deleted[name] = facts.wiped = True
         await self.boot(name)
 
-    def cut(self, *pairs: tuple[str, str]) -> None:
+    def block(self, *pairs: tuple[str, str]) -> None:
         for source, target in pairs:
             self.world.disturb(source, 1)
             self.world.disturb(target, 1)
             self.fabric.block(source, target)
 
-    def mend(self, *pairs: tuple[str, str]) -> None:
+    def unblock(self, *pairs: tuple[str, str]) -> None:
         for source, target in pairs:
             self.fabric.unblock(source, target)
             self.world.disturb(source, -1)
@@ -117,8 +123,8 @@ class Script:
 
     # clients
 
-    async def writer(self, host: str = "w1", *, order: bool = True, **options: object) -> Pen:
-        """Create a ledger of the plan's shape. With `order` again until the ensemble is (b1, b2, ...)."""
+    async def writer(self, host: str = "w1", *, order: bool = True, **options: object) -> ScriptedWriter:
+        """Create a ledger of the plan's shape. `order`: its ensemble is (b1, b2, ...) in this order."""
         actor = WriterActor(self.stage, host)
         client = await actor.connect()
         if client is None:
@@ -140,7 +146,7 @@ class Script:
             )
 
         writer = await self.world.join(actor.process, create(), "create")
-        actor._look_at_members(writer)
+        actor.check_absent_bookies(writer)
         handle = self.judge.opened_writer(
             host,
             writer.ledger_id,
@@ -148,8 +154,8 @@ class Script:
             deferred=bool(options.get("deferred_sync")),
         )
         self.stage.ledgers.append(writer.ledger_id)
-        self.stage.writers.append((host, actor.process, writer, handle))
-        return Pen(actor, writer, handle)
+        self.stage.writers.append(OpenedWriter(host, actor.process, writer, handle))
+        return ScriptedWriter(actor, writer, handle)
 
     async def recoverer(self, host: str = "c1") -> RecovererActor:
         actor = RecovererActor(self.stage, host)
@@ -163,12 +169,12 @@ class Script:
             raise ScheduleFailed("no client")
         return actor
 
-    def recover(self, actor: RecovererActor, ledger: LedgerId) -> asyncio.Task[bool]:
+    def start_recovery(self, actor: RecovererActor, ledger: LedgerId) -> asyncio.Task[bool]:
         assert actor.client is not None
         return asyncio.create_task(actor.recover(actor.client, ledger))
 
-    async def recovered(self, ledger: LedgerId, host: str = "f1", tries: int = 10) -> LedgerFacts:
-        """Recover with a fresh client until it works, and read the ledger in full."""
+    async def recover_and_read(self, ledger: LedgerId, host: str = "f1", tries: int = 10) -> LedgerFacts:
+        """Recover the ledger with a new client, in up to `tries` attempts, and read it in full."""
         actor = await self.recoverer(host)
         assert actor.client is not None
         for _ in range(tries):
@@ -188,7 +194,7 @@ class Script:
 
         async def work() -> None:
             reader = await client.open(ledger, password=self.plan.password)
-            await read_and_judge(actor, reader, "final", 0, last, lambda: reader.read(0, last))
+            await read_and_report(actor, reader, "final", 0, last, lambda: reader.read(0, last))
             await reader.close()
 
         await self.world.join(actor.process, work(), "final read")
@@ -204,31 +210,31 @@ class Script:
     def claimed(self, ledger: LedgerId, entry: EntryId, bookie: str) -> bool:
         return bookie in self.ledger(ledger).claims.get(entry, {})
 
-    async def until(self, fact: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
-        """Wait until it is true, looking every fifth of a millisecond."""
+    async def until(self, condition: Condition, what: str, deadline_s: float = 30.0) -> None:
+        """Wait until the condition is true, checking it every 0.2 ms. Raises ScheduleFailed after the deadline."""
         end = self.world.loop.time() + deadline_s
-        while not fact():
+        while not condition():
             if self.world.loop.time() > end:
                 raise ScheduleFailed(f"{what}: not within {deadline_s} s")
             await asyncio.sleep(0.0002)
 
-    async def ends(self, pen: Pen, deadline_s: float = 60.0) -> None:
+    async def await_appends(self, writer: ScriptedWriter, deadline_s: float = 60.0) -> None:
         """L3: every append of the writer ends."""
         with suppress(ScheduleFailed):
-            await self.until(lambda: pen.over, "appends end", deadline_s)
+            await self.until(lambda: writer.idle, "appends end", deadline_s)
         self.world.report.check(
             "L3",
-            pen.over,
+            writer.idle,
             "appends of {} are pending after {} s: {}",
-            pen.host,
+            writer.host,
             deadline_s,
-            [n for n, result in enumerate(pen.handle.results) if result == "pending"],
+            [n for n, result in enumerate(writer.handle.results) if result == "pending"],
         )
 
-    async def die_with_adds_under_way(self, pen: Pen, bookie: str) -> None:
-        """The bookie gets three more adds, which it never answers: so the writer notices its death."""
+    async def die_with_adds_under_way(self, writer: ScriptedWriter, bookie: str) -> None:
+        """Kill the bookie while three adds wait for its answer, so that the writer notices."""
         self.world.pause(bookie)
-        pen.append(3)
+        writer.append(3)
         await asyncio.sleep(0.002)
         self.kill(bookie)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from typing import Protocol
 
 from buckram.client.client import Client
 from buckram.client.read.reader import Reader
@@ -15,7 +16,7 @@ from buckram.types import Entry, EntryId, LedgerId
 
 
 class ReaderActor(Actor):
-    """Opens ledgers without recovering them; reads, and tails."""
+    """Opens ledgers without recovering them, and reads or tails them."""
 
     async def run(self) -> None:
         client = await self.connect()
@@ -27,29 +28,30 @@ class ReaderActor(Actor):
                 break
             ledger_id = self.rng.choice(self.stage.ledgers)
             try:
-                await self.world.join(self.process, self._visit(client, ledger_id), "application")
+                await self.world.join(self.process, self.read_ledger(client, ledger_id), "application")
             except Died:
                 self.note("died")
                 return
 
-    async def _visit(self, client: Client, ledger_id: LedgerId) -> None:
+    async def read_ledger(self, client: Client, ledger_id: LedgerId) -> None:
+        """Open the ledger, then tail it or read some ranges, as code of the client's process."""
         try:
             reader = await client.open(ledger_id, password=self.plan.password)
         except BuckramError as error:
             self.note(f"open of ledger {ledger_id} failed: {describe(error)}: {error}")
             return
         lac = reader.last_confirmed
-        self._lac(reader, -1, lac)
+        self._report_lac(reader, -1, lac)
         if self.rng.random() < 0.5:
             self.stage.tails.append(self.process.spawn(self._tail(reader), "tail"))
             return
         for _ in range(self.rng.choice((1, 2, 3))):
             await self._read(reader)
-            lac = self._lac(reader, lac, reader.last_confirmed)
+            lac = self._report_lac(reader, lac, reader.last_confirmed)
             await self.nap(0.2)
         await reader.close()
 
-    def _lac(self, reader: Reader, before: EntryId, now: EntryId) -> EntryId:
+    def _report_lac(self, reader: Reader, before: EntryId, now: EntryId) -> EntryId:
         self.judge.lac_seen(reader.ledger_id, self.host, before, now)
         return now
 
@@ -60,11 +62,11 @@ class ReaderActor(Actor):
         last = max(first, last)
         kind = self.rng.choice(("read", "read", "unconfirmed"))
         call = reader.read if kind == "read" else reader.read_unconfirmed
-        await read_and_judge(self, reader, kind, first, last, lambda: call(first, last))
+        await read_and_report(self, reader, kind, first, last, lambda: call(first, last))
 
     async def _tail(self, reader: Reader) -> None:
         start = self.rng.choice((0, 0, 0, max(0, reader.last_confirmed)))
-        wanted, shown = start, reader.last_confirmed
+        wanted, lac = start, reader.last_confirmed
         tail = reader.tail(start)
         try:
             async for entry in tail:
@@ -79,12 +81,11 @@ class ReaderActor(Actor):
                     wanted,
                 )
                 wanted += 1
-                shown = self._lac(reader, shown, reader.last_confirmed)
-                self._judge(reader, start, entry, self._vouched(reader))
+                lac = self._report_lac(reader, lac, reader.last_confirmed)
+                self._report_entry(reader, start, entry, self._highest_known_lac(reader))
         except BuckramError as error:
             self.note(f"tail of ledger {reader.ledger_id} failed at {wanted}: {describe(error)}: {error}")
-            self.tail_failed(reader.ledger_id, error)
-            return
+            return  # this is allowed while faults last; the ending checks the other tails (L6)
         facts = self.judge.facts.ledger(reader.ledger_id)
         self.note(f"tail of ledger {reader.ledger_id} ended before {wanted}")
         closed = facts.closed
@@ -98,24 +99,30 @@ class ReaderActor(Actor):
             closed,
         )
 
-    def _vouched(self, reader: Reader) -> EntryId:
-        """A tail follows the LAC by itself; what it may deliver is bounded by what anybody said to be confirmed."""
+    def _highest_known_lac(self, reader: Reader) -> EntryId:
+        """Return the highest LAC that any message has proved. A tail, which follows the LAC, may not deliver more."""
         facts = self.judge.facts.ledger(reader.ledger_id)
-        begun = facts.metadata.last_fragment.first_entry - 1 if facts.metadata is not None else -1
-        return max(facts.max_lac, begun, facts.closed[0] if facts.closed else -1)
+        begins = facts.metadata.last_fragment.first_entry - 1 if facts.metadata is not None else -1
+        return max(facts.max_lac, begins, facts.closed[0] if facts.closed else -1)
 
-    def _judge(self, reader: Reader, first: EntryId, entry: Entry, lac: EntryId) -> None:
+    def _report_entry(self, reader: Reader, first: EntryId, entry: Entry, lac: EntryId) -> None:
         row = (entry.entry_id, entry.payload, entry.length, entry.last_add_confirmed)
         self.judge.read_done(reader.ledger_id, ReadResult(self.host, "tail", first, entry.entry_id, lac, [row]))
 
-    def tail_failed(self, ledger_id: LedgerId, error: BuckramError) -> None:
-        """Allowed while faults last; the ending judges tails that should have gone on (L6)."""
+
+class ReadEntries(Protocol):
+    """One read of a client, ready to be called."""
+
+    def __call__(self) -> Awaitable[list[Entry]]: ...
 
 
-async def read_and_judge(
-    actor: Actor, reader: Reader, kind: str, first: EntryId, last: EntryId, call: Callable[[], Awaitable[list[Entry]]]
+async def read_and_report(
+    actor: Actor, reader: Reader, kind: str, first: EntryId, last: EntryId, call: ReadEntries
 ) -> ReadResult:
-    """Run one read and give its outcome to the judge."""
+    """Run one read of the entries `first` to `last` and report its result to the judge.
+
+    `kind` is that of the ReadResult.
+    """
     before = reader.last_confirmed
     result = ReadResult(actor.host, kind, first, last, before, [], began_at=actor.world.loop.time())
     try:

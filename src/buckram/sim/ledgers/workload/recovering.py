@@ -1,4 +1,4 @@
-"""A recoverer: closes ledgers under the feet of their writers; sometimes it deletes or repairs them, or attacks."""
+"""A client that recovers ledgers while they are being written; sometimes it deletes, repairs or attacks them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from buckram.core.wire.messages import Add, Read, Request, WriteLac
 from buckram.errors import BuckramError, RecoveryFailed
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
-from buckram.sim.ledgers.workload.reading import read_and_judge
+from buckram.sim.ledgers.workload.reading import read_and_report
 from buckram.sim.ledgers.workload.stage import Actor
 from buckram.types import EntryId, LedgerId
 
 
 class RecovererActor(Actor):
-    """Recovers ledgers under the feet of their writers; sometimes deletes or repairs them, or attacks."""
+    """Recovers ledgers while they are being written; sometimes deletes or repairs them, or uses a wrong key."""
 
     async def run(self) -> None:
         await self.nap(self.plan.busy_s)
@@ -38,10 +38,12 @@ class RecovererActor(Actor):
                 return
 
     async def recover(self, client: Client, ledger_id: LedgerId) -> bool:
+        """Recover the ledger, and return whether this succeeded. Raises Died."""
+
         async def work() -> tuple[EntryId, int]:
             reader = await client.recover(ledger_id, password=self.plan.password)
             if self.rng.random() < 0.5 and reader.last_confirmed >= 0:
-                await read_and_judge(
+                await read_and_report(
                     self, reader, "read", 0, reader.last_confirmed, lambda: reader.read(0, reader.last_confirmed)
                 )
             last, length = reader.last_confirmed, reader.length or 0
@@ -76,6 +78,7 @@ class RecovererActor(Actor):
             self.judge.recovery_ended(self.host, ledger_id, None, None)
 
     async def repair(self, client: Client, ledger_id: LedgerId) -> bool:
+        """Repair the ledger, and return whether it is healthy now. Raises Died."""
         self.judge.repair(self.host, ledger_id, begins=True)
         try:
             report = await self.world.join(
@@ -90,7 +93,7 @@ class RecovererActor(Actor):
         return report.healthy
 
     async def _attack(self, client: Client, ledger_id: LedgerId) -> None:
-        """Requests under a wrong master key: nothing may change (F14)."""
+        """Send requests with a wrong master key, which must change nothing (F14)."""
         facts = self.judge.facts.ledger(ledger_id)
         metadata = facts.metadata
         if metadata is None or facts.digest is None:
@@ -99,16 +102,16 @@ class RecovererActor(Actor):
         entry = len(facts.pushed)
         body = facts.digest.seal(ledger_id, entry, entry - 1, 1, b"x")
         packet = facts.digest.seal_lac(ledger_id, entry)
-        # One that does not know the ledger yet asks metadata. Where that is away it keeps what came, until the right
-        # key comes: a fence does no harm until then, but a copy or a LAC under the right digest could be read.
-        knowing = [
+        # A bookie that does not know the ledger reads metadata. If that is unavailable, it accepts requests until one
+        # with the right key arrives. A fence does no harm until then, but readers could accept a copy or LAC.
+        holders = [
             b
             for b in metadata.last_fragment.ensemble
             if any(claims.get(b) for claims in facts.claims.values()) and not self.judge.facts.bookie(b).wiped
         ]
         for bookie in metadata.last_fragment.ensemble:
             requests: list[Request] = [Add(ledger_id, entry, wrong, body), Read(ledger_id, 0, True, wrong)]
-            if bookie in knowing:
+            if bookie in holders:
                 requests.append(Add(ledger_id, entry, wrong, body, recovery=True))
                 requests.append(WriteLac(ledger_id, entry, wrong, packet))
             for request in requests:

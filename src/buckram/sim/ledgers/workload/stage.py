@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from buckram.client.client import Client
 from buckram.client.write.writer import Writer
@@ -17,14 +18,23 @@ from buckram.sim.engine.world import Died, World
 from buckram.types import LedgerId
 
 
+class OpenedWriter(NamedTuple):
+    """A writer that an actor opened, the client host and process that it belongs to, and the judge's handle of it."""
+
+    host: str
+    process: Process
+    writer: Writer
+    handle: Handle
+
+
 @dataclass(slots=True)
 class Stage:
-    """What the actors of a life share."""
+    """What the actors of a life share. `over`: actors stop as soon as they can."""
 
     world: World
     plan: Plan
     ledgers: list[LedgerId] = field(default_factory=list)
-    writers: list[tuple[str, Process, Writer, Handle]] = field(default_factory=list)
+    writers: list[OpenedWriter] = field(default_factory=list)
     tails: list[asyncio.Task[None]] = field(default_factory=list)
     over: bool = False
 
@@ -46,7 +56,7 @@ class Actor:
         self.world.trace.note(self.host, text)
 
     async def connect(self, tries: int = 5) -> Client | None:
-        """A client, again where starting it fails; None after a few tries."""
+        """Start a client on the host, with up to `tries` attempts. Return None if all of them fail."""
         for _ in range(tries):
             try:
                 self.client = await self.world.client(self.host)
@@ -58,4 +68,5 @@ class Actor:
         return None
 
     async def nap(self, most_s: float) -> None:
+        """Sleep for a random time of at most `most_s` seconds."""
         await asyncio.sleep(self.rng.random() * most_s)

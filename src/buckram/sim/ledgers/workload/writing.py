@@ -1,4 +1,4 @@
-"""A writer: creates one ledger and appends to it in every way there is."""
+"""A writer: it creates one ledger and appends to it by all kinds of calls."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from buckram.errors import BuckramError, BufferFull
 from buckram.sim.engine.checkers.facts import Handle
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
-from buckram.sim.ledgers.workload.stage import Actor, Stage
+from buckram.sim.ledgers.workload.stage import Actor, OpenedWriter, Stage
 from buckram.types import EntryId
 
-PACE = 6.0
-"""So that writing lasts about as long as faults begin: steps append two to three entries each."""
+NAP_FACTOR = 6.0
+"""With this, writing lasts about as long as faults begin. A step appends two to three entries."""
 
 
 class WriterActor(Actor):
-    """Creates one ledger and appends to it in every way there is."""
+    """Creates one ledger and appends to it by all kinds of calls."""
 
     def __init__(self, stage: Stage, host: str) -> None:
         super().__init__(stage, host)
@@ -50,42 +50,43 @@ class WriterActor(Actor):
             self.note(f"create failed: {describe(error)}")
             return
         self.note(f"created ledger {writer.ledger_id} on {writer.metadata.last_fragment.ensemble}")
-        self._look_at_members(writer)
+        self.check_absent_bookies(writer)
         racks = plan.racks
         handle = self.judge.opened_writer(
             self.host, writer.ledger_id, explicit=plan.explicit, deferred=plan.deferred, racks=racks
         )
         self.stage.ledgers.append(writer.ledger_id)
-        self.stage.writers.append((self.host, self.process, writer, handle))
+        self.stage.writers.append(OpenedWriter(self.host, self.process, writer, handle))
         ids = self._ids(plan.entries)
         while self.sent < plan.entries and not self.stage.over:
             await self._step(writer, handle, ids)
-            self._look(writer, handle)
-            await self.nap(min(plan.busy_s, PACE * plan.busy_s / max(1, plan.entries)))
+            self._report_lac(writer, handle)
+            await self.nap(min(plan.busy_s, NAP_FACTOR * plan.busy_s / max(1, plan.entries)))
         await self._finish(writer, handle)
 
-    def _look_at_members(self, writer: Writer) -> None:
-        """M11: who is away at the beginning."""
+    def check_absent_bookies(self, writer: Writer) -> None:
+        """M11: enough bookies of each write set are there when the ledger is created without some of its ensemble."""
         metadata, absent = writer.metadata, engine_of(writer)._window.absent
         if not absent:
             return
         self.world.report.situation("a ledger made with a member away")
         quorum, ensemble = engine_of(writer)._window.quorum, metadata.last_fragment.ensemble
-        there = [[ensemble[p] for p in window if p not in absent] for window in quorum.windows()]
-        racks = [{self.judge.facts.bookie(b).rack for b in members} for members in there]
+        present = [[ensemble[p] for p in window if p not in absent] for window in quorum.windows()]
+        racks = [{self.judge.facts.bookie(b).rack for b in members} for members in present]
         few = len(absent) <= quorum.write_quorum - quorum.ack_quorum
         known = all(bookie in self.world.machines for bookie in absent.values())
         spread = not self.plan.racks or all(len(found) >= self.plan.racks for found in racks)
         self.world.report.check(
             "M11",
-            few and known and spread and all(len(members) >= quorum.ack_quorum for members in there),
+            few and known and spread and all(len(members) >= quorum.ack_quorum for members in present),
             "ledger {} begins with {} away, of each write set {} are there",
             writer.ledger_id,
             absent,
-            there,
+            present,
         )
 
     def _ids(self, count: int) -> list[EntryId | None]:
+        """Return the ids to append with: None for each, or explicit ones in a slightly shuffled order."""
         if not self.plan.explicit:
             return [None] * count
         ids: list[EntryId | None] = list(range(count))
@@ -97,7 +98,8 @@ class WriterActor(Actor):
             ids[self.rng.randrange(count)] = self.rng.randrange(count)  # a duplicate, and a gap
         return ids
 
-    def _payload(self) -> bytes:
+    def next_payload(self) -> bytes:
+        """Return a payload that occurs once in the life, because it begins with the host and a number."""
         size = self.rng.choice((4000, 9000) if self.plan.large else (0, 0, 10, 100, 100, 1500, 9000))
         return f"{self.host}/{self.sent}/".encode() + self.rng.randbytes(size)
 
@@ -106,7 +108,7 @@ class WriterActor(Actor):
         first = self.sent
         payloads = []
         for _ in range(burst):
-            payloads.append(self._payload())
+            payloads.append(self.next_payload())
             self.sent += 1
         if self.plan.entries > 2 and self.rng.random() < 0.04:
             payloads[0] = b""
@@ -116,15 +118,14 @@ class WriterActor(Actor):
             self.process.spawn(self._append_many(writer, handle, index, payloads), "append_many")
         else:
             for n, payload in enumerate(payloads):
-                self._append(writer, handle, payload, ids[first + n], nowait=how < 0.6)
+                self.append(writer, handle, payload, ids[first + n], nowait=how < 0.6)
         if self.plan.deferred and self.rng.random() < 0.4:
             self.process.spawn(self._force(writer, handle), "force")
         if self.rng.random() < 0.15:
             self.process.spawn(self._flush(writer), "flush")
 
-    def _append(
-        self, writer: Writer, handle: Handle, payload: bytes, entry_id: EntryId | None, *, nowait: bool
-    ) -> None:
+    def append(self, writer: Writer, handle: Handle, payload: bytes, entry_id: EntryId | None, *, nowait: bool) -> None:
+        """Start one append in the client's process and report its end. `nowait`: by append_nowait if there is room."""
         index = self.judge.submit(handle, [payload], [entry_id])
         if nowait:
             try:
@@ -135,12 +136,12 @@ class WriterActor(Actor):
                 self.judge.failed(handle, index, error)
                 return
             else:
-                future.add_done_callback(lambda done: self._ended(handle, index, done))
+                future.add_done_callback(lambda done: self._report_append(handle, index, done))
                 return
         task = self.process.spawn(writer.append(payload, entry_id=entry_id), "append")
-        task.add_done_callback(lambda done: self._ended(handle, index, done), context=self.process.context)
+        task.add_done_callback(lambda done: self._report_append(handle, index, done), context=self.process.context)
 
-    def _ended(self, handle: Handle, index: int, done: asyncio.Future[EntryId]) -> None:
+    def _report_append(self, handle: Handle, index: int, done: asyncio.Future[EntryId]) -> None:
         error = done.exception()
         if error is None:
             self.note(f"ledger {handle.ledger}: append {index} is entry {done.result()}")
@@ -185,7 +186,7 @@ class WriterActor(Actor):
         )
         self.judge.force_returned(handle, head)
 
-    def _look(self, writer: Writer, handle: Handle) -> None:
+    def _report_lac(self, writer: Writer, handle: Handle) -> None:
         before, handle.lac = handle.lac, writer.last_confirmed
         self.judge.lac_seen(writer.ledger_id, self.host, before, handle.lac)
         if writer.degraded:

@@ -1,7 +1,7 @@
-"""The end of some lives: software that keeps no list of used ids gives a deleted ledger's id to a new ledger.
+"""At the end of some lives, software that does not know which ids were used creates ledgers with ids of deleted ones.
 
-Bookies still hold the old ledger or its tombstone. The new ledger must take its entries and end where its writer closed
-it (I7, I8, I9). Ledgers made by such software have no birth, so their creation time tells them apart.
+Bookies still hold the old ledger or its tombstone. The new ledger must accept its entries and end where its writer
+closes it (I7, I8, I9). Ledgers of such software have no birth, so their creation time distinguishes them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 HOST = "a1"
 MOST = 2
-"""Ledgers of one life whose ids are used again."""
+"""How many ids of one life are used again."""
 DEADLINE_S = 60.0
 
 
-class IdsAgain:
+class ReusedIds:
+    """Deletes up to MOST of the ledgers `present` and creates new ones with their ids."""
+
     def __init__(self, stage: Stage, present: list[LedgerId]) -> None:
         self.stage, self.world, self.plan = stage, stage.world, stage.plan
         self.judge, self.report = stage.world.judge, stage.world.report
@@ -39,8 +41,11 @@ class IdsAgain:
         self._rng = stage.world.rng
 
     def possible(self) -> bool:
-        """Every bookie is there and whole: what is missing is no other fault's matter then. And what was deleted is so
-        for good: no older store brought it back. A first look at metadata takes no longer than a request may."""
+        """Whether this can be checked: no bookie is missing or lost data, so that no other fault explains a failure.
+
+        The metadata store was never restored, so deleted ledgers stay deleted, and a bookie can read metadata within
+        the time that a request may take.
+        """
         net = self.plan.configs.net
         if self.judge.facts.restores or self.plan.pace.patience(0.0, questions=6) >= net.request_timeout_s:
             return False
@@ -59,8 +64,8 @@ class IdsAgain:
             await first.delete(first.client, ledger_id)
             if not self.judge.facts.ledger(ledger_id).deleted:
                 continue
-            buried = self._bury_somewhere(ledger_id)
-            await self._again(actor, client, first, ledger_id, "I9" if buried else "")
+            tombstones = self._delete_from_bookies(ledger_id)
+            await self._create_again(actor, client, first, ledger_id, "I9" if tombstones else "")
 
     def _stores(self) -> list[Store]:
         return [
@@ -69,8 +74,8 @@ class IdsAgain:
             if machine.bookie is not None and machine.bookie.store is not None
         ]
 
-    def _bury_somewhere(self, ledger_id: LedgerId) -> bool:
-        """As collection does, at some bookies or at none."""
+    def _delete_from_bookies(self, ledger_id: LedgerId) -> bool:
+        """Delete the ledger from some bookies or none, as collection does. Return whether there is a tombstone."""
         if self._rng.random() < 0.5:
             for store in self._stores():
                 if self._rng.random() < 0.7:
@@ -78,19 +83,19 @@ class IdsAgain:
         records = [store.ledger(ledger_id) for store in self._stores()]
         return any(record is not None and record.tombstone for record in records)
 
-    async def _again(
+    async def _create_again(
         self, actor: WriterActor, client: Client, first: RecovererActor, ledger_id: LedgerId, rule: str
     ) -> None:
         count, plan = self._rng.choice((0, 0, 1, 3)), self.plan
 
         async def write() -> None:
-            writer = await self._created(client, ledger_id)
+            writer = await self._create(client, ledger_id)
             actor.note(f"created ledger {ledger_id} again, for {count} entries")
             handle = self.judge.opened_writer(HOST, ledger_id, explicit=False, deferred=False)
             for _ in range(count):
-                actor._append(writer, handle, actor._payload(), None, nowait=True)
+                actor.append(writer, handle, actor.next_payload(), None, nowait=True)
                 actor.sent += 1
-            await asyncio.sleep(0)  # one that found no room waits from now on
+            await asyncio.sleep(0)  # an append that found no room waits from now on
             await writer.flush()
             if self._rng.random() < 0.5:
                 await writer.close()
@@ -99,7 +104,7 @@ class IdsAgain:
         try:
             async with asyncio.timeout(plan.pace.patience(DEADLINE_S, syncs=200, questions=30)):
                 await self.world.join(actor.process, write(), "an id again")
-                recovered = await self._recovered(first, ledger_id)
+                recovered = await self._recover(first, ledger_id)
         except (BuckramError, Died, TimeoutError) as error:
             self.report.check(invariant, False, "ledger {} cannot be written under a used id: {!r}", ledger_id, error)
             return
@@ -114,8 +119,8 @@ class IdsAgain:
             closed,
         )
 
-    async def _recovered(self, first: RecovererActor, ledger_id: LedgerId) -> bool:
-        """Not at once where its metadata lags behind."""
+    async def _recover(self, first: RecovererActor, ledger_id: LedgerId) -> bool:
+        """Recover the ledger, in several attempts because a client's metadata may lag."""
         assert first.client is not None
         for _ in range(6):
             if await first.recover(first.client, ledger_id):
@@ -123,8 +128,8 @@ class IdsAgain:
             await asyncio.sleep(1.0)
         return False
 
-    async def _created(self, client: Client, ledger_id: LedgerId) -> Writer:
-        """As Apache's client makes a ledger whose id the application chose: nothing says which ids were used."""
+    async def _create(self, client: Client, ledger_id: LedgerId) -> Writer:
+        """Create the ledger as Apache's client does if the application chooses the id: no used ids are known to it."""
         services, plan = client.services, self.plan
         size, width, acks = plan.shape
         found = await services.bookies.choose_fresh(Quorum(size, width, acks), degraded=False)
