@@ -27,12 +27,13 @@ $(STAMP): $(SETUP_SOURCES)
 	@"$(PYTHON)" scripts/make_venv.py .venv --group dev -e '.[compression]' >&2
 	@touch $(STAMP)
 
-setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, plots and Apache's jars, 1.3 GB: for all other targets
+setup-all: $(ALL_STAMP)  ## the same with Spark, a Java, etcd, plots and Apache's jars, 1.3 GB: for all other targets
 
 $(ALL_STAMP): $(SETUP_SOURCES)
 	@rm -rf src/buckram/core/entries/_hot.*.so build/lib.* build/temp.*
 	@"$(PYTHON)" scripts/make_venv.py .venv --group dev --group examples --group tools -e '.[compression,jre,spark]' >&2
 	@$(BIN)/python -m javakit >&2
+	@$(BIN)/python scripts/fetch_etcd.py .venv >&2
 	@touch $(STAMP) $(ALL_STAMP)
 
 run: $(ALL_STAMP)  ## the main job: real records through a Spark pipeline; a bookie and the driver are killed

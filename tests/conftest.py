@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from buckram.errors import ConfigError
+from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
 
@@ -28,5 +29,18 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
         if os.environ.get("CI"):
             raise
         pytest.skip(f"needs a real ZooKeeper: {error}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """A real server for all tests; each takes a root of its own. Without etcd they are left out, except under CI."""
+    try:
+        server = start_etcd(tmp_path_factory.mktemp("etcd"), sync=False)
+    except ConfigError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"needs a real etcd: {error}")
     yield server
     server.stop()

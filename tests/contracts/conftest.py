@@ -12,6 +12,9 @@ from typing import Protocol
 import pytest
 from kazoo.client import KazooClient
 
+from buckram.etcd_server import EtcdServer
+from buckram.metadata.etcd.keys import EtcdKeys
+from buckram.metadata.etcd.store import EtcdStore
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
@@ -128,6 +131,29 @@ def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
     thief.close()
 
 
+class EtcdBackend:
+    """A root of its own on a real server."""
+
+    name = "etcd"
+
+    def __init__(self, server: EtcdServer) -> None:
+        self.server, self.root = server, f"/contract-{next(_roots)}"
+
+    def store(self, keys: KeyStore, uri: str, rng: random.Random, takeover_wait_s: float) -> TreeStore:
+        assert isinstance(keys, EtcdKeys)
+        return EtcdStore(keys, uri, rng, takeover_wait_s=takeover_wait_s)
+
+    async def open(self) -> KeyStore:
+        return EtcdKeys((self.server.address,), self.root, session_ttl_s=2)
+
+    async def lose_session(self, keys: KeyStore) -> None:
+        """Somebody else ends the lease."""
+        assert isinstance(keys, EtcdKeys)
+        other = EtcdKeys((self.server.address,), self.root)
+        await other.session.revoke(keys.session.lease)
+        await other.close()
+
+
 class Cluster:
     """Sessions on one tree, all closed at the end of the test."""
 
@@ -162,7 +188,7 @@ class Cluster:
             await keys.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper"])
+@pytest.fixture(params=["memory", "sqlite", "simulated", "zookeeper", "etcd"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
     backend: Backend
     match request.param:
@@ -172,6 +198,8 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             backend = SqliteBackend(tmp_path)
         case "simulated":
             backend = SimulatedZkBackend()
+        case "etcd":
+            backend = EtcdBackend(request.getfixturevalue("etcd_server"))
         case _:
             backend = ZooKeeperBackend(request.getfixturevalue("zookeeper_server"))
     opened = Cluster(backend)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from buckram.errors import ClusterNotInitialised, ConfigError
+from buckram.metadata.etcd.uri import EtcdUri
 from buckram.metadata.uri import ZOOKEEPER_AUTH, MetadataUri, default_uri, init_cluster, open_store, parse, sqlite_uri
 from buckram.metadata.zookeeper.paths import FLAT, HIERARCHICAL, LONG_HIERARCHICAL
 from buckram.metadata.zookeeper.uri import ZkUri
@@ -57,7 +58,15 @@ def test_uris_that_are_understood(uri: str, expected: MetadataUri) -> None:
         ("zk+ms://h:2181/ledgers", "not supported"),
         ("zk+tree://h:2181/ledgers", "known are flat, hierarchical, longhierarchical, null"),
         ("metadata-store:rocksdb:///data", "only zk: is supported"),
-        ("etcd://e1:2379/ledgers", "etcd is not supported"),
+        ("etcd:e1:2379/buckram", "two slashes"),
+        ("etcd://e1:2379", "the root is missing"),
+        ("etcd://e1:2379/", "the root is missing"),
+        ("etcd://e1:2379/a/", "without empty parts"),
+        ("etcd://e1:2379/a/001/b", "'001' in the root is taken"),
+        (f"etcd://e1:2379/{201 * 'a'}", "the limit is 200"),
+        ("etcd://e1:2379,/a", "'' is not a host:port"),
+        ("etcd://e1:99999/a", "'e1:99999' is not a host:port"),
+        ("etcd://@e1:2379/a", "user's name is missing"),
         ("oxia://h:6648/ns", "oxia is not supported"),
         ("http://example", "known are sqlite:///abs/path, memory:NAME"),
         ("", "known are"),
@@ -135,3 +144,27 @@ async def test_opening(tmp_path: Path) -> None:
         assert await init_cluster(other) == await other.instance_id() == chosen
         await store.close()
         await other.close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("etcd://a:2379,b:1/buckram", EtcdUri(("a:2379", "b:1"), "/buckram")),
+        ("etcd://a/prod/x", EtcdUri(("a:2379",), "/prod/x")),
+        ("etcds://[::1]:5/x", EtcdUri(("[::1]:5",), "/x", tls=True)),
+        ("etcd://ann@a:1/x", EtcdUri(("a:1",), "/x", user="ann")),
+    ],
+)
+def test_uris_of_etcd(uri: str, expected: EtcdUri) -> None:
+    assert parse(uri) == expected
+    assert parse(str(expected)) == expected
+
+
+def test_a_password_in_a_uri_is_not_shown() -> None:
+    found = parse("etcd://ann:p%2Fw%40@a:1/x")
+    assert found == EtcdUri(("a:1",), "/x", user="ann", password="p/w@")
+    assert str(found) == "etcd://ann@a:1/x"
+    assert "p/w" not in repr(found)
+    with pytest.raises(ConfigError) as error:
+        parse("etcd://ann:secret@a:1/")
+    assert "secret" not in str(error.value)

@@ -368,6 +368,10 @@ class ZooKeeperFailed(BuckramError):
     """The server ended, or did not serve in time; the message ends with what it said last."""
 
 
+class EtcdFailed(BuckramError):
+    """The server ended, or did not serve in time; the message ends with what it said last."""
+
+
 class ChildFailed(BuckramError):
     """A bookie process ended, or did not get ready in time; the message ends with what it said last."""
 
@@ -377,4 +381,4 @@ class PortInUse(ZooKeeperFailed):
 
 
 class ForeignDirectory(WrongCookie):
-    """The directory holds something else than this ZooKeeper server."""
+    """The directory holds something else than this server of a metadata store."""

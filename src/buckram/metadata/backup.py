@@ -1,7 +1,7 @@
 """A cluster's metadata in a file, and back again: what is copied, in which order, and how a file is known to be whole.
 
-A backup of a store that is in use is one moment of an embedded store. ZooKeeper gives no such moment: who refers to
-ledgers is read before the ledgers, and the counter of ids last, so nothing in the file refers to what is not in it.
+A backup of a store that is in use is one moment of an embedded store or of etcd. ZooKeeper gives no such moment: who
+refers to ledgers is read before the ledgers, and the counter of ids last, so nothing refers to what is not in the file.
 Whether a restored store may be used is said in it (core/cluster/history): bookies and clients wait for `accept`.
 """
 
@@ -28,6 +28,7 @@ from buckram.errors import (
     VersionConflict,
     WrongCluster,
 )
+from buckram.metadata.etcd.keys import EtcdKeys
 from buckram.metadata.layout import BRAKES, COLLECT, SUSPECTS, WITNESSES
 from buckram.metadata.memory import MemoryKeys
 from buckram.metadata.sqlite import SqliteKeys
@@ -38,7 +39,8 @@ from buckram.types import History, LedgerId
 
 FORMAT, VERSION = "buckram-backup", 1
 _PAGE = 1000
-_BATCH_OPS, _BATCH_BYTES = 500, 256 * 1024
+_BATCH_OPS, _BATCH_BYTES = 40, 256 * 1024
+"""etcd takes 128 conditions, and a key that is made has up to three."""
 _TRIES = 20
 
 
@@ -87,7 +89,7 @@ def _is_passing(store: TreeStore, key: str) -> bool:
 
 async def _all(store: TreeStore) -> list[Kept]:
     keys = store.keys
-    if isinstance(keys, SqliteKeys):
+    if isinstance(keys, SqliteKeys | EtcdKeys):
         return [Kept(*row) for row in await keys.lasting()]
     if isinstance(keys, MemoryKeys):
         return [Kept(key, found.version, found.value) for key, found in keys.tree.lasting().items()]

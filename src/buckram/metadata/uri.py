@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import random
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from buckram.errors import ConfigError
+from buckram.metadata.etcd.uri import EtcdUri, parse_etcd
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.sqlite import SqliteKeys
 from buckram.metadata.store import TreeStore
@@ -20,11 +22,15 @@ from buckram.seams import KeyStore, MetadataStore, Runtime
 VARIABLE = "BUCKRAM_METADATA"
 ZOOKEEPER_AUTH = "BUCKRAM_ZOOKEEPER_AUTH"
 """SCHEME:CREDENTIAL, such as digest:user:password. Nodes are then made for whoever has the same."""
+ETCD_AUTH = "BUCKRAM_ETCD_AUTH"
+"""USER:PASSWORD, for URIs that name no user."""
+ETCD_CA, ETCD_CERT, ETCD_KEY = "BUCKRAM_ETCD_CA", "BUCKRAM_ETCD_CERT", "BUCKRAM_ETCD_KEY"
+"""Files for etcds://: who is trusted where that is not the system's choice, and what this side shows of itself."""
 DATA_DIR = "buckram-data"
 DATABASE = "metadata.db"
 DESCRIPTION = "cluster.json"
 """What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper of its own."""
-_KNOWN = "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers"
+_KNOWN = "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers, etcd://host:port/buckram"
 _SQLITE_TAKEOVER_WAIT_S = 2.0
 """A killed process's registrations are gone at once; this is for one that is just ending."""
 _trees: dict[str, MemoryTree] = {}
@@ -41,7 +47,7 @@ class MetadataUri:
         return f"sqlite://{self.path}" if self.scheme == "sqlite" else f"memory:{self.path}"
 
 
-def parse(uri: str) -> MetadataUri | ZkUri:
+def parse(uri: str) -> MetadataUri | ZkUri | EtcdUri:
     """Read a metadata URI; ConfigError says what is wrong and what a right one looks like."""
     scheme, colon, rest = uri.strip().partition(":")
     scheme = scheme.lower()
@@ -49,10 +55,10 @@ def parse(uri: str) -> MetadataUri | ZkUri:
         return MetadataUri("memory", rest.removeprefix("//").strip("/") or "default")
     if scheme == "sqlite" and colon:
         return _parse_sqlite(uri, rest)
-    zookeeper = parse_zookeeper(uri)
-    if zookeeper is not None:
-        return zookeeper
-    if colon and scheme in ("etcd", "rocksdb", "oxia"):
+    found = parse_etcd(uri) or parse_zookeeper(uri)
+    if found is not None:
+        return found
+    if colon and scheme in ("rocksdb", "oxia"):
         raise ConfigError(f"metadata URI {uri!r}: {scheme} is not supported; known are {_KNOWN}")
     raise ConfigError(f"metadata URI {uri!r}: not understood; known are {_KNOWN}")
 
@@ -96,6 +102,8 @@ async def open_store(uri: str, runtime: Runtime | None = None) -> MetadataStore:
     rng = random.SystemRandom() if runtime is None else runtime.rng
     if isinstance(parsed, ZkUri):
         return _open_zookeeper(parsed, rng)
+    if isinstance(parsed, EtcdUri):
+        return _open_etcd(parsed, rng)
     keys: KeyStore
     if parsed.scheme == "memory":
         keys = MemoryKeys(_trees.setdefault(parsed.path, MemoryTree()))
@@ -116,6 +124,30 @@ def _open_zookeeper(uri: ZkUri, rng: random.Random) -> MetadataStore:
         ",".join(uri.hosts), acl="creator" if given else "open", auth=[(scheme, credential)] if given else []
     )
     return ZooKeeperStore(session, uri.root, rng, manager=uri.manager, uri=str(uri))
+
+
+def _open_etcd(uri: EtcdUri, rng: random.Random) -> MetadataStore:
+    from buckram.metadata.etcd.keys import EtcdKeys
+    from buckram.metadata.etcd.store import EtcdStore
+
+    given = os.environ.get(ETCD_AUTH, "")
+    user, colon, password = (uri.user, ":", uri.password) if uri.user else given.partition(":")
+    if given and not (user and colon):
+        raise ConfigError(f"{ETCD_AUTH}: needs USER:PASSWORD")
+    tls = _tls() if uri.tls else None
+    keys = EtcdKeys(uri.hosts, uri.root, credentials=(user, password) if user else None, tls=tls)
+    return EtcdStore(keys, str(uri), rng)
+
+
+def _tls() -> ssl.SSLContext:
+    ca, certificate, key = (os.environ.get(name) or None for name in (ETCD_CA, ETCD_CERT, ETCD_KEY))
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{ETCD_CA} {ca}, {ETCD_CERT} {certificate}, {ETCD_KEY} {key}: {error}") from None
+    return context
 
 
 async def init_cluster(store: MetadataStore) -> str:

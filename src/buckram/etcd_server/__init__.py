@@ -1,0 +1,12 @@
+"""Real etcd servers on this machine, out of an installed etcd 3.5 or later.
+
+`start_etcd(directory)` is one server, `start_etcd_cluster(directory)` several that form a quorum. Not here: clients
+(metadata/etcd), the command (cli/etcd.py).
+"""
+
+from __future__ import annotations
+
+from buckram.etcd_server.cluster import EtcdCluster, start_etcd_cluster
+from buckram.etcd_server.server import EtcdServer, EtcdSettings, find_etcd, start_etcd
+
+__all__ = ["EtcdCluster", "EtcdServer", "EtcdSettings", "find_etcd", "start_etcd", "start_etcd_cluster"]

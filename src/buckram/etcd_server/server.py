@@ -1,0 +1,324 @@
+"""One etcd server as a child process: start, wait until it serves, stop, kill, pause, start again.
+
+The directory holds etcd.json (which server this is, with its ports), etcd.log and data/. The process ends when this one
+is gone, however that died: a shell beside it waits for the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from buckram.errors import ConfigError, EtcdFailed, ForeignDirectory, PortInUse
+from buckram.zookeeper_server.directory import read_description, write_description
+from buckram.zookeeper_server.server import WATCHDOG, check_port, free_port
+
+FORMAT_VERSION = 1
+DESCRIPTION = "etcd.json"
+LOCK = "lock"
+VARIABLE = "BUCKRAM_ETCD"
+OLDEST = (3, 5)
+READY_SECONDS = 30.0
+STOP_SECONDS = 10.0
+ANSWER_SECONDS = 2.0
+POLL_SECONDS = 0.02
+LOCK_SECONDS = 2.0
+_HELP = (
+    "install etcd 3.5 or later (Debian: etcd-server), let BUCKRAM_ETCD name the program, or, in a checkout, "
+    "`make setup-all`; or use an etcd of your own with --metadata etcd://HOST:PORT/buckram"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """One server. `sync`: every change is on the device before it is answered; False is for tests only.
+
+    `members` is name=URL of every server of a cluster, empty for one on its own; `options` are etcd's.
+    """
+
+    host: str = "127.0.0.1"
+    sync: bool = True
+    name: str = "etcd"
+    peer_port: int = 0
+    members: str = ""
+    options: tuple[str, ...] = ()
+
+
+def find_etcd() -> Path:
+    """The program; ConfigError that says what to do when there is none, or only an older one."""
+    given = os.environ.get(VARIABLE)
+    beside = Path(sys.executable).parent / "etcd"
+    found = given or (str(beside) if beside.exists() else shutil.which("etcd"))
+    if not found:
+        raise ConfigError(f"there is no etcd here: {_HELP}")
+    try:
+        told = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except OSError as error:
+        raise ConfigError(f"{found}: {error.strerror}: {_HELP}") from None
+    version = re.search(r"etcd Version: (\d+)\.(\d+)", told)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST:
+        words = told.splitlines()[0][:80] if told else "it says nothing of its version"
+        raise ConfigError(f"{found}: {words!r}, 3.5 or later is needed: {_HELP}")
+    return Path(found)
+
+
+def start_etcd(
+    data_dir: Path | str,
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    sync: bool = True,
+    options: tuple[str, ...] = (),
+    deadline_s: float = READY_SECONDS,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> EtcdServer:
+    """Start a server on `data_dir` and wait until it serves; the same directory is the same server again.
+
+    `port` 0 is the port that the directory had before, else a free one. Blocks; `cancelled` is asked now and then and
+    ends the wait. ConfigError without etcd, ForeignDirectory, PortInUse, EtcdFailed.
+    """
+    server = EtcdServer(Path(data_dir), EtcdSettings(host=host, sync=sync, options=options), port=port)
+    try:
+        server.start()
+        server.wait_ready(deadline_s, cancelled)
+    except BaseException:
+        server.kill()
+        server.close()
+        raise
+    return server
+
+
+class EtcdServer:
+    """A server of this process. `with` stops it at the end. Methods block; none is safe to call from two threads."""
+
+    def __init__(self, directory: Path, settings: EtcdSettings, *, port: int = 0) -> None:
+        """Locks the directory; nothing runs yet. The errors of `start_etcd`."""
+        self.program = find_etcd()
+        self.settings = settings
+        self.path = directory.absolute()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.log = self.path / "etcd.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._check_ours()
+        self._lock = _lock(self.path / LOCK)
+        known = read_description(self.path / DESCRIPTION, FORMAT_VERSION)
+        self._known = {name: value for name, value in known.items() if isinstance(value, int)}
+        self._chosen = port == 0 and not settings.members
+        self.port = port or self._known.get("port", 0)
+        self.peer_port = settings.peer_port or self._known.get("peer_port", 0)
+        write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": self.port, "peer_port": self.peer_port})
+
+    def _check_ours(self) -> None:
+        names = sorted(set(os.listdir(self.path)) - {LOCK, "lost+found"})
+        if names and DESCRIPTION not in names:
+            raise ForeignDirectory(
+                f"{self.path}: holds {names[0]!r} but no {DESCRIPTION}, so no etcd of Buckram's was started here; "
+                "name an empty directory, or the one that an earlier start made"
+            )
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as clients of this machine use it."""
+        return f"{self._reachable}:{self.port}"
+
+    @property
+    def _reachable(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.settings.host, self.settings.host)
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Spawn it; `wait_ready` tells when it serves. Started again after an end it has the ports it had."""
+        if self.alive:
+            raise EtcdFailed(f"{self.path}: etcd runs already as process {self.pid}")
+        self._reap()
+        self.port = self._free(self.port)
+        # Nobody but this server asks the port for peers of a single one, so another port does as well.
+        self.peer_port = self.peer_port if self.settings.members else free_port("127.0.0.1", frozenset({self.port}))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.path,
+                env={name: value for name, value in os.environ.items() if not name.startswith("ETCD_")},
+                start_new_session=True,
+                pass_fds=(self._lock,),
+            )
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _free(self, port: int) -> int:
+        if port:
+            try:
+                check_port(self.settings.host, port)
+                return port
+            except PortInUse:
+                if not self._chosen:
+                    raise
+        return free_port(self.settings.host)
+
+    def _command(self) -> list[str]:
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        command = [str(self.program), f"--name={self.settings.name}", f"--data-dir={self.path / 'data'}"]
+        command += [f"--listen-client-urls=http://{host}:{self.port}"]
+        command += [f"--advertise-client-urls=http://{self._reachable}:{self.port}"]
+        command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        command += [f"--initial-cluster={self.settings.members or f'{self.settings.name}={peer}'}"]
+        # Without it the history of all keys is kept for ever.
+        command += ["--auto-compaction-mode=periodic", "--auto-compaction-retention=1h", "--log-level=warn"]
+        command += [] if self.settings.sync else ["--unsafe-no-fsync"]
+        return [*command, *self.settings.options]
+
+    def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Returns once it answers requests (in a cluster: once there is a quorum)."""
+        limit = time.monotonic() + deadline_s
+        while not self.leader:
+            if not self.alive:
+                words = self._last_words()
+                self._reap()
+                raise EtcdFailed(f"{self.path}: etcd ended with code {self.exit_code}: {words}")
+            if cancelled():
+                raise EtcdFailed(f"{self.path}: etcd was told to stop before it served")
+            if time.monotonic() > limit:
+                raise EtcdFailed(f"{self.path}: etcd does not serve after {deadline_s:g} s; see {self.log}")
+            time.sleep(POLL_SECONDS)
+        write_description(self.path / DESCRIPTION, FORMAT_VERSION, {"port": self.port, "peer_port": self.peer_port})
+
+    @property
+    def leader(self) -> str:
+        """The number of the cluster's leader as this server knows it, empty while there is none or nobody answers."""
+        return str(self.status().get("leader", ""))
+
+    @property
+    def leads(self) -> bool:
+        status = self.status()
+        header = status.get("header")
+        return isinstance(header, dict) and bool(status.get("leader")) and status["leader"] == header.get("member_id")
+
+    def status(self) -> dict[str, object]:
+        """What it says of itself; empty when nobody answers."""
+        request = urllib.request.Request(f"http://{self.address}/v3/maintenance/status", b"{}")
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+                found = json.loads(answer.read())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and "leader" in found and found["leader"] != "0" else {}
+
+    def _last_words(self) -> str:
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return (lines or ["it said nothing"])[-1][-500:]
+
+    def pause(self) -> None:
+        """Stop the process in its tracks (SIGSTOP): connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9 and reap. `start` brings it back."""
+        self._signal(signal.SIGKILL)
+        self._reap()
+
+    def restart(self, deadline_s: float = READY_SECONDS) -> None:
+        """Kill it if it runs, start it again on the same port, wait until it serves."""
+        self.kill()
+        self.start()
+        self.wait_ready(deadline_s)
+
+    def stop(self) -> None:
+        """Ask it to end, reap it, give the directory back; killed when it takes too long. Idempotent."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        self._reap()
+        self.close()
+
+    def close(self) -> None:
+        """Unlock the directory of a server that has ended."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> EtcdServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._watchdog is not None:
+            self._watchdog.kill()
+            self._watchdog.wait()
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            self._watchdog = None
+
+
+def _lock(path: Path) -> int:
+    """Waits a little: a server whose parent was killed is just ending."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    limit = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                os.close(descriptor)
+                raise ConfigError(f"{path.parent}: an etcd runs on this directory; stop it or name another") from None
+            time.sleep(POLL_SECONDS)
+        else:
+            return descriptor
+
+
+def known_port(path: Path) -> int:
+    """The port that the server of this directory had, 0 when there was none."""
+    port = read_description(path / DESCRIPTION, FORMAT_VERSION).get("port", 0)
+    return port if isinstance(port, int) else 0

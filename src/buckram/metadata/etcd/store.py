@@ -1,0 +1,70 @@
+"""`EtcdStore`: the MetadataStore on etcd. All but the cluster's identity is metadata/store, as for embedded stores."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from buckram.errors import InvalidArgument, WrongCluster
+from buckram.metadata.etcd.keys import EtcdKeys
+from buckram.metadata.store import TreeStore
+from buckram.seams import Notify
+from buckram.types import BookieId, BookieSet, LedgerId
+
+_MARGIN_S = 2.0
+"""etcd ends a session some time after its time to live."""
+_TICKET = re.compile(r"[0-9a-f]{1,16}")
+
+
+class EtcdStore(TreeStore):
+    """The cluster below the keys' root. Closing the store closes the keys.
+
+    A registration that is not ours is waited for as long as the session of its owner can last.
+    """
+
+    def __init__(self, keys: EtcdKeys, uri: str, rng: random.Random, *, takeover_wait_s: float | None = None) -> None:
+        wait_s = keys.session.ttl_s + _MARGIN_S if takeover_wait_s is None else takeover_wait_s
+        super().__init__(keys, uri, rng, takeover_wait_s=wait_s)
+        self._etcd = keys
+        self._instance_id = ""
+
+    async def instance_id(self) -> str:
+        """WrongCluster if it is not the cluster that this store began with."""
+        found = await super().instance_id()
+        if self._instance_id and found != self._instance_id:
+            raise WrongCluster(
+                f"{self.uri} is cluster {found}, it was {self._instance_id}: somebody made a new one in its place; "
+                "connect again if that is meant"
+            )
+        self._instance_id = found
+        return found
+
+    async def _check_cluster(self) -> None:
+        # A bookie that was away must not bring a removed cluster back, nor join the one that is made there next.
+        await self.instance_id()
+
+    async def list_ledgers(self, *, after: LedgerId = -1, limit: int = 1000) -> list[LedgerId]:
+        found = await super().list_ledgers(after=after, limit=limit)
+        if not found:
+            await self.instance_id()  # a cluster that was removed is no cluster without ledgers
+        return found
+
+    async def bookies(self, watch: Notify | None = None) -> BookieSet:
+        found = await super().bookies(watch)
+        if not found.writable and not found.readonly:
+            await self.instance_id()  # ClusterNotInitialised says more than "no bookies"
+        return found
+
+    async def known_bookies(self) -> list[BookieId]:
+        found = await super().known_bookies()
+        if not found:
+            await self.instance_id()
+        return found
+
+    def session_ticket(self) -> str:
+        return f"{self._etcd.session.lease:x}" if self._etcd.session.lease else ""
+
+    async def end_session(self, ticket: str) -> None:
+        if not _TICKET.fullmatch(ticket):
+            raise InvalidArgument(f"{ticket[:40]!r} is no ticket of an etcd session")
+        await self._etcd.session.revoke(int(ticket, 16))

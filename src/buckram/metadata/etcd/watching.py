@@ -1,0 +1,236 @@
+"""Watches on etcd: one stream of events for each folder in which somebody watches something.
+
+A watch is set as of the revision that was read with it, and fires for events behind that one; a stream that is cut is
+asked for again from where it was. So nothing is missed in between. Where etcd has forgotten the events (compaction),
+all watches of the folder fire: whoever set them reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from buckram.core.backoff import STORE_WATCH, Delays
+from buckram.errors import BuckramError
+from buckram.metadata.etcd.client import EtcdClient
+from buckram.metadata.etcd.places import Places, Range, coded
+from buckram.metadata.etcd.refusals import Refused
+from buckram.metadata.keys import split
+from buckram.seams import Notify
+
+_log = logging.getLogger("buckram.etcd")
+_IDLE_S = 30.0
+"""So long a stream that nobody needs is kept: most watches are set again at once."""
+_PING_S = 3.0
+Place = tuple[str, str]
+"""("value" or "children", key)."""
+
+
+class Armed:
+    """One function on one place. `since` is None while the read that sets it is under way; `seen` is the newest event
+    meanwhile."""
+
+    __slots__ = ("folder", "notify", "place", "reads", "seen", "since")
+
+    def __init__(self, place: Place, folder: str, notify: Notify) -> None:
+        self.place, self.folder, self.notify = place, folder, notify
+        self.since: int | None = None
+        self.seen = self.reads = 0
+
+
+class EtcdWatches:
+    """All watches of one store."""
+
+    def __init__(self, client: EtcdClient, places: Places) -> None:
+        self._client, self._places = client, places
+        self._loop = asyncio.get_running_loop()
+        self._folders: dict[str, _Folder] = {}
+        self._pinger: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def begin(self, kind: str, key: str, notify: Notify) -> Armed:
+        """Before the read that sets a watch; `settle` or `drop` comes after it."""
+        folder = key if kind == "children" else split(key)[0]
+        if folder not in self._folders:
+            self._folders[folder] = _Folder(self._client, self._places, folder, self.tell)
+        return self._folders[folder].begin((kind, key), notify)
+
+    def settle(self, armed: Armed, revision: int) -> None:
+        """The read was as of this revision: from there on the watch holds."""
+        folder = self._folders.get(armed.folder)
+        if folder is not None and not self._closed:
+            folder.settle(armed, revision)
+            if self._pinger is None:
+                self._pinger = asyncio.create_task(self._ping(), name="etcd watches")
+
+    def drop(self, armed: Armed) -> None:
+        """The read failed, so there is no watch, unless one was there before."""
+        folder = self._folders.get(armed.folder)
+        if folder is not None:
+            folder.drop(armed)
+
+    def fire_all(self) -> None:
+        for folder in list(self._folders.values()):
+            folder.fire_all()
+
+    async def _ping(self) -> None:
+        """A member that takes connections and is dead says nothing, on a stream as anywhere: ask it something now and
+        then. Whoever asks in vain leaves it, with all streams."""
+        wanted = {"key": coded(self._places.root), "count_only": True}
+        while True:
+            await asyncio.sleep(_PING_S)
+            for name, folder in list(self._folders.items()):
+                if folder.idle_for(self._loop.time()) > _IDLE_S:
+                    del self._folders[name]
+                    await folder.close()
+            if any(folder.running for folder in self._folders.values()):
+                with contextlib.suppress(BuckramError, Refused):
+                    await self._client.call("kv/range", wanted, "watches", repeat=True)
+
+    def tell(self, notify: Notify) -> None:
+        if self._closed:
+            return
+        try:
+            notify()
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a watch of etcd failed", "exception": error})
+
+    async def close(self) -> None:
+        """No watch fires any more."""
+        self._closed = True
+        if self._pinger is not None:
+            self._pinger.cancel()
+            await asyncio.wait([self._pinger])
+        for folder in self._folders.values():
+            await folder.close()
+        self._folders.clear()
+
+
+class _Folder:
+    """Direct children of one key, and its stream of events while somebody watches."""
+
+    def __init__(self, client: EtcdClient, places: Places, folder: str, tell: Callable[[Notify], None]) -> None:
+        self._client, self._places, self._tell = client, places, tell
+        self._folder = folder
+        self._range: Range = places.children(folder)
+        self._armed: dict[Place, dict[Notify, Armed]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._at = self._began = 0
+        """Events up to the one were seen, those up to the other never by this stream."""
+        self._idle_since = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None
+
+    def idle_for(self, now: float) -> float:
+        if self._armed or not self._idle_since:
+            self._idle_since = now
+        return now - self._idle_since
+
+    def begin(self, place: Place, notify: Notify) -> Armed:
+        waiting = self._armed.setdefault(place, {})
+        if notify not in waiting:
+            waiting[notify] = Armed(place, self._folder, notify)
+        waiting[notify].reads += 1
+        return waiting[notify]
+
+    def settle(self, armed: Armed, revision: int) -> None:
+        if armed.since is not None or self._armed.get(armed.place, {}).get(armed.notify) is not armed:
+            return  # set earlier, or it has fired
+        armed.since = revision
+        if self._task is None:
+            self._at = self._began = revision
+            self._task = asyncio.create_task(self._follow(), name=f"etcd watch {self._folder}")
+        if armed.seen > revision or self._began > revision:
+            self._fire(armed)  # there was a change that the stream has passed, or may have been
+
+    def drop(self, armed: Armed) -> None:
+        armed.reads -= 1
+        if armed.since is None and not armed.reads:
+            self._remove(armed)
+
+    def _remove(self, armed: Armed) -> bool:
+        waiting = self._armed.get(armed.place, {})
+        if waiting.get(armed.notify) is not armed:
+            return False
+        del waiting[armed.notify]
+        if not waiting:
+            del self._armed[armed.place]
+        return True
+
+    def _fire(self, armed: Armed) -> None:
+        if self._remove(armed):
+            self._tell(armed.notify)
+
+    def fire_all(self) -> None:
+        for waiting in list(self._armed.values()):
+            for armed in list(waiting.values()):
+                self._fire(armed)
+
+    async def _follow(self) -> None:
+        delays = Delays(STORE_WATCH, random)
+        while True:
+            at = self._client.at
+            try:
+                async for answer in self._client.stream("watch", self._request()):
+                    delays.reset()
+                    if not self._handle(answer):
+                        break
+            except Refused as refused:
+                _log.warning("etcd at %s refuses to be watched: %s", self._client.hosts, refused.message)
+                if refused.transient:
+                    self._client.leave(at)
+            except (OSError, TimeoutError, ValueError) as error:
+                _log.info("the watch of %s is set again: %s", self._folder, error)
+                self._client.leave(at)
+            except BuckramError:
+                return  # closed, or of a process before a fork
+            await asyncio.sleep(delays.take())
+
+    def _request(self) -> dict[str, Any]:
+        first, end = self._range
+        wanted = {"key": coded(first), "range_end": coded(end), "start_revision": str(self._at + 1)}
+        return {"create_request": wanted}
+
+    def _handle(self, answer: dict[str, Any]) -> bool:
+        """One message of the stream; False if it is the last."""
+        if answer.get("canceled"):
+            compacted = int(answer.get("compact_revision", 0))
+            if compacted:
+                # What happened up to there is not known: everybody reads again, and the stream goes on behind it.
+                self._at = self._began = max(self._at, compacted - 1)
+                self.fire_all()
+            else:
+                _log.warning("etcd ended the watch of %s: %s", self._folder, answer.get("cancel_reason", "no reason"))
+            return False
+        for event in answer.get("events", ()):
+            self._event(event)
+        return True
+
+    def _event(self, event: dict[str, Any]) -> None:
+        kv = event["kv"]
+        revision = int(kv["mod_revision"])
+        self._at = max(self._at, revision)
+        key = self._places.key(base64.b64decode(kv["key"]).decode("utf-8", "replace"))
+        self._changed(("value", key), revision)
+        if event.get("type") == "DELETE" or kv.get("create_revision") == kv["mod_revision"]:
+            self._changed(("children", self._folder), revision)
+
+    def _changed(self, place: Place, revision: int) -> None:
+        for armed in list(self._armed.get(place, {}).values()):
+            if armed.since is None:
+                armed.seen = max(armed.seen, revision)
+            elif revision > armed.since:
+                self._fire(armed)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
