@@ -95,6 +95,7 @@ class BookieConfig:
     max_connections: int = _key(2000, "connections accepted at the same time", least=1)
     max_batch_read_bytes: int = _key(5 * MIB, "largest answer to a batch read", least=4 * KIB)
     max_long_polls: int = _key(10_000, "long polls waiting at the same time")
+    location: str = _key("", "where it is: /rack, /region/rack, /region/zone/rack; see `buckram placement topology`")
     admission: str = _key(
         "known",
         "adds to which ledgers are taken: known (those that metadata knows) or any (UNSAFE: a deleted ledger or one of "
@@ -133,10 +134,12 @@ class ClientConfig:
         "reads of more than about this use the files of bookies that run on this machine as the same user; 0 is never",
     )
     quarantine_s: float = _key(30.0, "how long a bookie that failed is avoided where there is a choice")
-    min_racks_per_write_quorum: int = _key(2, "racks each write quorum should span (bookie property buckram.rack)")
-    enforce_min_racks: int = _key(
-        0, "1 refuses placements that span fewer racks, 0 takes the best there is", choices=(0, 1)
+    placement: str = _key(
+        "rack:2",
+        "where copies go: LEVEL:SPREAD[:ACK] for region, zone, rack and host, enforce, label=NAME, weights, any, or "
+        "one of Apache's policies by name; a namespace may have its own",
     )
+    location: str = _key("", "where this client is, such as /region/rack: it reads from bookies that are near first")
     long_poll_s: float = _key(4.0, "how long one tailing request waits at a bookie", least=0.01)
     wire_protocol: int = _key(2, "2 (binary, fastest) or 3 (protobuf) for adds and reads", choices=(2, 3))
 

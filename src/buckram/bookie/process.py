@@ -27,6 +27,8 @@ from buckram.bookie.witness import Witness
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.backoff import REGISTRATION
 from buckram.core.ledgers.service_info import ADMISSION_PROPERTY
+from buckram.core.placement.policy import parse_location
+from buckram.core.placement.topology import LOCATION_PROPERTY
 from buckram.core.wire.introduction import (
     IDENTITY,
     IDENTITY_PROPERTY,
@@ -122,6 +124,9 @@ class Bookie:
         properties = self._properties | {INCARNATION_PROPERTY: store.incarnation, IDENTITY_PROPERTY: IDENTITY}
         if self._config.admission != "known":
             properties[ADMISSION_PROPERTY] = self._config.admission
+        if self._config.location:
+            parse_location("[bookie] location", self._config.location)
+            properties[LOCATION_PROPERTY] = self._config.location
         self.info = BookieInfo(claimed.bookie_id, address, properties)
         store.on_failed(self._store_failed)
         self._cluster = claimed.cluster

@@ -24,9 +24,9 @@ def policy_option(command: F) -> F:
         multiple=True,
         metavar="KEY=VALUE",
         shell_complete=completion.policy_keys,
-        help="Policy; repeatable. Keys: ensemble, digest, roll_bytes, roll_s, retention_s, retention_bytes, "
-        "retention_cursors, retention_consumed, compression, max_producers, producer_s. Durations as 7d, sizes as "
-        "10GiB; none takes a setting back.",
+        help="Policy; repeatable. Keys: ensemble, digest, placement, roll_bytes, roll_s, retention_s, "
+        "retention_bytes, retention_cursors, retention_consumed, compression, max_producers, producer_s. "
+        "Durations as 7d, sizes as 10GiB; none takes a setting back.",
     )(command)
 
 

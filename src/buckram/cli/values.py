@@ -119,7 +119,7 @@ def policy(given: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _setting(key: str, text: str, default: object) -> Any:
-    if text.lower() == NONE and not isinstance(default, str):
+    if text.lower() == NONE and (key == "placement" or not isinstance(default, str)):
         return None
     if key.endswith("_s"):
         return duration(f"--set {key}", text)

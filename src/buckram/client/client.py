@@ -30,6 +30,7 @@ from buckram.client.write.writer import Writer
 from buckram.config import ClientConfig, NetConfig, load
 from buckram.core.ledgers.metadata import birth_of, created
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.policy import PLACEMENT_KEY, PlacementPolicy
 from buckram.core.streams.names import owner_of
 from buckram.disk.neighbours import Neighbours
 from buckram.errors import (
@@ -171,6 +172,7 @@ class Client(NotBlocking):
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         degraded: bool = True,
+        placement: str | None = None,
     ) -> Opening[Writer]:
         """A new ledger and its writer: `await client.create()` or `async with client.create() as writer`.
 
@@ -179,7 +181,8 @@ class Client(NotBlocking):
         get fewer copies until they return, `writer.degraded` says so. False: never; nor with deferred sync. `digest`:
         crc32c, crc32, mac or dummy. `ledger_id` None lets the store choose; LedgerExists for one that is taken,
         LedgerIdUsed for one of a ledger that was deleted; LedgerIdsExhausted where none is left to choose.
-        `deferred_sync`: acknowledged before the sync, durable after `writer.force()`.
+        `deferred_sync`: acknowledged before the sync, durable after `writer.force()`. `placement`: as the client's
+        setting, for this ledger; its record keeps it, so that changes, recovery and repair follow it, too.
         """
         quorum = Quorum.parse(ensemble)
         if write_quorum is not None or ack_quorum is not None:
@@ -190,6 +193,9 @@ class Client(NotBlocking):
         kind = digest_type(digest)
         secret = password_bytes(password)
         custom = _custom(custom_metadata)
+        policy = None if placement is None else PlacementPolicy.parse(placement)
+        if policy is not None:
+            custom = {**custom, PLACEMENT_KEY: str(policy).encode()}
         if ledger_id is not None and (type(ledger_id) is not int or not 0 <= ledger_id <= MAX_LEDGER_ID):
             raise InvalidArgument(f"ledger id {ledger_id!r}: needs an int from 0 to 2**63-1")
 
@@ -197,7 +203,7 @@ class Client(NotBlocking):
             self._guard()
             services = self.services
             # Under deferred sync no change brings a member back, and a force waits for all of them.
-            found = await choose_members(services, quorum, degraded=degraded and not deferred_sync)
+            found = await choose_members(services, quorum, policy=policy, degraded=degraded and not deferred_sync)
             record = created(
                 quorum.ensemble_size,
                 quorum.write_quorum,

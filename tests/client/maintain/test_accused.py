@@ -13,6 +13,7 @@ from buckram.client.maintain.audit import ReplicaAuditor
 from buckram.config import ClientConfig
 from buckram.core.cluster.conviction import Accused, Deed, Evidence
 from buckram.core.ledgers.audit import plan_pieces
+from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import Code, NotEnoughBookies
 from buckram.metadata.accused import accuse, pardon, read_accused
 from buckram.metadata.checkup import examine
@@ -133,7 +134,7 @@ async def test_the_convicted_get_no_new_ensembles_until_they_are_pardoned() -> N
         bookies = client.services.bookies
         await bookies.refresh()
         assert bookies.read_order(("b1", "b0", "b2"))[-1] == "b1"
-        assert all("b1" not in bookies.choose(2, 2, 2) for _ in range(20))
+        assert all("b1" not in bookies.choose(Quorum(2, 2, 2)).members for _ in range(20))
         assert bookies.replace(("b0",), {0: "b0"}) == {0: "b2"}
         with pytest.raises(NotEnoughBookies):
             await client.create(ensemble="3/3/2")

@@ -14,6 +14,7 @@ from tests.support.scripted_bookie import eventually
 from buckram.client.shared.bookies import BookieChange, BookieWatcher
 from buckram.config import ClientConfig
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.topology import LOCATION_PROPERTY
 from buckram.errors import MetadataUnavailable, NotEnoughBookies
 from buckram.metadata.memory import MemoryKeys, MemoryTree
 from buckram.metadata.store import TreeStore
@@ -53,7 +54,7 @@ class World:
     ) -> None:
         if name not in self.sessions:
             self.sessions[name] = TreeStore(MemoryKeys(self.tree), "memory:", random.Random(1))
-        properties = {"buckram.incarnation": incarnation} | ({"buckram.rack": rack} if rack else {})
+        properties = {"buckram.incarnation": incarnation} | ({LOCATION_PROPERTY: rack} if rack else {})
         info = BookieInfo(name, BookieAddress("127.0.0.1", port), properties)
         await self.sessions[name].register(info, readonly=readonly)
         await eventually(lambda: self.watcher.info(name) == info, f"{name} seen")
@@ -125,8 +126,8 @@ async def test_quarantine_is_a_preference_that_ends() -> None:
         for name in ("a", "b", "c", "d"):
             await w.register(name)
         w.watcher.report_failed("b")
-        assert all("b" not in w.watcher.choose(3, 3, 2) for _ in range(20))
-        assert "b" in w.watcher.choose(4, 3, 2)
+        assert all("b" not in w.watcher.choose(Quorum(3, 3, 2)).members for _ in range(20))
+        assert "b" in w.watcher.choose(Quorum(4, 3, 2)).members
         assert w.watcher.read_order(["b", "a"]) == ["a", "b"]
         w.watcher.report_slow("a")
         assert w.watcher.read_order(["b", "a", "c", "x"]) == ["c", "a", "b", "x"]
@@ -142,9 +143,9 @@ async def test_choices_and_replacements() -> None:
         for name, rack in (("a", "/1"), ("b", "/1"), ("c", "/2"), ("d", "/2")):
             await w.register(name, rack=rack)
         for _ in range(10):
-            chosen = w.watcher.choose(2, 2, 2)
+            chosen = w.watcher.choose(Quorum(2, 2, 2)).members
             assert {"a": 1, "b": 1, "c": 2, "d": 2}[chosen[0]] != {"a": 1, "b": 1, "c": 2, "d": 2}[chosen[1]]
-        assert w.watcher.replace(("a", "c"), {1: "c"}, write_quorum=2, ack_quorum=2) == {1: "d"}
+        assert w.watcher.replace(("a", "c"), {1: "c"}, write_quorum=2) == {1: "d"}
         assert w.watcher.replace(("a", "c"), {1: "c"}, exclude=["d"], write_quorum=2) == {1: "b"}
         assert w.watcher.replace(("a", "c"), {1: "x"}) == {}
         assert w.watcher.replace(("a", "c"), {1: "c"}, exclude=["b", "d"]) == {}
@@ -153,7 +154,7 @@ async def test_choices_and_replacements() -> None:
         assert (error.value.needed, error.value.available) == (5, 4)
         await w.register("r", readonly=True)
         with pytest.raises(NotEnoughBookies):
-            w.watcher.choose(5, 3, 2)
+            w.watcher.choose(Quorum(5, 3, 2))
 
 
 async def test_unsubscribed_listeners_hear_nothing() -> None:

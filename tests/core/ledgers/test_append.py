@@ -8,7 +8,9 @@ import pytest
 
 from buckram.core.ledgers.append import AppendWindow, Run, Send
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.spread import SpreadRule
 from buckram.errors import DuplicateEntry, InvariantViolation
+from buckram.types import NO_ENTRY
 
 
 def frame(payload: int) -> bytes:
@@ -230,7 +232,7 @@ def test_a_bookie_cannot_acknowledge_what_was_never_sent() -> None:
 def test_fault_domains_are_counted_over_present_members() -> None:
     """M5, trap 19: a replaced bookie's rack no longer counts, and the last replica ends the wait."""
     racks = {"b0": "r1", "b1": "r1", "b2": "r2", "n2": "r1", "m2": "r3"}
-    window = window_of(3, 3, 2, domains=racks, min_domains=2)
+    window = window_of(3, 3, 2, spread=[SpreadRule("rack", 2, True, racks.get)])
     push(window)
     window.acked(0, 0, 0)
     assert not window.acked(1, 0, 0), "two copies in one rack"
@@ -247,12 +249,64 @@ def test_fault_domains_are_counted_over_present_members() -> None:
 def test_a_window_without_a_rack_cannot_go_on() -> None:
     """M5: two of three members are enough copies, but not where both are in one rack."""
     racks = {"b0": "r1", "b1": "r1", "b2": "r2"}
-    window = window_of(3, 3, 2, domains=racks, min_domains=2)
+    window = window_of(3, 3, 2, spread=[SpreadRule("rack", 2, True, racks.get)])
     window.failed(0)
     assert window.survives()
-    other = window_of(3, 3, 2, domains=racks, min_domains=2)
+    other = window_of(3, 3, 2, spread=[SpreadRule("rack", 2, True, racks.get)])
     other.failed(2)
     assert not other.survives()
     anywhere = window_of(3, 3, 2)
     anywhere.failed(2)
     assert anywhere.survives()
+
+
+def test_striped_entries_each_wait_for_their_own_racks() -> None:
+    racks = {"b0": "r1", "b1": "r1", "b2": "r2", "b3": "r2"}
+    window = window_of(4, 3, 2, spread=[SpreadRule("rack", 2, True, racks.get)])
+    push(window, 4)
+    window.acked(0, 0, 3)
+    window.acked(1, 0, 3)
+    assert window.lac == NO_ENTRY, "entry 0 is on 0, 1 and 2: both copies are in one rack"
+    window.acked(2, 0, 2)
+    assert window.lac == 2
+    assert window.acked(3, 1, 3)
+    assert window.lac == 3
+
+
+def test_levels_are_counted_side_by_side() -> None:
+    """Three racks of two regions: copies in two racks of one region are not enough."""
+    region, rack = {"b0": "eu", "b1": "eu", "b2": "us"}, {"b0": "r1", "b1": "r2", "b2": "r3"}
+    rules = [SpreadRule("region", 2, True, region.get), SpreadRule("rack", 2, True, rack.get)]
+    window = window_of(3, 3, 2, spread=rules)
+    push(window)
+    window.acked(0, 0, 0)
+    assert not window.acked(1, 0, 0)
+    assert window.acked(2, 0, 0)
+
+
+def test_a_rule_that_is_not_strict_asks_for_what_there_is() -> None:
+    racks = {"b0": "r1", "b1": "r1", "b2": "r2"}
+    window = window_of(3, 3, 2, spread=[SpreadRule("rack", 2, False, racks.get)])
+    push(window)
+    window.acked(0, 0, 0)
+    assert not window.acked(1, 0, 0), "the second rack is there"
+    window.failed(2)
+    assert window.survives()
+    window.freeze()
+    _, moved = window.resume(["b0", "b1", "b2"])
+    assert moved, "the second rack is gone: two copies are the best there is"
+
+
+def test_a_place_that_is_learnt_later_counts_from_then_on() -> None:
+    racks = {"b0": "r1"}
+    window = window_of(2, 2, 2, spread=[SpreadRule("rack", 2, True, racks.get)])
+    push(window)
+    window.acked(0, 0, 0)
+    window.acked(1, 0, 0)
+    assert window.lac == NO_ENTRY
+    racks["b1"] = "r2"
+    assert window.relocated()
+    assert window.lac == 0
+    racks["b1"] = "r1"
+    assert not window.relocated()
+    assert window.lac == 0, "what was acknowledged stays so"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buckram.core.ledgers.quorum import Quorum, domains_needed, spans_domains
+from buckram.core.ledgers.quorum import Quorum
 from buckram.errors import InvalidArgument
 
 
@@ -67,11 +67,3 @@ def test_writable_needs_qa_members_in_every_window() -> None:
     assert not Quorum(4, 2, 2).writable([0])
     assert Quorum(6, 2, 1).writable([0, 2, 4])
     assert not Quorum(6, 2, 1).writable([0, 1])
-
-
-def test_fault_domains_count_known_places_only() -> None:
-    places = {"a": "r1", "b": "r1", "c": "r2"}
-    assert domains_needed(3, 2) == 2
-    assert domains_needed(1, 2) == 1
-    assert spans_domains(["a", "c"], places, 2)
-    assert not spans_domains(["a", "b", "unknown"], places, 2)

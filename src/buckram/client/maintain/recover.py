@@ -28,6 +28,7 @@ from buckram.core.ledgers.metadata import birth_of, in_recovery, names_mac, reco
 from buckram.core.ledgers.promises import Promises
 from buckram.core.ledgers.reading import Race, Strategy, span_of
 from buckram.core.ledgers.recovery import Fencing, ForwardRead, Resend, WriteBack, quorum_of
+from buckram.core.placement.policy import policy_of
 from buckram.core.wire.acks import SentRun
 from buckram.core.wire.adds import HIGH_PRIORITY, RECOVERY_ADD, ack_frames, frame_add
 from buckram.errors import (
@@ -134,6 +135,7 @@ class _Attempt:
         self._services = services
         self._ledger_id = ledger_id
         self._metadata = metadata
+        self._policy = policy_of(metadata.custom_metadata, services.bookies.policy)
         self._digest = digest
         self._key = key
         self._scope = TaskScope(f"recovery {ledger_id}")
@@ -227,7 +229,8 @@ class _Attempt:
         reads = self._forward = ForwardRead(self._ledger_id, self._metadata, start)
         for entry in self._shown:
             reads.shown(entry)
-        back = WriteBack(self._ledger_id, self._metadata, start)
+        spread = self._services.bookies.ack_rules(self._policy, self._metadata.write_quorum)
+        back = WriteBack(self._ledger_id, self._metadata, start, spread)
         sink = _Sink(
             back,
             self._progress,
@@ -285,7 +288,7 @@ class _Attempt:
             back.to_replace,
             exclude=list(back.failed),
             write_quorum=metadata.write_quorum,
-            ack_quorum=metadata.ack_quorum,
+            policy=self._policy,
         )
 
     def _send(self, back: WriteBack, sends: list[Resend], sink: _Sink) -> None:

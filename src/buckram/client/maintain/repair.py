@@ -26,6 +26,7 @@ from buckram.core.ledgers.answers import Answer, Negative, Positive, Unknown, bo
 from buckram.core.ledgers.metadata import fragment_end, fragment_index, member_replaced, names_mac
 from buckram.core.ledgers.reading import Race
 from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.placement.policy import policy_of
 from buckram.core.wire import availability
 from buckram.core.wire.messages import Add, Force, ListEntries, ListEntriesReply, Read
 from buckram.errors import (
@@ -145,6 +146,7 @@ class _Repair:
         self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
         self._reads = LedgerReads(services, ledger_id, digest, scope, refused=self.accuser.looked_at)
         self._quorum = quorum_of(cell.metadata)
+        self._policy = policy_of(cell.metadata.custom_metadata, services.bookies.policy)
         self._checked = self._total = self._copied = self._copied_bytes = 0
         self._replaced: list[Replacement] = []
         self._problems: list[str] = []
@@ -199,7 +201,7 @@ class _Repair:
             return
         metadata = self._cell.metadata
         spare = self._services.bookies.replace(
-            fragment.ensemble, gone, write_quorum=metadata.write_quorum, ack_quorum=metadata.ack_quorum
+            fragment.ensemble, gone, write_quorum=metadata.write_quorum, policy=self._policy
         )
         for position, old in gone.items():
             new = spare.get(position)

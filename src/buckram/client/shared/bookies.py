@@ -2,50 +2,49 @@
 
 Follows the registrations through a watch and keeps the last good set while the metadata store is away.
 Failures are only ever a preference (quarantine, L9): where there is no other choice a failed bookie is
-used. The choice itself is core/cluster/placement; connections are net/pool, which asks `resolve`.
+used. The choice itself is core/placement; connections are net/pool, which asks `resolve`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from buckram.client.shared.log import log
 from buckram.config import ClientConfig
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.core.cluster.placement import (
-    Candidate,
-    Chosen,
-    RackRule,
-    choose_ensemble,
-    choose_with_absent,
-    replace_members,
-)
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.placement.choose import Candidate, Chosen, choose_ensemble, choose_with_absent, replace_members
+from buckram.core.placement.distance import by_distance
+from buckram.core.placement.judge import ack_rules
+from buckram.core.placement.policy import PlacementPolicy, parse_location, parse_policy
+from buckram.core.placement.topology import NOWHERE, Topology, registered_location
 from buckram.core.wire.introduction import says_who_it_is
-from buckram.errors import MetadataError, NotEnoughBookies
+from buckram.errors import MalformedRecord, MetadataError, NotEnoughBookies
 from buckram.metadata.accused import convicted_bookies
+from buckram.metadata.topology import read_topology
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore, Runtime
 from buckram.types import BookieAddress, BookieId, BookieInfo, BookieSet
-
-RACK_PROPERTY = "buckram.rack"
 
 
 @dataclass(frozen=True, slots=True)
 class BookieChange:
     """What a new bookie list changed. An id in `reborn` came back with another incarnation: its old data is gone.
-    One in `convicted` is known as a liar from now on."""
+    One in `convicted` is known as a liar from now on. `relocated`: known ones have other places or labels."""
 
     appeared: tuple[BookieId, ...] = ()
     gone: tuple[BookieId, ...] = ()
     moved: tuple[BookieId, ...] = ()
     reborn: tuple[BookieId, ...] = ()
     convicted: tuple[BookieId, ...] = ()
+    relocated: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.appeared or self.gone or self.moved or self.reborn or self.convicted)
+        return bool(self.appeared or self.gone or self.moved or self.reborn or self.convicted or self.relocated)
 
 
 OnChange = Callable[[BookieChange], None]
@@ -58,21 +57,24 @@ class BookieWatcher:
     Callbacks run on the loop and must not block or raise.
     """
 
-    def __init__(
-        self, runtime: Runtime, store: MetadataStore, config: ClientConfig, *, rule: RackRule | None = None
-    ) -> None:
+    def __init__(self, runtime: Runtime, store: MetadataStore, config: ClientConfig) -> None:
         self._rng = runtime.rng
         self._store = store
         self._quarantine_s = config.quarantine_s
-        self._rule = rule or RackRule(config.min_racks_per_write_quorum, bool(config.enforce_min_racks))
+        self.policy = parse_policy("[client] placement", config.placement)
+        """For ledgers that say nothing else."""
+        self._here = parse_location("[client] location", config.location)
         self._bookies = BookieSet({}, {})
         self._registered: frozenset[BookieId] = frozenset()
         # Last known registration of every bookie ever seen, so that a lost session does not cut live connections.
         self._known: dict[BookieId, BookieInfo] = {}
-        self.racks: dict[BookieId, str] = {}
-        """Where every bookie is that was ever seen and says so. Grows and changes in place."""
+        self.topology = Topology()
+        """Where every bookie is that was ever seen: as metadata says, else as it says itself. Another value after
+        each change."""
         self.convicted: frozenset[BookieId] = frozenset()
         """They lied (F21): no new ensemble gets them, writers leave them, and others are read first."""
+        self._told = Topology()
+        self._map_trouble = ""
         self._failed_until: dict[BookieId, float] = {}
         self._slow_until: dict[BookieId, float] = {}
         self._listeners: dict[int, OnChange] = {}
@@ -194,6 +196,8 @@ class BookieWatcher:
         None is left out: order is about latency, never about correctness.
         """
         quiet = not self._failed_until and not self._slow_until and not self.convicted
+        if self._here is not NOWHERE:
+            members = by_distance(members, self._here, self.topology)
         if quiet and self._registered.issuperset(members):
             return members
         return sorted(members, key=self._read_class)
@@ -213,43 +217,48 @@ class BookieWatcher:
 
     # -- placement ----------------------------------------------------------------------------------------
 
-    @property
-    def enforced_racks(self) -> int:
-        """Racks that the copies of an entry must span when it is acknowledged; 0 where that is not enforced (M5)."""
-        return self._rule.min_racks if self._rule.enforce else 0
+    def ack_rules(self, policy: PlacementPolicy, write_quorum: int) -> tuple[SpreadRule, ...]:
+        """What the copies of an entry must span when it is acknowledged (M5), by the topology of that moment."""
+        return ack_rules(policy, self._domain, write_quorum)
 
-    def choose(
-        self, ensemble_size: int, write_quorum: int, ack_quorum: int, exclude: Collection[BookieId] = ()
-    ) -> tuple[BookieId, ...]:
-        """An ensemble of writable bookies. NotEnoughBookies names the numbers; InvalidArgument for a bad shape."""
-        return choose_ensemble(
-            self._candidates(), ensemble_size, write_quorum, ack_quorum, self._rng, rule=self._rule, exclude=exclude
-        )
+    def _domain(self, bookie_id: BookieId, level: str) -> str | None:
+        return self.topology.domain(bookie_id, level)
 
-    async def choose_fresh(self, quorum: Quorum, *, degraded: bool = False) -> Chosen:
+    def choose(self, quorum: Quorum, policy: PlacementPolicy | None = None) -> Chosen:
+        """An ensemble of writable bookies. NotEnoughBookies names what is missing."""
+        policy = policy or self.policy
+        return choose_ensemble(self.candidates(), quorum, self._rng, topology=self.topology, policy=policy)
+
+    async def choose_fresh(
+        self, quorum: Quorum, *, policy: PlacementPolicy | None = None, degraded: bool = False
+    ) -> Chosen:
         """As `choose`, but looks at the store once more before it says that there are not enough.
 
         `degraded`: then up to Qw - Qa bookies may be members that are known (they have a cookie) and away (M11).
         """
-        shape = quorum.ensemble_size, quorum.write_quorum, quorum.ack_quorum
+        policy = policy or self.policy
         try:
-            return Chosen(self.choose(*shape))
+            return self.choose(quorum, policy)
         except NotEnoughBookies:
             await self.refresh()
         try:
-            return Chosen(self.choose(*shape))
+            return self.choose(quorum, policy)
         except NotEnoughBookies:
             if not degraded or quorum.write_quorum == quorum.ack_quorum:
                 raise
             known = await self._store.known_bookies()
-            return choose_with_absent(self._candidates(), self._away(known), quorum, self._rng, rule=self._rule)
+            with suppress(NotEnoughBookies):
+                return choose_with_absent(
+                    self.candidates(), self._away(known), quorum, self._rng, topology=self.topology, policy=policy
+                )
+            raise  # what the first choice missed says more
 
-    def _away(self, known: Collection[BookieId]) -> list[Candidate]:
+    def _away(self, known: Collection[BookieId]) -> list[BookieId]:
         """Bookies with a cookie that take no entries now: read-only ones, those that were seen lately, the others."""
         there = self._bookies
         away = sorted(b for b in known if b not in there.writable and b not in self.convicted)
         away.sort(key=lambda b: 0 if b in there.readonly else 1 if b in self._known else 2)
-        return [Candidate(b, self.racks.get(b)) for b in away]
+        return away
 
     def replace(
         self,
@@ -257,7 +266,8 @@ class BookieWatcher:
         failed: Mapping[int, BookieId],
         exclude: Collection[BookieId] = (),
         write_quorum: int = 1,
-        ack_quorum: int = 1,
+        *,
+        policy: PlacementPolicy | None = None,
     ) -> dict[int, BookieId]:
         """Replacements for failed positions (position -> failed bookie), for as many as possible: maybe none.
 
@@ -268,23 +278,20 @@ class BookieWatcher:
         if not positions:
             return {}
         return replace_members(
-            self._candidates(),
+            self.candidates(),
             ensemble,
             positions,
             write_quorum,
             self._rng,
-            racks=self.racks,
-            rule=self._rule,
+            topology=self.topology,
+            policy=policy or self.policy,
             exclude=[*exclude, *failed.values()],
         )
 
-    def _candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[Candidate]:
+        """Bookies that may be chosen now."""
         return [
-            Candidate(
-                bookie_id,
-                _rack(info),
-                avoid=self.quarantined(bookie_id),
-            )
+            Candidate(bookie_id, avoid=self.quarantined(bookie_id))
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None
             and bookie_id not in self.convicted
@@ -312,12 +319,13 @@ class BookieWatcher:
             try:
                 fresh = await self._store.bookies(self._stale.set)
                 convicted = frozenset(await convicted_bookies(self._store, self._stale.set))
+                told = await self._told_topology()
             except BaseException:
                 self._stale.set()
                 raise
             lately, self.convicted = convicted - self.convicted, convicted
             first = not self._known
-            change = self._install(fresh, lately)
+            change = self._install(fresh, lately, told)
             if not first:
                 _say(change, fresh)
         if change:
@@ -327,7 +335,19 @@ class BookieWatcher:
         for listener in list(self._listeners.values()):
             listener(change)
 
-    def _install(self, fresh: BookieSet, convicted: frozenset[BookieId]) -> BookieChange:
+    async def _told_topology(self) -> Topology:
+        """What the map in metadata says; one that does not parse changes nothing."""
+        try:
+            self._told = await read_topology(self._store, self._stale.set)
+        except MalformedRecord as error:
+            if str(error) != self._map_trouble:
+                log.warning("bookies stay where they were last known: %s", error)
+            self._map_trouble = str(error)
+        else:
+            self._map_trouble = ""
+        return self._told
+
+    def _install(self, fresh: BookieSet, convicted: frozenset[BookieId], told: Topology) -> BookieChange:
         old = self._bookies
         moved, reborn = [], []
         for group in (fresh.readonly, fresh.writable):
@@ -338,8 +358,6 @@ class BookieWatcher:
                 if known is not None and bookie_id not in reborn and known.incarnation not in (None, info.incarnation):
                     reborn.append(bookie_id)
                 self._known[bookie_id] = info
-                if (rack := _rack(info)) is not None:
-                    self.racks[bookie_id] = rack
         self._bookies, self._registered = fresh, frozenset((*fresh.writable, *fresh.readonly))
         appeared = tuple(b for b in fresh.writable if b not in old.writable)
         for bookie_id in (*appeared, *reborn):
@@ -347,7 +365,14 @@ class BookieWatcher:
             self._failed_until.pop(bookie_id, None)
             self._slow_until.pop(bookie_id, None)
         gone = tuple(b for b in old.writable if b not in fresh.writable)
-        return BookieChange(appeared, gone, tuple(moved), tuple(reborn), tuple(sorted(convicted)))
+        topology = told.over(Topology({b: registered_location(info) for b, info in self._known.items()}))
+        before = self.topology
+        relocated = before.labels != topology.labels or any(
+            topology.location(b) != location for b, location in before.locations.items()
+        )
+        if relocated or topology != before:
+            self.topology = topology
+        return BookieChange(appeared, gone, tuple(moved), tuple(reborn), tuple(sorted(convicted)), relocated)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -365,7 +390,3 @@ def _say(change: BookieChange, now: BookieSet) -> None:
         log.warning("bookie %s came back without the data that it had", bookie_id)
     for bookie_id in change.convicted:
         log.warning("bookie %s is convicted of lying: see `buckram cluster check`", bookie_id)
-
-
-def _rack(info: BookieInfo) -> str | None:
-    return info.properties.get(RACK_PROPERTY)

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from buckram.client.shared.services import Services
 from buckram.core.backoff import STORE_CALL
-from buckram.core.cluster.placement import Chosen
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.choose import Chosen
+from buckram.core.placement.policy import PlacementPolicy
 from buckram.errors import LedgerExists, MetadataUnavailable, NotEnoughBookies
 from buckram.net.retry import retry
 from buckram.types import LedgerId, LedgerMetadata, Versioned
@@ -21,10 +22,12 @@ T = TypeVar("T")
 _WITHIN_S = 10.0
 
 
-async def choose_members(services: Services, quorum: Quorum, *, degraded: bool) -> Chosen:
+async def choose_members(
+    services: Services, quorum: Quorum, *, policy: PlacementPolicy | None = None, degraded: bool
+) -> Chosen:
     """An ensemble for a new ledger. NotEnoughBookies says what is missing and what can be done."""
     try:
-        return await services.bookies.choose_fresh(quorum, degraded=degraded)
+        return await services.bookies.choose_fresh(quorum, policy=policy, degraded=degraded)
     except NotEnoughBookies as error:
         await services.identities.past.explain(error)
         raise NotEnoughBookies(error.needed, error.available, f"{error}{_cure(quorum, error)}") from error
@@ -33,7 +36,7 @@ async def choose_members(services: Services, quorum: Quorum, *, degraded: bool) 
 def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:
     there, missing = error.available, quorum.ensemble_size - error.available
     if missing <= 0:
-        return ""  # racks are the trouble
+        return ""  # places are the trouble
     hint = f"; with {there} of them ensemble={fitting(there, quorum)} would do" if there else ""
     if missing <= quorum.write_quorum - quorum.ack_quorum:
         hint += f"; up to {missing} could be away, were they known (their cookie exists) and degraded=False left out"

@@ -26,6 +26,7 @@ from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.policy import policy_of
 from buckram.errors import (
     BuckramError,
     EntryTooLarge,
@@ -65,6 +66,7 @@ class LedgerAppender:
         metadata, config, pool = current.metadata, services.config, services.pool
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         key, birth = master_key(password), birth_of(metadata)
+        policy = policy_of(metadata.custom_metadata, services.bookies.policy)
         digest = Digest(metadata.digest_type or DigestType.DUMMY, password, birth)
         self.ledger_id = ledger_id
         self.name = (ledger_id, birth) if birth else None
@@ -79,8 +81,7 @@ class LedgerAppender:
             metadata.last_fragment.ensemble,
             deferred_sync=deferred_sync,
             explicit_ids=explicit_ids,
-            domains=services.bookies.racks,
-            min_domains=services.bookies.enforced_racks,
+            spread=services.bookies.ack_rules(policy, quorum.write_quorum),
             absent=absent,
         )
         self._scope = TaskScope(f"writer {ledger_id}", self._broken)
@@ -111,6 +112,7 @@ class LedgerAppender:
             head_moved=self._head_moved,
             fail=self._fail,
             lagging_members=self._lagging_members,
+            policy=policy,
         )
         self._unsubscribe = services.bookies.on_change(self._change.bookies_changed)
         self._acked_under: dict[BookieId, int] = {}

@@ -22,6 +22,8 @@ from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.backoff import BOOKIE_REPLACEMENT, Delays
 from buckram.core.ledgers.append import AppendWindow, Send
 from buckram.core.ledgers.metadata import ensemble_changed
+from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.wire.messages import GetBookieInfo
 from buckram.errors import (
     BuckramError,
@@ -66,7 +68,9 @@ class EnsembleChange:
         head_moved: Callable[[], None],
         fail: Callable[[BuckramError], None],
         lagging_members: LaggingMembers,
+        policy: PlacementPolicy | None = None,
     ) -> None:
+        self._policy = policy
         self._window, self._cell, self._watcher, self._pool, self._scope = window, cell, watcher, pool, scope
         self._send, self._head_moved, self._fail = send, head_moved, fail
         self._lagging_members = lagging_members
@@ -119,6 +123,8 @@ class EnsembleChange:
                 slot = window.slots[window.ensemble.index(bookie)]
                 self.slot_failed(slot, WriteFailed(window.ledger_id, f"bookie {bookie} came back without its data"))
         self._remember_incarnations()
+        if window.relocated():
+            self._head_moved()
         self.leave_convicted()
         if window.absent and not window.closed:
             self._delays.reset()
@@ -174,6 +180,10 @@ class EnsembleChange:
         if not window.quorum.writable(left):
             self._fail(self._too_few(left, trouble))
             return
+        unmet = window.unmet(ensemble, left)
+        if unmet:
+            self._fail(self._unspread(unmet[0], [b for p, b in enumerate(ensemble) if p not in left], trouble))
+            return
         if ensemble != window.ensemble:
             self.changes += 1
             members = ", ".join(ensemble)
@@ -220,9 +230,10 @@ class EnsembleChange:
         quorum, now = self._window.quorum, self._loop.time()
         self._failed_at = {b: at for b, at in self._failed_at.items() if now - at < _AVOID_S}
         recent = [*tried, *self._failed_at]
-        chosen = self._watcher.replace(ensemble, failed, recent, quorum.write_quorum, quorum.ack_quorum)
+        replace, policy = self._watcher.replace, self._policy
+        chosen = replace(ensemble, failed, recent, quorum.write_quorum, policy=policy)
         if not chosen and doomed:
-            chosen = self._watcher.replace(ensemble, failed, list(tried), quorum.write_quorum, quorum.ack_quorum)
+            chosen = replace(ensemble, failed, list(tried), quorum.write_quorum, policy=policy)
         return chosen
 
     def _check_open(self, metadata: LedgerMetadata) -> None:
@@ -263,6 +274,14 @@ class EnsembleChange:
             f"{quorum.ack_quorum}, and {trouble or 'no other bookie can be used'}; last failure: {self._last_error}"
         )
         return self._ended(NotEnoughBookies(quorum.ack_quorum, usable, message), message)
+
+    def _unspread(self, rule: SpreadRule, usable: Sequence[BookieId], trouble: str) -> BuckramError:
+        """M5: nothing could be acknowledged any more."""
+        message = (
+            f"{rule.explain(usable)}; {trouble or 'no other bookie can be used'}: start bookies in another "
+            f"{rule.level}, or do not enforce the placement; last failure: {self._last_error}"
+        )
+        return self._ended(NotEnoughBookies(rule.needed, len(usable), message), message)
 
     # -- back to full strength ----------------------------------------------------------------------------
 

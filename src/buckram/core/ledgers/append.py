@@ -12,10 +12,11 @@ sent under, so one that belongs to an earlier assignment (A-B-A included) is rec
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-from buckram.core.ledgers.quorum import Quorum, domains_needed, spans_domains
+from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.runs import Run, Send
+from buckram.core.ledgers.spread import SpreadGroups, SpreadRule
 from buckram.errors import DuplicateEntry, check, invariant_failed
 from buckram.types import NO_ENTRY, BookieId, EntryId, LedgerId, Position, Slot
 
@@ -26,8 +27,8 @@ class AppendWindow:
     """State of one writer (2.1). Every method is one atomic step: callers have no await between a look and an act.
 
     `ensemble` must always be the ensemble that durable metadata records for the next entry (S4).
-    `domains` maps bookies to fault domains; with `min_domains` > 0 an entry counts as acknowledged only when its
-    present members that acknowledged it span that many (M5). `absent`: positions whose bookie is away from the start.
+    `spread`: an entry counts as acknowledged only when its present members that acknowledged it meet these rules (M5).
+    `absent`: positions whose bookie is away from the start.
     """
 
     def __init__(
@@ -38,8 +39,7 @@ class AppendWindow:
         *,
         deferred_sync: bool = False,
         explicit_ids: bool = False,
-        domains: Mapping[BookieId, str] | None = None,
-        min_domains: int = 0,
+        spread: Sequence[SpreadRule] = (),
         absent: Collection[Position] = (),
     ) -> None:
         size = quorum.ensemble_size
@@ -70,7 +70,9 @@ class AppendWindow:
         self._runs: list[Run] = []
         self._ids: set[EntryId] = set()
         self._forced_length = 0
-        self._domains, self._domains_needed = domains or {}, domains_needed(quorum.write_quorum, min_domains)
+        self._spread = tuple(spread)
+        self._spread_groups: SpreadGroups | None = None
+        self._regroup()
 
     # -- adding -------------------------------------------------------------------------------------------
 
@@ -160,6 +162,7 @@ class AppendWindow:
             return None
         self.absent[position] = self.ensemble[position]
         self._reassign(position)
+        self._regroup()
         return position
 
     # -- change of ensemble (2.6, 2.7) --------------------------------------------------------------------
@@ -192,6 +195,7 @@ class AppendWindow:
             touched.append(position)
         self.ensemble = tuple(ensemble)
         self.changing = False
+        self._regroup()
         sends = self._sends(touched)
         return sends, self._drain()
 
@@ -200,18 +204,25 @@ class AppendWindow:
         for position in positions:
             del self.absent[position]
             self._reassign(position)
+        self._regroup()
         return self._sends(positions)
 
     def survives(self) -> bool:
         """Every write set still has Qa recorded members that are written to, in enough fault domains."""
         if not self.absent:
             return True
-        return self.quorum.writable(self.absent) and all(
-            spans_domains(
-                [self.ensemble[p] for p in members if p not in self.absent], self._domains, self._domains_needed
-            )
-            for members in self._write_sets
-        )
+        return self.quorum.writable(self.absent) and not self.unmet(self.ensemble, self.absent)
+
+    def unmet(self, ensemble: Sequence[BookieId], absent: Collection[Position]) -> list[SpreadRule]:
+        """Rules that some write set of such an ensemble cannot meet: nothing of it could be acknowledged (M5)."""
+        return SpreadGroups(self._spread, self.quorum, ensemble, absent).unmet if self._spread else []
+
+    def relocated(self) -> bool:
+        """Bookies are in other places now: what was acknowledged stays so; True if the head moved."""
+        if not self._spread or self.closed:
+            return False
+        self._regroup()
+        return not self.changing and self._drain()
 
     # -- force (2.11) and the end (2.9, 2.10) -------------------------------------------------------------
 
@@ -235,6 +246,10 @@ class AppendWindow:
         return self.lac, self.length
 
     # -- inside -------------------------------------------------------------------------------------------
+
+    def _regroup(self) -> None:
+        if self._spread:
+            self._spread_groups = SpreadGroups(self._spread, self.quorum, self.ensemble, self.absent)
 
     def _reassign(self, position: Position) -> None:
         self.slots[position] = Slot(self.slots[position] + self._size)
@@ -265,14 +280,14 @@ class AppendWindow:
 
     def _drain(self) -> bool:
         """The only place that acknowledges: move the head, in id order and without gaps (S8)."""
-        before = self.pending_head
+        before, groups = self.pending_head, self._spread_groups
         while True:
-            if self._mirrored:
-                head = sorted(self._marks)[self._kth]
+            if not self._mirrored:
+                head = self._striped_head(groups)
             else:
-                head = self._striped_head()
-            if self._domains_needed:
-                head = self._spanned(head)
+                head = sorted(self._marks)[self._kth]
+                if groups is not None:
+                    head = groups.reached(0, self._marks, self.pending_head, head)
             if head <= self.pending_head:
                 break
             self.pending_head = head
@@ -290,25 +305,20 @@ class AppendWindow:
             self._ids.difference_update(range(before + 1, head + 1))
         return True
 
-    def _striped_head(self) -> EntryId:
+    def _striped_head(self, groups: SpreadGroups | None) -> EntryId:
         """For each residue of ids mod E the Qa-th largest mark of its write set; the head is below the first hole."""
         size, head, marks = self._size, self.pending_head, self._marks
         hole: EntryId | None = None
         skip = self.quorum.write_quorum - self._qa
         for residue in range(size):
             reached = sorted([marks[p] for p in self._write_sets[residue]])[skip]
+            if groups is not None:
+                reached = groups.reached(residue, marks, head, reached)
             base = max(head, reached) + 1
             first = base + (residue - base) % size
             if hole is None or first < hole:
                 hole = first
         return head if hole is None else hole - 1
-
-    def _spanned(self, head: EntryId) -> EntryId:
-        for entry in range(self.pending_head + 1, head + 1):
-            members = [self.ensemble[p] for p in self._write_sets[entry % self._size] if self._marks[p] >= entry]
-            if not spans_domains(members, self._domains, self._domains_needed):
-                return entry - 1
-        return head
 
     def _release(self, head: EntryId) -> None:
         done = 0

@@ -2,16 +2,16 @@
 
 Positions are indexes into an ensemble, 0 to E-1. Everything is defined for all E >= Qw >= Qa >= 1 and for
 entry ids of any size (no 32-bit arithmetic: docs/reference/protocol.md, trap 21). Counting answers of one entry is
-core/ledgers/answers; which bookies to choose is core/cluster/placement.
+core/ledgers/answers; which bookies to choose is core/placement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from buckram.errors import InvalidArgument
-from buckram.types import BookieId, EntryId, Position
+from buckram.types import EntryId, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +99,3 @@ class Quorum:
     def writable(self, absent: Collection[Position]) -> bool:
         """Whether every write set still has Qa members without the positions in `absent`."""
         return all(sum(p not in absent for p in window) >= self.ack_quorum for window in self.windows())
-
-
-def domains_needed(write_quorum: int, minimum: int) -> int:
-    """Fault domains that the acknowledged copies of an entry must span: min(Qw, minimum) (1.5)."""
-    return min(write_quorum, minimum)
-
-
-def spans_domains(members: Collection[BookieId], domains: Mapping[BookieId, str], needed: int) -> bool:
-    """Whether the members lie in at least `needed` fault domains; one of unknown place counts for none (M5)."""
-    found: dict[str, None] = {}
-    for member in members:
-        domain = domains.get(member)
-        if domain is not None:
-            found[domain] = None
-    return len(found) >= needed

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from buckram.core.ledgers.answers import Answer, CoverageTally, Negative, Positive, Unknown
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.reading import Race, Strategy
+from buckram.core.ledgers.spread import SpreadRule
 from buckram.errors import BuckramError, RecoveryFailed, Unauthorized, check
 from buckram.types import NO_ENTRY, BookieId, Entry, EntryId, LedgerId, LedgerMetadata, Position
 
@@ -177,14 +178,18 @@ class Resend:
 
 
 class WriteBack:
-    """R6: recovery adds of what was found, acknowledged in id order by Qa members of the current private ensemble.
+    """R6: recovery adds of what was found, acknowledged in id order by Qa members of the current private ensemble,
+    in as many fault domains as the rules of `spread` ask for (M5).
 
     A failed bookie is never written to again in this attempt. Its position gets a replacement (`replaced`) or
     stays absent; an entry that can no longer reach Qa members ends the attempt.
     """
 
-    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId) -> None:
+    def __init__(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, start: EntryId, spread: Sequence[SpreadRule] = ()
+    ) -> None:
         self.ledger_id = ledger_id
+        self._spread = tuple(spread)
         self.quorum = quorum_of(metadata)
         self.ensemble = metadata.last_fragment.ensemble
         self.frozen_lac = start
@@ -229,11 +234,25 @@ class WriteBack:
             if pending is not None:
                 check(self.quorum.holds(position, entry), "S4", f"entry {entry} is not position {position}'s")
                 pending.acked[position] = None
+        self._advance()
+
+    def _advance(self) -> None:
         while (pending := self._pending.get(self.head + 1)) is not None:
-            if len(pending.acked) < self.quorum.ack_quorum:
+            if len(pending.acked) < self.quorum.ack_quorum or self._unspread(self.head + 1, pending):
                 break
             del self._pending[self.head + 1]
             self.head += 1
+
+    def _unspread(self, entry: EntryId, pending: _Pending) -> bool:
+        if not self._spread:
+            return False
+        copies, able = [self.ensemble[p] for p in pending.acked], self._able(entry, pending)
+        return any(rule.lacking(copies, able) > 0 for rule in self._spread)
+
+    def _able(self, entry: EntryId, pending: _Pending) -> list[BookieId]:
+        """Members of its write set that have the entry or can still get it."""
+        write_set = self.quorum.write_set(entry)
+        return [self.ensemble[p] for p in write_set if p in pending.acked or p not in self.absent]
 
     def add_failed(self, position: Position, bookie: BookieId) -> None:
         """An add at this position failed: give the bookie up. Then look at `to_replace`."""
@@ -268,6 +287,7 @@ class WriteBack:
                 for position in choice:
                     pending.acked.pop(position, None)
         self._check_storable()
+        self._advance()
         entries = [pending.entry for pending in self._pending.values()]
         return [send for position in sorted(choice) for send in self._send(position, entries)]
 
@@ -277,12 +297,18 @@ class WriteBack:
 
     def _check_storable(self) -> None:
         for entry_id, pending in self._pending.items():
-            write_set = self.quorum.write_set(entry_id)
-            able = sum(p in pending.acked or p not in self.absent for p in write_set)
-            if able < self.quorum.ack_quorum:
-                names = ", ".join(self.failed)
+            able = self._able(entry_id, pending)
+            names = ", ".join(self.failed)
+            if len(able) < self.quorum.ack_quorum:
                 raise RecoveryFailed(
                     self.ledger_id,
-                    f"entry {entry_id} can be stored on {able} bookies, {self.quorum.ack_quorum} are needed, after "
-                    f"{names} failed: start more bookies and recover again",
+                    f"entry {entry_id} can be stored on {len(able)} bookies, {self.quorum.ack_quorum} are needed, "
+                    f"after {names} failed: start more bookies and recover again",
                 )
+            for rule in self._spread:
+                if rule.lacking(able, able) > 0:
+                    raise RecoveryFailed(
+                        self.ledger_id,
+                        f"entry {entry_id}: {rule.explain(able)}{f', after {names} failed' if names else ''}: start "
+                        f"bookies in another {rule.level}, or do not enforce the placement, and recover again",
+                    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.policy import PlacementPolicy
 from buckram.core.streams.codecs import CODECS
 from buckram.errors import InvalidArgument
 from buckram.types import DigestType
@@ -29,6 +30,8 @@ class Policy:
     ensemble: str = "3/3/2"
     """E/Qw/Qa of new segments."""
     digest: str = "crc32c"
+    placement: str = ""
+    """Where the copies of new segments go, such as `rack:2:2 enforce`; empty: as the writing client is set."""
     roll_bytes: int = 1024 * MIB
     roll_s: float = 86_400.0
     retention_s: float | None = None
@@ -89,6 +92,10 @@ def _checked(name: str, value: Any) -> Any:
     if name == "ensemble":
         quorum = Quorum.parse(value)
         return f"{quorum.ensemble_size}/{quorum.write_quorum}/{quorum.ack_quorum}"
+    if name == "placement":
+        if not isinstance(value, str):
+            raise InvalidArgument(f"policy setting placement = {value!r}: needs words such as 'rack:2'")
+        return str(PlacementPolicy.parse(value)) if value else ""
     if name in ("digest", "compression"):
         known = _DIGESTS if name == "digest" else CODECS
         if value not in known:

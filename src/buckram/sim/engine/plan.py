@@ -225,8 +225,7 @@ def _enforce_racks(plan: Plan) -> None:
         quarantine_s=client.quarantine_s,
         long_poll_s=client.long_poll_s,
         wire_protocol=client.wire_protocol,
-        min_racks_per_write_quorum=plan.racks,
-        enforce_min_racks=1,
+        placement=f"rack:{plan.racks} enforce",
     )
 
 

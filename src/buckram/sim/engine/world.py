@@ -25,6 +25,7 @@ from buckram.bookie.process import Bookie
 from buckram.bookie.storage.store import Store
 from buckram.client.client import Client, connect
 from buckram.config import BookieConfig, ClientConfig, NetConfig, StoreConfig
+from buckram.core.placement.topology import LOCATION_PROPERTY
 from buckram.errors import BuckramError
 from buckram.metadata.store import TreeStore
 from buckram.net.stats import NullStats
@@ -265,7 +266,7 @@ class World:
                 config,
                 self.configs.store,
                 self.configs.net,
-                properties={"buckram.rack": machine.rack} if machine.rack else None,
+                properties={LOCATION_PROPERTY: machine.rack} if machine.rack else None,
             )
             try:
                 info = await bookie.start()

@@ -74,8 +74,7 @@ def make_stream_plan(seed: int) -> StreamPlan:
     config = cluster.configs.client
     cluster.configs.client = replace(
         config,
-        min_racks_per_write_quorum=2,
-        enforce_min_racks=0,
+        placement="rack:2",
         max_pending_bytes=rng.choice((2000, 1 << 24, 1 << 24)),
     )
     if rng.random() < 0.15:

@@ -91,6 +91,7 @@ async def make_ledger(
             ensemble=policy.ensemble,
             digest=policy.digest,
             ledger_id=ledger,
+            placement=policy.placement or None,
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )
     except BuckramError as error:

@@ -34,13 +34,13 @@ def _unproven(ledger_id: int, digest: Digest, packet: bytes | None, stored: byte
     return max(said, default=NO_ENTRY)
 
 
-_candidates = BookieWatcher._candidates
+candidates = BookieWatcher.candidates
 
 
 def _with_the_convicted(self: BookieWatcher) -> Any:
     kept, self.convicted = self.convicted, frozenset()
     try:
-        return _candidates(self)
+        return candidates(self)
     finally:
         self.convicted = kept
 
@@ -92,7 +92,7 @@ MUTANTS = [
         "convicted-chosen",
         "F21",
         "a convicted bookie gets new ensembles",
-        plant((BookieWatcher, "_candidates", _with_the_convicted)),
+        plant((BookieWatcher, "candidates", _with_the_convicted)),
         ("mixed",),
         _lying,
         100,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from buckram.core.ledgers.append import AppendWindow
+from collections.abc import Sequence
+
+from buckram.core.ledgers.spread import SpreadGroups
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import plant
 from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.types import EntryId
 
 
-def _anywhere(self: AppendWindow, head: EntryId) -> EntryId:
-    return head
+def _anywhere(self: SpreadGroups, window: int, marks: Sequence[EntryId], head: EntryId, reached: EntryId) -> EntryId:
+    return reached
 
 
 def _fewer_acks_than_copies(plan: Plan) -> bool:
@@ -22,7 +24,7 @@ MUTANTS = (
         "racks-not-counted",
         "M5",
         "An entry is acknowledged by Qa members, although all are in one rack.",
-        plant((AppendWindow, "_spanned", _anywhere)),
+        plant((SpreadGroups, "reached", _anywhere)),
         lives=_fewer_acks_than_copies,
         seeds=2000,
     ),

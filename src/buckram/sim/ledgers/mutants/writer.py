@@ -12,9 +12,9 @@ from buckram.client.write import engine
 from buckram.client.write.completions import Completions
 from buckram.client.write.engine import LedgerAppender
 from buckram.client.write.ensemble_change import EnsembleChange
-from buckram.core.cluster.placement import RackRule
 from buckram.core.ledgers import append, metadata
 from buckram.core.ledgers.append import AppendWindow
+from buckram.core.placement.policy import LevelRule
 from buckram.errors import LedgerFenced, MetadataUnavailable, VersionConflict
 from buckram.sim.engine.edits import edited
 from buckram.sim.engine.plan import Plan
@@ -64,7 +64,7 @@ def _resend_only_differences(self: AppendWindow, ensemble: Any) -> Any:
 
 def _choose_any(self: EnsembleChange, ensemble: Any, failed: Any, tried: Any, doomed: bool) -> Any:
     quorum = self._window.quorum
-    return self._watcher.replace(ensemble, failed, list(failed.values()), quorum.write_quorum, quorum.ack_quorum)
+    return self._watcher.replace(ensemble, failed, list(failed.values()), quorum.write_quorum)
 
 
 async def _update_first_write_later(self: MetadataCell, change: Any, *, within_s: float) -> Any:
@@ -287,11 +287,11 @@ MUTANTS = [
         "a ledger is made with more members away than its quorums can do without",
         edited(
             (
-                "buckram.core.cluster.placement:choose_with_absent",
-                "min(quorum.write_quorum - quorum.ack_quorum, len(known))",
+                "buckram.core.placement.choose:choose_with_absent",
+                "min(width - quorum.ack_quorum, len(known))",
                 "len(known)",
             ),
-            ("buckram.core.cluster.placement:choose_with_absent", "quorum.writable(absent) and ", ""),
+            ("buckram.core.placement.choose:choose_with_absent", "quorum.writable(absent) and ", ""),
             ("buckram.core.ledgers.append:AppendWindow.__init__", 'check(quorum.writable(absent), "M11", ', "str("),
         ),
         ("two-away-at-birth",),
@@ -368,7 +368,7 @@ MUTANTS = [
         "racks-ignored",
         "M6",
         "ensembles span fewer racks than the rule says",
-        plant((RackRule, "racks_needed", lambda self, write_quorum: 1)),
+        plant((LevelRule, "needed", lambda self, write_quorum: 1)),
         (),
         lambda plan: bool(plan.racks),
         100,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from buckram.core.ledgers.quorum import Quorum
 from buckram.sim.ledgers.liar import Liar
 from buckram.sim.ledgers.scenarios.script import Script
 from buckram.types import DigestType
@@ -109,7 +110,9 @@ async def mixed(s: Script) -> None:
     assert c.client is not None
     bookies = c.client.services.bookies
     await s.world.join(s.process("c1"), bookies.refresh(), "refresh")
-    s.world.report.check("F21", all("b1" not in bookies.choose(2, 2, 2) for _ in range(20)), "a liar gets new ledgers")
+    s.world.report.check(
+        "F21", all("b1" not in bookies.choose(Quorum(2, 2, 2)).members for _ in range(20)), "a liar gets new ledgers"
+    )
 
 
 async def unrepaired(s: Script) -> None:

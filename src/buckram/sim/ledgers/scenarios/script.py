@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from buckram.client.write.writer import Writer
+from buckram.core.ledgers.quorum import Quorum
 from buckram.sim.engine.checkers.facts import Handle, LedgerFacts
 from buckram.sim.engine.loop import Process
 from buckram.sim.engine.plan import Plan
@@ -133,9 +134,9 @@ class Script:
 
         async def create() -> Writer:
             for _ in range(5000 if order else 0):
-                chosen = client.services.bookies.choose(*self.plan.shape)
-                if chosen == wanted:
-                    client.services.bookies.choose = lambda *args, **kwargs: wanted  # type: ignore[method-assign]
+                chosen = client.services.bookies.choose(Quorum(*self.plan.shape))
+                if chosen.members == wanted:
+                    client.services.bookies.choose = lambda *args, chosen=chosen, **kwargs: chosen  # type: ignore[method-assign]
                     break
             return await client.create(
                 ensemble=self.plan.shape,

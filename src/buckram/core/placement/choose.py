@@ -1,0 +1,322 @@
+"""Choosing bookies: a new ensemble, one with members that are away, replacements, and the fewest moves to a good one.
+
+Pure functions of (candidates, what must hold, a generator passed in). Who is alive, quarantined or failed is the
+business of client/shared/bookies; here they arrive as candidates and as things to avoid.
+
+The rule (M6): every write quorum, that is every window of Qw consecutive positions, spans at least min(Qw, k) domains
+of each level. It is met where it can be; where it is enforced it is a condition, and a bookie whose place is not known
+is never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.judge import Breach, ack_rules, breaches
+from buckram.core.placement.policy import ANYWHERE, PlacementPolicy
+from buckram.core.placement.search import Chooser, Place, Search, drawn, relaxations
+from buckram.core.placement.topology import Topology
+from buckram.errors import InvalidArgument, NotEnoughBookies
+from buckram.types import BookieId, Position
+
+NO_TOPOLOGY = Topology()
+_TRIES = 200
+"""So many choices of absent members, or of members to move, are looked at."""
+_HEAVIEST = 3.0
+"""No bookie weighs more than so many times the median, nor less than this part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One bookie that may be chosen.
+
+    `avoid`: only where there is no other choice (quarantine, L9). `free_bytes` counts where the policy has weights.
+    `latency_ms`: how long it took lately, where that is known; a slow one is drawn later, and never left out for it.
+    """
+
+    bookie_id: BookieId
+    avoid: bool = False
+    free_bytes: int = 0
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A new ensemble, the positions of those members that are away, and where it falls short of the policy."""
+
+    members: tuple[BookieId, ...]
+    absent: tuple[Position, ...] = ()
+    short: tuple[Breach, ...] = ()
+
+
+def check_shape(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    """Raise InvalidArgument unless E >= Qw >= Qa >= 1."""
+    if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+        raise InvalidArgument(
+            f"ensemble {ensemble_size}, write quorum {write_quorum}, ack quorum {ack_quorum}: "
+            "needs ensemble >= write quorum >= ack quorum >= 1"
+        )
+
+
+def choose_ensemble(
+    candidates: Sequence[Candidate],
+    quorum: Quorum,
+    rng: Chooser,
+    *,
+    topology: Topology = NO_TOPOLOGY,
+    policy: PlacementPolicy = ANYWHERE,
+    exclude: Collection[BookieId] = (),
+) -> Chosen:
+    """A new ensemble of distinct bookies, in order. NotEnoughBookies when there are too few, or in the wrong places."""
+    size, width = quorum.ensemble_size, quorum.write_quorum
+    every = [c for c in _drawn(candidates, policy, rng) if c.bookie_id not in exclude]
+    usable = [c for c in every if allowed(c.bookie_id, topology, policy, width)]
+    if len(every) < size:
+        raise NotEnoughBookies(size, len(every))
+    for pool in _pools(usable, topology, policy):
+        if len(pool) < size:
+            continue
+        places = _places(pool, topology, policy)
+        for needs in _needs(policy, width, [place for _, place in places]):
+            found = Search(places, [None] * size, width, needs, policy.strict).fill(range(size))
+            if found is not None:
+                members = tuple(found[seat] for seat in range(size))
+                return Chosen(members, short=tuple(breaches(members, quorum, policy, topology)))
+    raise NotEnoughBookies(size, len(usable), cannot_meet(every, quorum, policy, topology))
+
+
+def choose_with_absent(
+    candidates: Sequence[Candidate],
+    away: Sequence[BookieId],
+    quorum: Quorum,
+    rng: Chooser,
+    *,
+    topology: Topology = NO_TOPOLOGY,
+    policy: PlacementPolicy = ANYWHERE,
+) -> Chosen:
+    """A new ensemble where there are too few live bookies: all of those, and of `away` as many as are missing (M11).
+
+    Never more than Qw - Qa, so that every write set has Qa live members; where a rule is enforced these span what an
+    acknowledgement needs, or nothing could be acknowledged. Earlier ones in `away` are preferred. NotEnoughBookies.
+    """
+    size, width = quorum.ensemble_size, quorum.write_quorum
+    live = [c for c in _drawn(candidates, policy, rng) if allowed(c.bookie_id, topology, policy, width)]
+    here = dict.fromkeys(c.bookie_id for c in live)
+    known = [Candidate(b) for b in away if b not in here and allowed(b, topology, policy, width)]
+    missing = size - len(live)
+    if not 0 < missing <= min(width - quorum.ack_quorum, len(known)):
+        raise NotEnoughBookies(size, len(live))
+    strict = [rule for rule in ack_rules(policy, topology.domain, width) if rule.strict]
+    everywhere = [place for _, place in _places([*live, *known], topology, policy)]
+    for needs in _needs(policy, width, everywhere):
+        for absentees in islice(combinations(known, missing), _TRIES):
+            places = _places([*live, *absentees], topology, policy)
+            found = Search(places, [None] * size, width, needs, policy.strict).fill(range(size))
+            if found is None:
+                continue
+            members = tuple(found[seat] for seat in range(size))
+            absent = tuple(Position(seat) for seat, member in enumerate(members) if member not in here)
+            writers = [[members[p] for p in window if p not in absent] for window in quorum.windows()]
+            spread = all(rule.lacking(there, there) <= 0 for rule in strict for there in writers)
+            if quorum.writable(absent) and spread:
+                return Chosen(members, absent, tuple(breaches(members, quorum, policy, topology)))
+    raise NotEnoughBookies(size, len(live))
+
+
+def replace_members(
+    candidates: Sequence[Candidate],
+    ensemble: Sequence[BookieId],
+    failed: Collection[int],
+    write_quorum: int,
+    rng: Chooser,
+    *,
+    topology: Topology = NO_TOPOLOGY,
+    policy: PlacementPolicy = ANYWHERE,
+    exclude: Collection[BookieId] = (),
+) -> dict[int, BookieId]:
+    """New bookies for the failed positions, for as many of them as possible (maybe none: empty).
+
+    Never one of the present ensemble, failed members included (no A-B-A), and none of `exclude`.
+    """
+    usable = [
+        c
+        for c in _drawn(candidates, policy, rng)
+        if c.bookie_id not in exclude
+        and c.bookie_id not in ensemble
+        and allowed(c.bookie_id, topology, policy, write_quorum)
+    ]
+    seats = sorted(set(failed))
+    if any(not 0 <= seat < len(ensemble) for seat in seats):
+        raise InvalidArgument(f"positions {seats} are outside an ensemble of {len(ensemble)}")
+    where = [place_of(member, topology, policy) for member in ensemble]
+    # More replaced members count for more than places (unless enforced), places for more than quarantine's return.
+    for count in range(min(len(seats), len(usable)), 0, -1):
+        for pool in _pools(usable, topology, policy):
+            if len(pool) < count:
+                continue
+            places = _places(pool, topology, policy)
+            for needs in _needs(policy, write_quorum, [*where, *(place for _, place in places)]):
+                for subset in combinations(seats, count):
+                    # Failed ones that are not replaced stay in the record, so they count as well (M6).
+                    staying = [None if seat in subset else place for seat, place in enumerate(where)]
+                    found = Search(places, staying, write_quorum, needs, policy.strict).fill(subset)
+                    if found is not None:
+                        return found
+    return {}
+
+
+def fewest_moves(
+    candidates: Sequence[Candidate],
+    ensemble: Sequence[BookieId],
+    quorum: Quorum,
+    rng: Chooser,
+    *,
+    topology: Topology,
+    policy: PlacementPolicy,
+) -> dict[int, BookieId] | None:
+    """Which members to change so that the ensemble meets the rules, as few as possible; None where nothing does."""
+    if not breaches(ensemble, quorum, policy, topology):
+        return {}
+    drawn_ones = _drawn(candidates, policy, rng)
+    pool = [c for c in drawn_ones if c.bookie_id not in ensemble and policy.label_fits(c.bookie_id, topology)]
+    pool = [c for c in pool if located(c.bookie_id, topology, policy, quorum.write_quorum)]
+    places = _places([c for c in pool if not c.avoid] + [c for c in pool if c.avoid], topology, policy)
+    where = [place_of(member, topology, policy) for member in ensemble]
+    needs = [rule.needed(quorum.write_quorum) for rule in policy.rules]
+    for count in range(1, min(len(ensemble), len(pool)) + 1):
+        for subset in islice(combinations(range(len(ensemble)), count), _TRIES):
+            staying = [None if seat in subset else place for seat, place in enumerate(where)]
+            found = Search(places, staying, quorum.write_quorum, needs, [True] * len(needs)).fill(subset)
+            if found is None:
+                continue
+            after = [found.get(seat, member) for seat, member in enumerate(ensemble)]
+            if not breaches(after, quorum, policy, topology):
+                return dict(sorted(found.items()))
+    return None
+
+
+# -- who may be taken -------------------------------------------------------------------------------------------------
+
+
+def located(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write_quorum: int) -> bool:
+    """Whether the place of a bookie is known wherever a rule asks for it."""
+    return all(
+        topology.domain(bookie, rule.level) is not None for rule in policy.rules if rule.needed(write_quorum) > 1
+    )
+
+
+def allowed(bookie: BookieId, topology: Topology, policy: PlacementPolicy, write_quorum: int) -> bool:
+    """Whether enforced rules let a bookie be taken at all: its place is known, and it has the label."""
+    if policy.enforce_label and not policy.label_fits(bookie, topology):
+        return False
+    if policy.label and not policy.label_fits(bookie, topology) and topology.labelled(bookie):
+        return False  # it is for somebody else
+    return all(
+        topology.domain(bookie, rule.level) is not None
+        for rule in policy.rules
+        if rule.enforce and rule.needed(write_quorum) > 1
+    )
+
+
+def cannot_meet(every: Sequence[Candidate], quorum: Quorum, policy: PlacementPolicy, topology: Topology) -> str:
+    """Why there is no ensemble although there are bookies: the level, the rule, what there is, and what to do."""
+    labelled = [c for c in every if policy.label_fits(c.bookie_id, topology) or not topology.labelled(c.bookie_id)]
+    if policy.enforce_label:
+        labelled = [c for c in labelled if policy.label_fits(c.bookie_id, topology)]
+    if policy.label and len(labelled) < quorum.ensemble_size:
+        return (
+            f"placement `{policy}`: {len(labelled)} of {len(every)} usable bookies may be taken for label "
+            f"{policy.label}, {quorum.ensemble_size} are needed: label more with `buckram placement topology set "
+            f"BOOKIE PATH --label {policy.label}`, or take the label out of the placement"
+        )
+    for rule in policy.rules:
+        there: dict[str, int] = {}
+        for c in labelled:
+            domain = topology.domain(c.bookie_id, rule.level)
+            there[domain or ""] = there.get(domain or "", 0) + 1
+        nowhere = there.pop("", 0)
+        needed = rule.needed(quorum.write_quorum)
+        if rule.enforce and (len(there) < needed or sum(there.values()) < quorum.ensemble_size):
+            break
+    else:
+        rule = next((rule for rule in policy.rules if rule.enforce), policy.rules[0])
+    counts = ", ".join(f"{count} in {name}" for name, count in sorted(there.items())) or "none with a place"
+    unknown = f", {nowhere} without a known {rule.level}" if nowhere else ""
+    return (
+        f"level {rule.level}: placement `{policy}` asks each {quorum.write_quorum} copies to be in {needed} of them "
+        f"and is enforced, but of {len(labelled)} usable bookies there are {counts}{unknown}: say where bookies are "
+        f"with `buckram placement topology set`, start some in another {rule.level}, or do not enforce the rule"
+    )
+
+
+def place_of(bookie: BookieId, topology: Topology, policy: PlacementPolicy) -> Place:
+    return tuple(topology.domain(bookie, rule.level) or "" for rule in policy.rules)
+
+
+def _places(pool: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> list[tuple[BookieId, Place]]:
+    return [(c.bookie_id, place_of(c.bookie_id, topology, policy)) for c in pool]
+
+
+def _needs(policy: PlacementPolicy, write_quorum: int, places: Sequence[Place]) -> Iterator[tuple[int, ...]]:
+    """What to ask of each level, in turn. No more is asked than there are domains, except where that is enforced."""
+    wanted, least = [], []
+    for index, rule in enumerate(policy.rules):
+        there = len(dict.fromkeys(place[index] for place in places))
+        floor = rule.needed(write_quorum) if rule.enforce else 1
+        wanted.append(max(floor, min(there, rule.wanted(write_quorum))))
+        least.append(floor)
+    return relaxations(wanted, least)
+
+
+def _pools(usable: Sequence[Candidate], topology: Topology, policy: PlacementPolicy) -> Iterator[list[Candidate]]:
+    """First those that were meant for this and did not fail lately, then more and more of the others."""
+    meant = [c for c in usable if policy.label_fits(c.bookie_id, topology)]
+    others = [c for c in usable if not policy.label_fits(c.bookie_id, topology)]
+    pool: list[Candidate] = []
+    for group in (meant, others):
+        for avoid in (False, True):
+            more = [c for c in group if c.avoid is avoid]
+            if more or not pool:
+                pool = pool + more
+                yield pool
+
+
+def _drawn(candidates: Sequence[Candidate], policy: PlacementPolicy, rng: Chooser) -> list[Candidate]:
+    by_id = {c.bookie_id: c for c in candidates}
+    return [by_id[bookie] for bookie in drawn(_weights(candidates, policy), rng)]
+
+
+def _weights(candidates: Sequence[Candidate], policy: PlacementPolicy) -> dict[BookieId, float]:
+    weights = dict.fromkeys((c.bookie_id for c in candidates), 1.0)
+    if policy.weights and any(c.free_bytes > 0 for c in candidates):
+        known = sorted(c.free_bytes for c in candidates if c.free_bytes > 0)
+        middle = known[len(known) // 2]
+        for c in candidates:
+            weights[c.bookie_id] = _bounded((c.free_bytes if c.free_bytes > 0 else known[0]) / middle)
+    timed = sorted(c.latency_ms for c in candidates if c.latency_ms is not None and c.latency_ms > 0)
+    if timed:
+        middle_ms = timed[len(timed) // 2]
+        for c in candidates:
+            if c.latency_ms is not None and c.latency_ms > 0:
+                weights[c.bookie_id] *= _bounded(middle_ms / c.latency_ms)
+    return weights
+
+
+def _bounded(weight: float) -> float:
+    return max(1 / _HEAVIEST, min(_HEAVIEST, weight))
+
+
+__all__ = [
+    "Candidate",
+    "Chosen",
+    "allowed",
+    "check_shape",
+    "choose_ensemble",
+    "choose_with_absent",
+    "fewest_moves",
+    "place_of",
+    "replace_members",
+]

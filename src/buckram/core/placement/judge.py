@@ -1,0 +1,84 @@
+"""Judging: does an ensemble meet the policy for each write quorum, and are these copies enough to acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.spread import SpreadRule
+from buckram.core.placement.policy import LevelRule, PlacementPolicy
+from buckram.core.placement.topology import Topology
+from buckram.types import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One write quorum that spans fewer domains of a level than the rule says. Level `label`: members without it."""
+
+    level: str
+    members: tuple[BookieId, ...]
+    found: tuple[str, ...]
+    needed: int
+
+    def __str__(self) -> str:
+        names = ", ".join(self.members)
+        if self.level == "label":
+            return f"{names}: not of label {self.found[0]}"
+        places = ", ".join(self.found) or "none that is known"
+        return f"level {self.level}: {names} are in {places}, {self.needed} are needed"
+
+
+def breaches(ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPolicy, topology: Topology) -> list[Breach]:
+    """Where the ensemble does not meet the policy, by level and write quorum. A place that is not known is none."""
+    found: list[Breach] = []
+    for rule in policy.rules:
+        needed = rule.needed(quorum.write_quorum)
+        if needed < 2:
+            continue
+        for window in quorum.windows():
+            members = tuple(ensemble[position] for position in window)
+            domains = _domains(members, rule, topology)
+            if len(domains) < needed:
+                found.append(Breach(rule.level, members, domains, needed))
+    strangers = tuple(b for b in ensemble if policy.label and not policy.label_fits(b, topology))
+    if strangers:
+        found.append(Breach("label", strangers, (policy.label,), 0))
+    return found
+
+
+def ack_rules(
+    policy: PlacementPolicy, domain: Callable[[BookieId, str], str | None], write_quorum: int
+) -> tuple[SpreadRule, ...]:
+    """What copies must span to be acknowledged. `domain`: of a bookie at a level, at the moment it is asked."""
+    return tuple(
+        SpreadRule(rule.level, rule.acks(write_quorum), rule.enforce, _at(domain, rule.level))
+        for rule in policy.rules
+        if rule.acks(write_quorum) > 1
+    )
+
+
+def _at(domain: Callable[[BookieId, str], str | None], level: str) -> Callable[[BookieId], str | None]:
+    return lambda bookie: domain(bookie, level)
+
+
+def acknowledged(
+    copies: Collection[BookieId],
+    write_set: Collection[BookieId],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    topology: Topology,
+) -> bool:
+    """Whether copies on these members of a write set are enough: Qa of them, in enough domains of each level."""
+    if len(copies) < quorum.ack_quorum:
+        return False
+    rules = ack_rules(policy, topology.domain, quorum.write_quorum)
+    return all(rule.lacking(copies, write_set) <= 0 for rule in rules)
+
+
+def _domains(members: Sequence[BookieId], rule: LevelRule, topology: Topology) -> tuple[str, ...]:
+    known = (topology.domain(member, rule.level) for member in members)
+    return tuple(dict.fromkeys(domain for domain in known if domain is not None))
+
+
+__all__ = ["Breach", "ack_rules", "acknowledged", "breaches"]

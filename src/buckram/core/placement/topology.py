@@ -1,0 +1,234 @@
+"""Where bookies are: locations of named levels, labels, and the two forms in which people and programs write them.
+
+A path names the levels from the widest to the narrowest: `/rack`, `/region/rack`, `/region/zone/rack` or
+`/region/zone/rack/host`; `/zone=a/rack=r1` names them itself. The map in metadata has the JSON form of Apache Pulsar's
+rack mapping, `{group: {bookie: {"rack": path, "hostname": host}}}`; a group other than `default` is a label.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from buckram.core.ledgers.service_info import valid_bookie_id
+from buckram.errors import InvalidArgument, MalformedRecord
+from buckram.types import BookieId, BookieInfo
+
+LEVELS = ("region", "zone", "rack", "host")
+"""From the widest to the narrowest."""
+DEFAULT_GROUP = "default"
+_UNKNOWN = ("default-region", "default-zone", "default-rack")
+"""Apache's names for a place that nobody knows."""
+_BY_DEPTH: dict[int, tuple[str, ...]] = {1: ("rack",), 2: ("region", "rack"), 3: ("region", "zone", "rack"), 4: LEVELS}
+_FORMS = "/rack, /region/rack, /region/zone/rack, /region/zone/rack/host, or with names such as /zone=a/rack=r1"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The name at each level; None where it is not known."""
+
+    region: str | None = None
+    zone: str | None = None
+    rack: str | None = None
+    host: str | None = None
+
+    @classmethod
+    def parse(cls, path: str) -> Location:
+        """InvalidArgument names the path and the forms that are accepted."""
+        parts = path.split("/")
+        if len(parts) < 2 or parts[0] or not all(parts[1:]) or any(c.isspace() or not c.isprintable() for c in path):
+            raise InvalidArgument(f"location {path!r}: needs a path without spaces, {_FORMS}")
+        names = [part.partition("=") for part in parts[1:]]
+        if any(equals for _, equals, _ in names):
+            found = {level: name for level, _, name in names}
+            if len(found) < len(names) or not all(found.values()) or any(level not in LEVELS for level in found):
+                raise InvalidArgument(f"location {path!r}: each part needs one of the levels {', '.join(LEVELS)}")
+        elif len(names) > len(LEVELS):
+            raise InvalidArgument(f"location {path!r} has {len(names)} parts, at most {len(LEVELS)} are: {_FORMS}")
+        else:
+            found = dict(zip(_BY_DEPTH[len(names)], parts[1:], strict=True))
+        return cls(**{level: None if name in _UNKNOWN else name for level, name in found.items()})
+
+    def __str__(self) -> str:
+        known = [(level, name) for level in LEVELS if (name := getattr(self, level)) is not None]
+        if not known:
+            return "unknown"
+        if tuple(level for level, _ in known) in _BY_DEPTH.values():
+            return "".join(f"/{name}" for _, name in known)
+        return "".join(f"/{level}={name}" for level, name in known)
+
+    def domain(self, level: str) -> str | None:
+        """The fault domain at a level: its name below those of the levels above, None where it is not known."""
+        if getattr(self, level) is None:
+            return None
+        if level == "host":
+            return self.host
+        return "/" + "/".join(getattr(self, above) or "" for above in LEVELS[: LEVELS.index(level) + 1]).lstrip("/")
+
+
+NOWHERE = Location()
+LOCATION_PROPERTY = "buckram.location"
+"""Of a registration: the path that the bookie was configured with."""
+
+
+def registered_location(info: BookieInfo) -> Location:
+    """What a bookie says of its place; its host is that of its address. A path that is none says nothing."""
+    host = info.address.host if info.address is not None else None
+    try:
+        location = Location.parse(info.properties.get(LOCATION_PROPERTY, ""))
+    except InvalidArgument:
+        return Location(host=host)
+    return location if location.host else replace(location, host=host)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where each bookie is and which labels it has, at one moment."""
+
+    locations: Mapping[BookieId, Location] = field(default_factory=dict)
+    labels: Mapping[BookieId, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, paths: Mapping[BookieId, str], labels: Mapping[BookieId, tuple[str, ...]] | None = None) -> Topology:
+        return cls({bookie: Location.parse(path) for bookie, path in paths.items()}, labels or {})
+
+    def location(self, bookie: BookieId) -> Location:
+        return self.locations.get(bookie, NOWHERE)
+
+    def domain(self, bookie: BookieId, level: str) -> str | None:
+        """The fault domain of a bookie at a level. Where no bookie names a zone, a region is a zone: so Apache's
+        zone-aware policy reads paths of two parts."""
+        location = self.locations.get(bookie, NOWHERE)
+        if level == "zone" and location.zone is None and location.region is not None and not self._names_zones():
+            return location.domain("region")
+        return location.domain(level)
+
+    def labelled(self, bookie: BookieId) -> tuple[str, ...]:
+        return self.labels.get(bookie, ())
+
+    def over(self, below: Topology) -> Topology:
+        """Both; what this one says of a bookie wins, level by level."""
+        merged = dict(below.locations)
+        for bookie, location in self.locations.items():
+            under = merged.get(bookie)
+            if location.host is None and under is not None and under.host is not None:
+                location = replace(location, host=under.host)
+            merged[bookie] = location
+        return Topology(merged, {**below.labels, **self.labels})
+
+    def _names_zones(self) -> bool:
+        return any(location.zone is not None for location in self.locations.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RackMap:
+    """The map that is kept in metadata: per bookie a path, and perhaps a host and labels."""
+
+    paths: Mapping[BookieId, str] = field(default_factory=dict)
+    labels: Mapping[BookieId, tuple[str, ...]] = field(default_factory=dict)
+    hosts: Mapping[BookieId, str] = field(default_factory=dict)
+
+    def topology(self) -> Topology:
+        """Paths that are none (Apache does not check them) are left out: such a bookie is nowhere."""
+        found: dict[BookieId, Location] = {}
+        for bookie, path in self.paths.items():
+            try:
+                location = Location.parse(path)
+            except InvalidArgument:
+                continue
+            found[bookie] = location if location.host else replace(location, host=self.hosts.get(bookie))
+        return Topology(found, self.labels)
+
+    def placed(self, bookie: BookieId, path: str | None, labels: Collection[str] | None = None) -> RackMap:
+        """With another path for one bookie, none of its own for None; `labels` None leaves those as they are."""
+        if path is not None:
+            Location.parse(path)
+        paths = {b: p for b, p in self.paths.items() if b != bookie} | ({} if path is None else {bookie: path})
+        kept = dict(self.labels)
+        if labels is not None or path is None:
+            kept.pop(bookie, None)
+        if labels:
+            kept[bookie] = tuple(sorted(dict.fromkeys(check_label(label) for label in labels)))
+        return RackMap(paths, kept, self.hosts)
+
+    def encode(self) -> bytes:
+        groups: dict[str, dict[str, dict[str, str]]] = {}
+        for bookie, path in sorted(self.paths.items()):
+            value = {"rack": path} | ({"hostname": self.hosts[bookie]} if bookie in self.hosts else {})
+            for group in self.labels.get(bookie, ()) or (DEFAULT_GROUP,):
+                groups.setdefault(group, {})[bookie] = value
+        return json.dumps(groups, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, key: str, value: bytes) -> RackMap:
+        """MalformedRecord names the key and what is wrong with it."""
+        paths: dict[str, str] = {}
+        labels: dict[str, tuple[str, ...]] = {}
+        hosts: dict[str, str] = {}
+        try:
+            groups: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(value) if value.strip() else {}
+            for group, members in groups.items():
+                for bookie, place in members.items():
+                    if not isinstance(place["rack"], str):
+                        raise TypeError(f"the rack of {bookie} is {place['rack']!r}")
+                    paths[bookie] = place["rack"]
+                    if place.get("hostname"):
+                        hosts[bookie] = str(place["hostname"])
+                    if group != DEFAULT_GROUP:
+                        labels[bookie] = (*labels.get(bookie, ()), group)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MalformedRecord(
+                f"{key}: not a rack mapping ({error!r}); write it anew with `buckram placement topology load FILE`"
+            ) from None
+        return cls(paths, labels, hosts)
+
+
+def check_label(label: str) -> str:
+    if not label or label == DEFAULT_GROUP or not label.isprintable() or any(c in " ,=/" for c in label):
+        raise InvalidArgument(
+            f"label {label!r}: needs a word without spaces, commas, = and /, and not {DEFAULT_GROUP!r}, which is none"
+        )
+    return label
+
+
+def parse_lines(lines: Iterable[str], name: str, known: Sequence[BookieId]) -> RackMap:
+    """`BOOKIE PATH [LABEL ...]` in each line; # begins a comment. InvalidArgument names the line and the cure."""
+    found, seen = RackMap(), dict[BookieId, int]()
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{name}, line {number}"
+        if len(words) < 2 or not valid_bookie_id(words[0]):
+            raise InvalidArgument(f"{where}: {line.strip()!r} is not BOOKIE PATH, for example: 10.0.0.1:3181 /rack1")
+        bookie, path, *labels = words
+        if bookie not in known:
+            there = ", ".join(known) or "none"
+            raise InvalidArgument(
+                f"{where}: bookie {bookie} is not known (known: {there}): correct its name, or start it once so that "
+                "it has a cookie"
+            )
+        if bookie in seen:
+            raise InvalidArgument(f"{where}: bookie {bookie} is in line {seen[bookie]} already: keep one of the two")
+        seen[bookie] = number
+        try:
+            found = found.placed(bookie, path, labels)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{where}: {error}") from None
+    return found
+
+
+__all__ = [
+    "DEFAULT_GROUP",
+    "LEVELS",
+    "LOCATION_PROPERTY",
+    "NOWHERE",
+    "Location",
+    "RackMap",
+    "Topology",
+    "check_label",
+    "parse_lines",
+    "registered_location",
+]

@@ -1,0 +1,67 @@
+"""The key that says where bookies are: `topology`, in the form of Pulsar's rack mapping; and Apache's own one.
+
+Clients watch it beside the registrations. On ZooKeeper `<ledgers root>/bookies` is read, too, where operators of
+Apache's keep theirs; what is written here wins, bookie by bookie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from buckram.core.placement.topology import RackMap, Topology
+from buckram.errors import KeyExists, NoSuchKey, VersionConflict
+from buckram.metadata.zookeeper.paths import OWN_KEYS
+from buckram.seams import MetadataStore, Notify
+
+TOPOLOGY = "topology"
+_TRIES = 20
+
+
+async def read_rack_map(store: MetadataStore, watch: Notify | None = None) -> RackMap:
+    """What was set with `buckram placement topology`. The watch fires when it changes. MalformedRecord."""
+    return await _read(store, f"{store.own}/{TOPOLOGY}", watch)
+
+
+async def read_topology(store: MetadataStore, watch: Notify | None = None) -> Topology:
+    """Of our map over Apache's; what bookies say of themselves is in their registrations. MalformedRecord."""
+    found = (await read_rack_map(store, watch)).topology()
+    theirs = apache_key(store)
+    return found.over((await _read(store, theirs, watch)).topology()) if theirs else found
+
+
+async def change_rack_map(store: MetadataStore, change: Callable[[RackMap], RackMap]) -> RackMap:
+    """Compare-and-set of our map; the one that is there now. MetadataError."""
+    key = f"{store.own}/{TOPOLOGY}"
+    for _ in range(_TRIES):
+        try:
+            kept = await store.keys.get(key)
+        except NoSuchKey:
+            wanted = change(RackMap())
+            try:
+                await store.keys.create(key, wanted.encode())
+                return wanted
+            except KeyExists:
+                continue
+        wanted = change(RackMap.decode(key, kept.value))
+        try:
+            await store.keys.set(key, wanted.encode(), kept.version)
+            return wanted
+        except (VersionConflict, NoSuchKey):
+            continue
+    raise VersionConflict(key, kept.version)
+
+
+def apache_key(store: MetadataStore) -> str:
+    """Where Apache's map would be; empty on a store that Apache does not know."""
+    name = store.own.removeprefix(f"{OWN_KEYS}/")
+    return f"/{name.replace('%2F', '/').replace('%25', '%')}/bookies" if name != store.own else ""
+
+
+async def _read(store: MetadataStore, key: str, watch: Notify | None) -> RackMap:
+    try:
+        return RackMap.decode(key, (await store.keys.get(key, watch)).value)
+    except NoSuchKey:
+        return RackMap()
+
+
+__all__ = ["TOPOLOGY", "apache_key", "change_rack_map", "read_rack_map", "read_topology"]
