@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bookie_kit import CONFIG, STORE, add, memory_metadata, running, seen, until
+from tests.support.clock import pass_time
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.registration import Registration
@@ -68,7 +69,7 @@ async def test_a_start_waits_for_the_session_of_the_one_before(tmp_path: Path) -
     second = await memory_metadata(tree)
     again = Registration(second, INFO, random.Random(2))
     starting = asyncio.ensure_future(again.start(readonly=False))
-    await asyncio.sleep(0.05)
+    await pass_time(0.05)
     assert not starting.done()
     await registration.close(unregister=False)
     await first.close()

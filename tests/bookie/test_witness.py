@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.bookie.service.test_births import A, B, forget, make, named
 from tests.support.bookie_kit import Kit, add, memory_metadata, running, seen, until
+from tests.support.clock import pass_time
 
 from buckram.bookie import brake, witness
 from buckram.core.cluster.history import encode_history, encode_word, parse_memory, parse_statement
@@ -159,7 +160,7 @@ async def test_a_ledger_that_only_the_lost_history_knew_is_not_fenced(tmp_path: 
         async with me._lock:  # nobody looks by himself
             tree.put_back(older)
             answer = asyncio.create_task(write(kit, 2, 0))
-            await asyncio.sleep(0.05)
+            await pass_time(0.05)
         assert await answer in (Code.TOO_MANY_REQUESTS, Code.READ_ONLY)
         assert kit.store.ledger(2) is None
         tree.put_back(newest)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.net_kit import Peer, Sink, framed
 from tests.support.pool_kit import QUICK, store, until
 
@@ -92,7 +93,7 @@ async def test_nothing_is_sent_before_the_answer(peer: Peer, make: Callable[...,
     pool.lane("b1").send(*framed(7, 1, 3), [(sink, 0, 1, 3)])
     call = asyncio.create_task(pool.call("b1", Read(7, 0)))
     await until(lambda: len(peer.held) == 1)
-    await asyncio.sleep(0.05)
+    await pass_time(0.05)
     assert [type(request) for _, request in peer.seen] == [GetBookieInfo]
     peer.release()
     assert (await call).code is Code.OK

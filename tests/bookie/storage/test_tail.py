@@ -12,6 +12,7 @@ import random
 
 import pytest
 from tests.bookie.storage.test_corruption import crashed, flip, stop
+from tests.support.clock import pass_time
 from tests.support.store_kit import (
     KEY,
     NullStats,
@@ -319,10 +320,10 @@ async def test_an_idle_log_is_closed_by_an_empty_block_once(monkeypatch: pytest.
     await durable(store)
     end = store.position
     name = store._state.segments[-1].name
-    await asyncio.sleep(0.1)
+    await pass_time(0.1)
     assert store.position == Position(end.seq, end.offset + 512)
     assert store.stats()["commits"] == 1
-    await asyncio.sleep(0.1)
+    await pass_time(0.1)
     assert store.position.offset == end.offset + 512
     await stop(store)
     # Now the device alone tells: without the page, damage to the last entry is a bad block before a good one.
@@ -341,7 +342,7 @@ async def test_a_store_that_closes_leaves_no_timer(monkeypatch: pytest.MonkeyPat
     await durable(store)
     await store.close()
     end = store.position
-    await asyncio.sleep(0.05)
+    await pass_time(0.05)
     assert store.position == end
 
 
@@ -424,7 +425,7 @@ async def test_one_block_is_in_flight_at_a_time() -> None:
     store = open_store(disk)
     for entry in range(20):
         add(store, 1, entry, [bytes(100)])
-        await asyncio.sleep(0.0005)
+        await pass_time(0.0005)
     await durable(store)
     assert disk.most == 1
     await store.close()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.support.bookie_kit import until
+from tests.support.clock import pass_time
 
 from buckram.bookie.service.admission import Admission, Finding
 from buckram.client.maintain.audit import ReplicaAuditor
@@ -145,7 +146,7 @@ async def test_a_tail_sees_single_entries_of_an_idle_writer_at_once() -> None:
         delays = []
         for i in range(10):
             waiting = asyncio.ensure_future(anext(tail))
-            await asyncio.sleep(0.01)
+            await pass_time(0.01)
             await writer.append(b"%d" % i)
             begun = loop.time()
             assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % i

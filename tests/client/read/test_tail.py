@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.readable_bookie import ReadableCluster, Switch, readable
 from tests.support.scripted_bookie import eventually
 
@@ -53,7 +54,7 @@ async def test_an_idle_writers_last_entry_is_delivered_within_milliseconds() -> 
         loop = asyncio.get_running_loop()
         for i in range(10):
             waiting = asyncio.ensure_future(anext(tail))
-            await asyncio.sleep(0.01)
+            await pass_time(0.01)
             await writer.append(b"%d" % i)
             acked = loop.time()
             assert (await asyncio.wait_for(waiting, 5)).payload == b"%d" % i
@@ -70,10 +71,10 @@ async def test_also_with_striping_where_the_next_entry_carries_it_elsewhere(shap
         async with client.open(writer.ledger_id) as reader:
             await writer.append(b"seen by all")
             await writer.append_many([b"x"] * 8)
-            await asyncio.sleep(0.03)
+            await pass_time(0.03)
             task = asyncio.ensure_future(collect(reader, got))
             await eventually(lambda: len(got) == 9, "caught up")
-            await asyncio.sleep(0.03)
+            await pass_time(0.03)
             await writer.append(b"9")
             await writer.append(b"10")
             await eventually(lambda: len(got) == 11, "both delivered", 0.3)
@@ -133,7 +134,7 @@ async def test_it_delivers_what_recovery_found_before_it_ends() -> None:
         async with client.open(writer.ledger_id) as reader:
             task = asyncio.ensure_future(collect(reader, got))
             await writer.append_many([b"a"] * 10)
-            await asyncio.sleep(0.02)
+            await pass_time(0.02)
             assert got == []  # nobody has published the LAC yet
             async with client.recover(writer.ledger_id) as recovered:
                 assert recovered.last_confirmed == 9
@@ -177,7 +178,7 @@ async def test_a_lac_that_is_not_proven_is_not_believed_and_costs_little() -> No
                 bookie.claimed_lac = 7
                 bookie.requests.clear()
             task = asyncio.ensure_future(collect(reader, got))
-            await asyncio.sleep(0.5)
+            await pass_time(0.5)
             assert got == [b"a"] * 3
             assert sum(len(b.requests) for b in cluster.all) < 80
             for bookie in cluster.all:
@@ -191,7 +192,7 @@ async def test_a_lac_that_is_not_proven_is_not_believed_and_costs_little() -> No
 
 async def idle_requests(cluster: ReadableCluster, seconds: float) -> int:
     before = sum(len(b.requests) for b in cluster.all)
-    await asyncio.sleep(seconds)
+    await pass_time(seconds)
     return sum(len(b.requests) for b in cluster.all) - before
 
 
@@ -204,12 +205,12 @@ async def test_waiting_is_no_busy_loop_also_when_fenced_or_refused() -> None:
             assert await idle_requests(cluster, 0.4) < 20
             for bookie in cluster.all:
                 bookie.fenced[writer.ledger_id] = b""
-            await asyncio.sleep(0.3)
+            await pass_time(0.3)
             assert await idle_requests(cluster, 0.4) < 60
             for bookie in cluster.all:
                 bookie.fenced.clear()
                 bookie.refuse = lambda request: Code.IO_ERROR if isinstance(request, Read) else None
-            await asyncio.sleep(0.3)
+            await pass_time(0.3)
             assert await idle_requests(cluster, 0.4) < 60
             for bookie in cluster.all:
                 bookie.refuse = lambda request: None
@@ -291,7 +292,7 @@ async def test_the_reader_was_closed_or_the_ledger_deleted() -> None:
         writer = await client.create()
         reader = await client.open(writer.ledger_id)
         task = asyncio.ensure_future(collect(reader, []))
-        await asyncio.sleep(0.05)
+        await pass_time(0.05)
         await reader.close()
         with pytest.raises(HandleClosed):
             await asyncio.wait_for(task, 5)
@@ -302,7 +303,7 @@ async def test_the_reader_was_closed_or_the_ledger_deleted() -> None:
             await anext(unused)
         reader = await client.open(writer.ledger_id)
         task = asyncio.ensure_future(collect(reader, []))
-        await asyncio.sleep(0.05)
+        await pass_time(0.05)
         versioned = await cluster.store.read_ledger(writer.ledger_id)
         await cluster.store.delete_ledger(writer.ledger_id, versioned.version)
         with pytest.raises(NoSuchLedger):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.scripted_bookie import eventually
 
 from buckram.client.shared.bookies import BookieChange, BookieWatcher
@@ -111,7 +112,7 @@ async def test_the_last_list_stays_while_the_store_is_away_and_is_read_again_aft
         w.store.away = True
         b = TreeStore(MemoryKeys(w.tree), "memory:", random.Random(1))
         await b.register(BookieInfo("b", BookieAddress("127.0.0.1", 9), {}), readonly=False)
-        await asyncio.sleep(0.2)
+        await pass_time(0.2)
         assert list(w.watcher.bookies.writable) == ["a"]
         assert w.store.reads < 12
         with pytest.raises(MetadataUnavailable):

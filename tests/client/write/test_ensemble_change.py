@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.scripted_bookie import NET, ScriptedCluster, eventually, scripted
 
 from buckram.client.write.writer import Writer, engine_of
@@ -187,7 +188,7 @@ async def test_a_bookie_that_comes_back_empty_is_not_taken_for_the_old_one() -> 
         cluster["b2"].incarnation = "2"
         cluster["b2"].entries.clear()
         await cluster["b2"].start()
-        await asyncio.sleep(0.7)  # longer than the first retry
+        await pass_time(0.7)  # longer than the first retry
         assert writer.degraded
         await cluster.add("b3")
         await eventually(lambda: not writer.degraded, "replaced")
@@ -322,7 +323,7 @@ async def test_close_can_be_repeated_when_the_store_was_away() -> None:
         await writer.append(b"abc")
         stores[0].away = True
         closing = asyncio.ensure_future(writer.close())
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         assert not closing.done()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):

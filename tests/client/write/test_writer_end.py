@@ -7,6 +7,7 @@ import gc
 import os
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.scripted_bookie import eventually, scripted
 
 from buckram.client.write.writer import engine_of
@@ -62,7 +63,7 @@ async def test_close_without_waiting_fails_what_is_pending() -> None:
         for bookie in cluster.bookies.values():
             bookie.silent = True
         futures = [writer.append_nowait(b"pending") for _ in range(3)]
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         await writer.close(wait=False)
         assert all(isinstance(f.exception(), LedgerClosed) for f in futures)
         assert (writer.metadata.last_entry, writer.metadata.length, writer.length) == (0, 3, 3)
@@ -118,7 +119,7 @@ async def test_closing_the_client_leaves_no_task_and_no_waiter() -> None:
             bookie.silent = True
         pending = asyncio.ensure_future(writer.append(b"y"))
         closing = asyncio.ensure_future(writer.close())
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         await client.close()
         with pytest.raises(HandleClosed):
             await pending
@@ -143,7 +144,7 @@ async def test_a_cancelled_end_of_with_leaves_no_append_waiting() -> None:
 
         task = asyncio.ensure_future(body())
         await eventually(lambda: bool(pending), "the body has ended")
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -151,7 +152,7 @@ async def test_a_cancelled_end_of_with_leaves_no_append_waiting() -> None:
         assert isinstance(pending[0].exception(), HandleClosed)
         for bookie in cluster.bookies.values():
             bookie.reset()  # late failures find a writer that has ended
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
 
 
 async def test_closing_the_client_again_finishes_what_a_cancelled_close_began() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.scripted_bookie import eventually, scripted
 
 from buckram.config import ClientConfig
@@ -100,13 +101,13 @@ async def test_a_bookie_that_restarted_between_acknowledgement_and_force_ends_th
         await writer.append(b"abc")
         assert await writer.force() == 0
         cluster["b0"].reset()  # nothing is unforced: no harm
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         await writer.append(b"abc")
         assert await writer.force() == 1
         await writer.append(b"gone")
         del cluster["b0"].entries[writer.ledger_id][2]
         cluster["b0"].reset()
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         with pytest.raises(WriteFailed, match="b0"):
             await writer.force()
         assert writer.last_confirmed == 1
@@ -142,7 +143,7 @@ async def test_an_idle_writer_publishes_its_last_entry_once() -> None:
         start = loop.time()
         await eventually(lambda: all(4 in b.lacs for b in cluster.bookies.values()), "explicit LAC")
         assert loop.time() - start < 1.0
-        await asyncio.sleep(0.05)
+        await pass_time(0.05)
         assert [b.lacs for b in cluster.bookies.values()] == [[4]] * 3
         await writer.append(b"y")
         await eventually(lambda: all(b.lacs == [4, 5] for b in cluster.bookies.values()), "the next one")
@@ -167,5 +168,5 @@ async def test_a_hung_bookie_does_not_hold_up_the_next_explicit_lac() -> None:
 async def test_no_explicit_lac_when_it_is_off() -> None:
     async with scripted(config=ClientConfig(idle_lac_ms=0)) as (cluster, client), client.create() as writer:
         await writer.append(b"x")
-        await asyncio.sleep(0.05)
+        await pass_time(0.05)
         assert [b.lacs for b in cluster.bookies.values()] == [[]] * 3

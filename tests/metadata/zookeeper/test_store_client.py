@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bookie_kit import Kit, seen, start
+from tests.support.clock import pass_time
 from tests.support.zk_store_kit import Counted, Zk
 
 from buckram import connect
@@ -98,7 +99,7 @@ async def test_open_ledgers_take_writes_while_zookeeper_is_away(running: Running
         with pytest.raises(MetadataUnavailable, match="sim:2181"):
             await running.store.read_ledger(writer.ledger_id)
         closing = asyncio.create_task(writer.close())
-        await asyncio.sleep(0.2)
+        await pass_time(0.2)
         assert not closing.done(), "closing needs metadata, so it waits"
         running.zk.server.down, running.zk.server.timeout_s = False, 5.0
         await closing

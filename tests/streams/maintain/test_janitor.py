@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.streams.kit import eventually
+from tests.support.clock import pass_time
 
 from buckram.client.client import Client
 from buckram.config import ClientConfig
@@ -364,7 +365,7 @@ async def test_a_stream_that_its_writer_left_is_sealed(three_bookies: Cluster, c
         janitor = Janitor(client, JanitorSettings(grace_s=0, seal_s=0.2))
         for _ in range(3):
             assert (await janitor.clean()).sealed_segments == 0, "a writer that lives is left alone"
-            await asyncio.sleep(0.1)
+            await pass_time(0.1)
         assert not (await ns.info("s")).writer_gone
         await writer.abandon()
     info = await ns.info("s")
@@ -391,7 +392,7 @@ async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Na
     for _ in range(4):
         assert (await janitor.clean()).sealed_segments == 0
         await writer.append_many([b"x"] * 3)
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         await writer.append(b"y")
     await writer.close()
 

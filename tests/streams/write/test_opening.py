@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.streams.kit import eventually
+from tests.support.clock import pass_time
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import claimed
@@ -228,7 +229,7 @@ async def test_it_survives_the_loss_of_most_bookies(three_bookies: Cluster, ns: 
             await asyncio.sleep(0)
             pending = [w.append_nowait(b"%d" % (first + 1 + i)) for i in range(50)]
             flushed = asyncio.create_task(w.flush())
-            await asyncio.sleep(0.05 * round_)
+            await pass_time(0.05 * round_)
             assert not flushed.done()
             await three_bookies.restart(0)
             await three_bookies.restart(1)

@@ -1,0 +1,40 @@
+"""Time that passes for the event loop of a test without anybody waiting for it.
+
+For tests that assert that something does not happen within some time, or that happens by a timer alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+STEP_S = 0.005
+TURNS = 10
+"""Turns of the loop after each step: a request to a peer on the same loop and its reply take fewer."""
+
+
+class LoopClock:
+    """The time of one event loop, which a test can move forward."""
+
+    def __init__(self, real: Callable[[], float]) -> None:
+        self._real, self.ahead_s = real, 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self.ahead_s
+
+
+async def pass_time(seconds: float) -> None:
+    """Move the running loop's clock forward in small steps; all timers due run, and all I/O on this loop meanwhile.
+
+    It stays ahead for the rest of the test. Threads, other processes and `time.monotonic` know nothing of it.
+    """
+    loop: Any = asyncio.get_running_loop()
+    if not isinstance(loop.time, LoopClock):
+        loop.time = LoopClock(loop.time)
+    clock = loop.time
+    end = clock.ahead_s + seconds
+    while clock.ahead_s < end:
+        clock.ahead_s = min(clock.ahead_s + STEP_S, end)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
