@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,6 @@ from typing import Any
 import pytest
 
 DEADLINE_S = 60
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Ask again until it is; AssertionError with `what` at the deadline."""
-    limit = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < limit, what
-        time.sleep(0.05)
 
 
 def gone(pid: int) -> bool:

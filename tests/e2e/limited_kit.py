@@ -10,8 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +123,6 @@ def sized(first: int, count: int) -> range:
 
 def payload(entry: int, size: int) -> bytes:
     return struct.pack(">q", entry) * (size // 8)
-
-
-def until(what: Callable[[], bool], seconds: float = 30.0) -> None:
-    """A poll with a deadline."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def set_limit(process: subprocess.Popen[bytes], files: int) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.limited_kit import Limited, descriptors, set_limit, until
+from tests.e2e.limited_kit import Limited, descriptors, set_limit
+from tests.support.polling import wait_until
 
 SMALL_FILES = {"BUCKRAM_STORE_SEGMENT_BYTES": str(4 << 20), "BUCKRAM_STORE_TAIL_CACHE_BYTES": str(1 << 20)}
 SIZE = 64 << 10
@@ -52,7 +53,7 @@ def is_open(door: socket.socket) -> bool:
 def test_more_idle_connections_than_descriptors(tmp_path: Path, bookies: list[Limited], limit: int, most: int) -> None:
     bookies.append(bookie := Limited(tmp_path / "b", tmp_path, files=(limit, limit), **SMALL_FILES).ready())
     with idle(bookie, most) as doors:
-        until(lambda: sum(map(is_open, doors)) < limit)
+        wait_until(lambda: sum(map(is_open, doors)) < limit, "no connection is closed")
         # An operator of this machine still gets in, and work goes on: through several log files, and back out of them.
         peer = bookie.connect(local=True)
         for first in range(0, 448, 64):
@@ -76,7 +77,7 @@ def test_more_idle_connections_than_descriptors(tmp_path: Path, bookies: list[Li
                 peer.close()
         return False
 
-    until(taken)  # there is room again
+    wait_until(taken, "no connection is accepted")  # there is room again
     peer.close()
     assert bookie.end() == 0
 
@@ -106,13 +107,13 @@ def test_without_any_descriptor_a_bookie_waits_and_doubts_nothing(tmp_path: Path
     # What lies in files that are not open cannot be read now, which is not the same as its absence.
     assert {peer.read(1, entry, SIZE) for entry in (0, 1, 70)} <= {0, IO_ERROR}
     peer.send(1, 320, 64, SIZE)  # the file must grow for it, and a superblock say so
-    until(lambda: "the store is read-only" in bookie.said())
+    wait_until(lambda: "the store is read-only" in bookie.said(), "the store is writable")
     assert "Too many open files; raise the limit of open files of this process (ulimit -n" in bookie.said()
     set_limit(bookie.process, before)
     codes = peer.codes(64)  # it goes on by itself
     assert codes[0] == 0
     assert set(codes) <= {0, READ_ONLY}
-    until(lambda: peer.add(1, 384, 1, SIZE) == [0])
+    wait_until(lambda: peer.add(1, 384, 1, SIZE) == [0], "the add is refused")
     assert {peer.read(1, entry, SIZE) for entry in range(320)} == {0}
     assert {peer.read(1, 320 + n, SIZE) for n, code in enumerate(codes) if code == 0} == {0}
     assert "limbo" not in bookie.said()
@@ -126,7 +127,7 @@ def test_files_are_opened_with_the_descriptors_that_are_spare(tmp_path: Path, bo
     assert set(peer.add(1, 0, 8, SIZE)) == {0}
     set_limit(bookie.process, max(map(int, os.listdir(f"/proc/{bookie.process.pid}/fd"))) + 1)
     for first in range(8, 392, 64):
-        until(lambda: set(peer.add(1, first, 64, SIZE)) == {0})  # noqa: B023  # called at once
+        wait_until(lambda: set(peer.add(1, first, 64, SIZE)) == {0}, "adds are refused")  # noqa: B023  # called at once
     assert {peer.read(1, entry, SIZE) for entry in range(392)} == {0}
     assert len(bookie.logs()) > 3
     assert "limbo" not in bookie.said()

@@ -7,8 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import Up, buckram, gone, wait_until
+from tests.e2e.conftest import Up, buckram, gone
 from tests.streams.kit import eventually
+from tests.support.polling import wait_until
 
 from buckram import connect
 from buckram.processes import BookieProcess

@@ -6,7 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from tests.e2e.conftest import Up, buckram, gone, wait_until
+from tests.e2e.conftest import Up, buckram, gone
+from tests.support.polling import wait_until
 
 from buckram.cli.exits import Exit
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import Up, buckram, environment, wait_until
+from tests.e2e.conftest import Up, buckram, environment
+from tests.support.polling import wait_until
 
 ANSWER_S = 3.0
 """An acknowledgement takes milliseconds."""

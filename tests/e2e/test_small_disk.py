@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.limited_kit import Limited, until
+from tests.e2e.limited_kit import Limited
+from tests.support.polling import wait_until
 
 from buckram import connect
 from buckram.config import ClientConfig
@@ -120,7 +121,7 @@ def test_a_full_disk_is_read_after_a_restart_and_emptied(
     bookies.append(bookie := Limited(small / "b", tmp_path, **SETTINGS).ready())
     assert asyncio.run(all_readable(uri, acked))
     asyncio.run(delete_all(uri, acked))
-    until(lambda: asyncio.run(is_writable(uri)), 60)
+    wait_until(lambda: asyncio.run(is_writable(uri)), "the bookie is not writable")
     assert (small / "b" / "reserve").exists()
     assert bookie.process.poll() is None
     assert "Traceback" not in bookie.said()

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone, wait_until
+from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
+from tests.support.polling import wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone, wait_until
+from tests.e2e.conftest import DEADLINE_S, Up, buckram, environment, gone
 from tests.e2e.zookeeper_kit import need_zookeeper
+from tests.support.polling import wait_until
 
 from buckram.errors import ConfigError, CorruptStore, InvalidArgument, PortInUse, ZooKeeperFailed
 from buckram.zookeeper_server import ForeignDirectory, start_ensemble, start_zookeeper

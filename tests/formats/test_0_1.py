@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.formats.make_0_1 import STORE, payload
+from tests.support.store_kit import durable
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.storage.store import Store
@@ -139,7 +140,7 @@ async def test_old_and_new_states_live_beside_each_other(place: Path) -> None:
             for entry in range(40):
                 body = frame_add(b"k" * 20, Digest(DigestType.CRC32C, b"").seal(10**6, entry, -1, 0, bytes(4000)))
                 store.add_run(10**6, entry, 1, -1, body, 0, len(body))
-                await asyncio.sleep(0.005)
+                await durable(store)
         elif step == "table":
             await store._maintenance.checkpoint()
         elif step == "compacted":

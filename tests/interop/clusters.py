@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -174,14 +173,6 @@ class Cluster:
         """Nothing is kept: killed, not stopped."""
         for bookie in self.all:
             bookie.kill()
-
-
-def eventually(holds: Any, otherwise: str, deadline_s: float = 30.0) -> None:
-    """Ask again until it holds."""
-    limit = time.monotonic() + deadline_s
-    while not holds():
-        assert time.monotonic() < limit, otherwise
-        time.sleep(0.02)
 
 
 def both_kinds(cluster: Cluster, members: Sequence[str]) -> bool:

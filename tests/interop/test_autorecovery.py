@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.chaos.processes import last_json, run
 from tests.interop.apache import Java
-from tests.interop.clusters import Cluster, Decommissioning, auto_recovery, eventually
+from tests.interop.clusters import Cluster, Decommissioning, auto_recovery
+from tests.support.polling import wait_until
 
 
 def create(java: Java, cluster: Cluster, count: int, *, close: bool, qa: int = 2) -> tuple[int, int]:
@@ -59,7 +60,7 @@ def test_closed_ledgers_are_copied_to_a_bookie_of_ours(java: Java, cluster: Clus
     victim.kill()
     with auto_recovery(java, cluster):
         for ledger in ledgers:
-            eventually(lambda: victim.bookie_id not in members(java, cluster, ledger), "not replaced")  # noqa: B023
+            wait_until(lambda: victim.bookie_id not in members(java, cluster, ledger), "not replaced")  # noqa: B023
     for ledger in ledgers:
         assert spare.bookie_id in members(java, cluster, ledger)
         assert held_entries(cluster, spare.bookie_id, ledger) == 40
@@ -73,7 +74,7 @@ def test_an_open_ledger_of_a_lost_writer_is_closed_and_copied(java: Java, cluste
     cluster.add(ours=1)
     cluster.ours[1].kill()
     with auto_recovery(java, cluster, openLedgerRereplicationGracePeriod=500):
-        eventually(lambda: cluster.ours[1].bookie_id not in members(java, cluster, ledger), "not replaced")
+        wait_until(lambda: cluster.ours[1].bookie_id not in members(java, cluster, ledger), "not replaced")
     found = facts(java, cluster, ledger)
     assert (found["state"], found["last_entry"]) == ("CLOSED", 24)
     assert java.call("Handles.read", uri=cluster.uri, ledger=ledger)["last"] == 24
@@ -90,7 +91,7 @@ def test_a_bookie_of_apaches_is_replaced_by_one_of_ours(java: Java, zookeeper: s
         leaving.stop()
         with auto_recovery(java, cluster):
             for ledger in ledgers:
-                eventually(lambda: leaving.bookie_id not in members(java, cluster, ledger), "not replaced")  # noqa: B023
+                wait_until(lambda: leaving.bookie_id not in members(java, cluster, ledger), "not replaced")  # noqa: B023
         for ledger in ledgers:
             assert held_entries(cluster, spare.bookie_id, ledger) == 30
             assert java.call("Handles.read", uri=cluster.uri, ledger=ledger)["last"] == 29
@@ -118,7 +119,7 @@ def test_recover_of_a_dead_bookie_by_the_shell(java: Java, cluster: Cluster) -> 
 def test_audit_commands_with_a_live_auditor(java: Java, cluster: Cluster) -> None:
     create(java, cluster, 5, close=True)
     with auto_recovery(java, cluster):
-        eventually(lambda: "127.0.0.1" in cluster.shell(java, "whoisauditor"), "no auditor")
+        wait_until(lambda: "127.0.0.1" in cluster.shell(java, "whoisauditor"), "no auditor")
         cluster.shell(java, "triggeraudit")
         assert "ERROR" not in cluster.shell(java, "forceauditchecks", "-calc", "-ppc", "-rc")
         assert "No Ledger is being recovered" in cluster.shell(java, "queryautorecoverystatus")

@@ -59,7 +59,7 @@ REGISTER = """
 keys = SqliteKeys(path)
 await keys.create(f"/live/{name}", b"", ephemeral=True)
 print("ready", flush=True)
-await asyncio.sleep(1000)
+await asyncio.Event().wait()
 """
 WRITE = """
 keys = SqliteKeys(path)
@@ -208,10 +208,10 @@ if pid == 0:
     except ForkedClient:
         await keys.close()
         print("refused", os.getpid(), flush=True)
-    import time
-    time.sleep(1000)
+    import signal
+    signal.pause()
 await keys.get("/live/parent")
-await asyncio.sleep(1000)
+await asyncio.Event().wait()
 """
     async with opened(path) as keys:
         await keys.prepare()

@@ -83,8 +83,7 @@ def test_a_cancelled_wait_ends_at_once() -> None:
     async def life() -> float:
         attempt = failing(99, began, MetadataUnavailable("away"))
         task = asyncio.ensure_future(retry(attempt, MetadataUnavailable, POLICY, within_s=60))
-        await asyncio.sleep(1.5)
-        task.cancel()
+        asyncio.get_running_loop().call_later(1.5, task.cancel)
         with pytest.raises(asyncio.CancelledError):
             await task
         return asyncio.get_running_loop().time() - began[0]

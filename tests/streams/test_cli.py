@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import Ended, environment, wait_until
+from tests.e2e.conftest import Ended, environment
 from tests.e2e.conftest import buckram as spawned
+from tests.support.polling import wait_until
 
 from buckram.cli.app import run as in_process
 from buckram.cli.exits import Exit

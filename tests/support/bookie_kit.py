@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.clock import pass_time
+
 from buckram.bookie.process import Bookie
 from buckram.config import BookieConfig, NetConfig, StoreConfig
 from buckram.core.entries.entry import Digest, master_key
@@ -173,10 +175,9 @@ class Wire:
         self.send(request)
         return await self.reply(timeout)
 
-    async def silent(self, turns: int = 20) -> bool:
+    async def silent(self, milliseconds: int = 20) -> bool:
         """Nothing has come although the loop had every chance to bring it."""
-        for _ in range(turns):
-            await asyncio.sleep(0.001)
+        await pass_time(milliseconds / 1000)
         return not self.reader._buffer  # type: ignore[attr-defined]  # the only way to look without waiting
 
     async def closed(self, timeout: float = 10.0) -> bool:

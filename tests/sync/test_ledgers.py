@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
+from tests.support.polling import wait_until
 
 from buckram import sync
 from buckram.config import ClientConfig
@@ -185,7 +185,7 @@ def test_closed_handles_say_so(cluster: ThreadedCluster) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.05)
+    wait_until(lambda: bool(client._thread._waiting), "the thread does not wait for an entry")
     client.close()
     client.close()
     thread.join(10)

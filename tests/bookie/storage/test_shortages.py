@@ -101,8 +101,9 @@ async def test_a_log_file_that_cannot_be_made_is_a_state_with_a_reason(monkeypat
     assert "raise the limit of open files" in store._state.space.reason
     disk.short = 0
     assert await durable(store) is None
-    while not store.is_writable:  # noqa: ASYNC110  # its own poll looks again
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(10):
+        while not store.is_writable:  # noqa: ASYNC110  # its own poll looks again
+            await asyncio.sleep(0.001)
     await settle(store)
     assert store.failed is None
     everything = [stored(1, one, -1, bytes(2000)) for one in range(entry)]

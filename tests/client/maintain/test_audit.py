@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.support.scripted_bookie import eventually
 
 from buckram.client.client import Client
 from buckram.client.maintain.audit import ReplicaAuditor, differing
@@ -253,9 +254,8 @@ async def test_a_bookie_that_is_away_for_a_moment_is_asked_again(running: Cluste
         door = Door(address)
         async with door as outside, ReplicaAuditor(production_runtime(), {first.bookie: outside}, net) as auditor:
             checking = asyncio.ensure_future(auditor.check(first))
-            while door.turned_away < 2:
-                assert not checking.done(), checking.result()
-                await asyncio.sleep(0.01)
+            await eventually(lambda: door.turned_away >= 2 or checking.done(), "turned away twice")
+            assert not checking.done(), checking.result()
             door.open.set()
             report = await checking
         assert (report.state, report.good, report.error) == ("good", 20, "")
