@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bookie_kit import until
+from tests.support.clock import pass_time
 
 import buckram.sync
 from buckram.errors import InvalidArgument, NotEnoughBookies
@@ -55,7 +56,7 @@ async def test_a_paused_bookie_answers_nothing_until_it_is_resumed() -> None:
         await writer.append(b"first")
         await c.pause(0)
         waiting = asyncio.ensure_future(writer.append(b"second"))
-        await asyncio.wait([waiting], timeout=0.2)
+        await pass_time(0.2)
         assert not waiting.done()
         await c.resume(0)
         assert await waiting == 1
@@ -68,7 +69,7 @@ async def test_a_paused_bookie_can_be_killed_and_comes_back() -> None:
         await c.pause(0)
         new = await client.create(ensemble=1)
         lost = asyncio.ensure_future(new.append(b"never looked at"))
-        await asyncio.wait([lost], timeout=0.1)
+        await pass_time(0.1)
         await c.kill(0)
         await c.restart(0)
         async with client.open(writer.ledger_id) as reader:

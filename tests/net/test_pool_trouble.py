@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
+from tests.support.clock import pass_time
 from tests.support.net_kit import KEY, Peer, Sink, framed
 from tests.support.pool_kit import QUICK, Make, store, until
 
@@ -81,7 +82,7 @@ async def test_timeouts_and_late_answers(peer: Peer, make: Make) -> None:
     peer.hold = False
     while not call.done():
         assert (await pool.call("b1", Read(7, 5))).code is Code.NO_ENTRY
-        await asyncio.sleep(0.02)
+        await pass_time(0.02)
     with pytest.raises(RequestTimeout):
         await call
     await sink.count(3)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.clock import pass_time
 
 from buckram.errors import HandleClosed
 from buckram.streams.namespace import Namespace
@@ -31,7 +32,7 @@ async def test_every_wait_ends(three_bookies: Cluster, ns: Namespace) -> None:
                 mine.read("rolled", start=1, follow=True).next_batch(),
             )
         ]  # fmt: skip
-        await asyncio.wait(waiting, timeout=0.3)
+        await pass_time(0.3)
         assert not any(one.done() for one in waiting)
         await client.close()
         async with asyncio.timeout(10):

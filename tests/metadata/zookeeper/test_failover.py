@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from tests.support.zk_kit import folder, proxied, session, until
 
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
+from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler
 from buckram.zookeeper_server import ZooKeeperServer
 
 
@@ -162,14 +163,23 @@ async def test_a_session_begins_with_a_sync(zookeeper_server: ZooKeeperServer) -
 
 
 async def test_closing_while_no_server_is_there_says_nothing(
-    zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+    zookeeper_server: ZooKeeperServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made, connect = 0, OneThreadHandler.create_connection
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal made
+        made += 1
+        return connect(*args, **options)
+
+    monkeypatch.setattr(OneThreadHandler, "create_connection", counted)
     async with proxied(zookeeper_server.address) as proxy:
         nobody = proxy.address
     async with session(nobody, operation_timeout_s=0.5) as zk:
         with pytest.raises(MetadataUnavailable):
             await zk.exists("/")
-        await asyncio.sleep(0.5)
+        before = made
+        await until(lambda: made >= before + 2)  # it goes on trying
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
