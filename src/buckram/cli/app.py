@@ -22,6 +22,7 @@ NOUNS = {
     "metadata": "buckram.cli.metadata:metadata",
     "cluster": "buckram.cli.cluster:cluster",
     "zookeeper": "buckram.cli.zookeeper:zookeeper",
+    "etcd": "buckram.cli.etcd:etcd",
     "bench": "buckram.cli.bench:bench",
     "job": "buckram.cli.job:job",
 }

@@ -42,6 +42,7 @@ def init(manager: str | None, uri: str | None, as_json: bool) -> None:
     Examples:
       buckram cluster init --metadata sqlite:///var/lib/buckram/metadata.db
       buckram cluster init --metadata zk://zk1:2181,zk2:2181/ledgers
+      buckram cluster init --metadata etcd://etcd1:2379,etcd2:2379/buckram
     """
     where = _with_manager(cluster_uri(uri), manager)
     instance, kept, created = run_async(_init(where))
@@ -249,7 +250,7 @@ async def _pardon(uri: str, bookie_id: str) -> bool:
 @yes_option
 @json_option
 def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_json: bool) -> None:
-    """Remove all metadata of a cluster in ZooKeeper: every ledger is lost.
+    """Remove all metadata of a cluster in ZooKeeper or etcd: every ledger is lost.
 
     Refused while bookies are registered or foreign nodes are below the root.
 
@@ -260,7 +261,7 @@ def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_js
     where = cluster_uri(uri)
     if instance_id is None and not force:
         raise InvalidArgument("cluster nuke needs --instance-id UUID of the cluster that is to go, or --force")
-    _require_zookeeper(where)
+    _refuse_embedded(where)
     confirm_loss(f"Remove the cluster at {where} with all its ledgers?", yes, f"no ledger of {where} is removed")
     removed = run_async(_nuke(where, instance_id, force))
     if as_json:
@@ -269,7 +270,7 @@ def nuke(instance_id: str | None, force: bool, uri: str | None, yes: bool, as_js
         click.echo(f"cluster at {where} removed: {counted(removed, 'node')}")
 
 
-def _require_zookeeper(uri: str) -> None:
+def _refuse_embedded(uri: str) -> None:
     from buckram.metadata.uri import MetadataUri, parse
 
     parsed = parse(uri)
@@ -285,12 +286,15 @@ def _require_zookeeper(uri: str) -> None:
 
 
 async def _nuke(uri: str, instance_id: str | None, force: bool) -> int:
+    from buckram.metadata.etcd.store import EtcdStore
     from buckram.metadata.zookeeper.cluster import nuke_cluster
     from buckram.metadata.zookeeper.store import ZooKeeperStore
 
     store = await _open(uri)
-    assert isinstance(store, ZooKeeperStore)
     try:
+        if isinstance(store, EtcdStore):
+            return await store.nuke(instance_id, force=force)
+        assert isinstance(store, ZooKeeperStore)
         return await nuke_cluster(store.session, store.root, instance_id, force=force)
     finally:
         await store.close()

@@ -14,20 +14,20 @@ from pathlib import Path
 from buckram.errors import ConfigError, CorruptStore
 
 DESCRIPTION = "cluster.json"
-SQLITE_FORMAT, ZOOKEEPER_FORMAT = 1, 2
-"""Two numbers, so that a version of Buckram that knows no ZooKeeper does not put a database beside it."""
+FORMATS = {"sqlite": 1, "zookeeper": 2, "etcd": 3}
+"""A number for each kind of metadata, so that a Buckram that does not know one puts no database beside it."""
 
 
 @dataclass
 class ClusterDirectory:
     """What cluster.json says. `ports`: bookie number -> port; only bookies that served at least once are in it.
 
-    `metadata` is the URI of the directory's own ZooKeeper, empty where the embedded database is used.
+    `kind` is one of FORMATS; `metadata` the URI of the directory's own ZooKeeper or etcd, empty for the database.
     """
 
     root: Path
     bookies: int = 0
-    zookeeper: bool = False
+    kind: str = "sqlite"
     metadata: str = ""
     ports: dict[int, int] = field(default_factory=dict)
 
@@ -38,10 +38,11 @@ class ClusterDirectory:
         try:
             found = json.loads(path.read_bytes())
             version = found["format_version"]
-            if version not in (SQLITE_FORMAT, ZOOKEEPER_FORMAT):
+            kind = {number: name for name, number in FORMATS.items()}.get(version)
+            if kind is None:
                 raise CorruptStore(f"{path}: format version {version}; another version of buckram made it, use that")
             ports = {int(number): int(port) for number, port in found["ports"].items() if port}
-            return cls(root, int(found["bookies"]), version == ZOOKEEPER_FORMAT, str(found.get("metadata", "")), ports)
+            return cls(root, int(found["bookies"]), kind, str(found.get("metadata", "")), ports)
         except FileNotFoundError:
             return cls(root)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -54,9 +55,8 @@ class ClusterDirectory:
         return self.bookies > 0
 
     def write(self) -> None:
-        version = ZOOKEEPER_FORMAT if self.zookeeper else SQLITE_FORMAT
-        said: dict[str, object] = {"format_version": version, "bookies": self.bookies, "ports": self.ports}
-        if self.zookeeper:
+        said: dict[str, object] = {"format_version": FORMATS[self.kind], "bookies": self.bookies, "ports": self.ports}
+        if self.metadata:
             said["metadata"] = self.metadata
         draft = self.root / (DESCRIPTION + ".new")
         draft.write_text(json.dumps(said))

@@ -42,8 +42,8 @@ def metadata_option(command: F) -> F:
         "uri",
         metavar="URI",
         envvar="BUCKRAM_METADATA",
-        help="The cluster, e.g. sqlite:///abs/path or zk://host:2181/ledgers; default BUCKRAM_METADATA, else the one "
-        "in ./buckram-data.",
+        help="The cluster, e.g. sqlite:///abs/path, zk://host:2181/ledgers or etcd://host:2379/buckram; default "
+        "BUCKRAM_METADATA, else the one in ./buckram-data.",
     )(command)
 
 

@@ -1,4 +1,4 @@
-"""`buckram up`: a whole cluster on this machine, bookies as child processes, metadata embedded or in a ZooKeeper."""
+"""`buckram up`: a whole cluster on this machine, its bookies (and its ZooKeeper or etcd) as child processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
 from buckram.cli.up_janitor import JanitorThread
 from buckram.config import host_port
-from buckram.errors import ChildFailed, ConfigError, InvalidArgument, ZooKeeperFailed
+from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
+from buckram.etcd_server import EtcdServer, start_etcd
 from buckram.processes import BookieProcess, ReadyLine, stop_all
 from buckram.zookeeper_server import ZooKeeperServer, start_zookeeper
 
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     from buckram.seams import MetadataStore
 
 MAX_BOOKIES = 100
-ZOOKEEPER_SECONDS = 120.0
+SERVER_SECONDS = 120.0
+NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "etcd": "etcd"}
 
 
 @click.command()
 @click.option("--bookies", type=int, help="How many; default 3, or as many as the directory has.")
 @click.option("--data", "directory", default="buckram-data", show_default=True, metavar="DIR", help="Where it lives.")
 @click.option("--zookeeper", is_flag=True, help="Metadata in a ZooKeeper server of its own, under DIR (needs Java).")
+@click.option("--etcd", is_flag=True, help="Metadata in an etcd server of its own, under DIR (needs etcd 3.5).")
 @click.option(
     "--janitor", default="10s", show_default=True, metavar="TIME", help="How often to look after streams, or `never`."
 )
@@ -41,7 +44,15 @@ ZOOKEEPER_SECONDS = 120.0
     help="Metrics and health of the first bookie there, of each other one on the next port.",
 )
 @json_option
-def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, metrics: str | None, as_json: bool) -> None:
+def up(
+    bookies: int | None,
+    directory: str,
+    zookeeper: bool,
+    etcd: bool,
+    janitor: str,
+    metrics: str | None,
+    as_json: bool,
+) -> None:
     """Start a cluster here and keep it running until Ctrl-C.
 
     The bookies are child processes with their data under DIR. The same DIR again starts the same cluster again.
@@ -52,6 +63,9 @@ def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, metri
       buckram up --bookies 3 --data ./buckram-data
     """
     every = None if janitor == "never" else max(values.duration("--janitor", janitor), 0.1)
+    if zookeeper and etcd:
+        raise InvalidArgument("--zookeeper --etcd: metadata are in one place; leave one of them out")
+    kind = "zookeeper" if zookeeper else "etcd" if etcd else None
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -59,8 +73,8 @@ def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, metri
     root.mkdir(parents=True, exist_ok=True)
     try:
         with only_one(root):
-            _run(ClusterDirectory.read(root), bookies, zookeeper, every, metrics, as_json, stop)
-    except (ChildFailed, ZooKeeperFailed):
+            _run(ClusterDirectory.read(root), bookies, kind, every, metrics, as_json, stop)
+    except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
             raise
 
@@ -68,7 +82,7 @@ def up(bookies: int | None, directory: str, zookeeper: bool, janitor: str, metri
 def _run(
     place: ClusterDirectory,
     bookies: int | None,
-    zookeeper: bool,
+    kind: str | None,
     janitor_s: float | None,
     metrics: str | None,
     as_json: bool,
@@ -76,11 +90,12 @@ def _run(
 ) -> None:
     count = _count(place, bookies)
     pages = _pages(metrics, count)
-    _check_kind(place, zookeeper)
+    _choose_kind(place, kind)
     with ExitStack() as cleanup:
-        server = None
-        if zookeeper or place.zookeeper:
-            server = cleanup.enter_context(_start_zookeeper(place, stop))
+        server: ZooKeeperServer | EtcdServer | None = None
+        if place.kind != "sqlite":
+            server = _start_server(place, stop)
+            cleanup.callback(server.stop)
         # Before the first bookie makes its directory: a start that is cut short must not lose count of them.
         before, place.bookies = place.bookies, count
         place.write()
@@ -100,8 +115,8 @@ def _run(
         _start(children, place, stop)
         if janitor_s is not None:
             cleanup.enter_context(JanitorThread(uri, janitor_s))
-        _report(children, uri, server, pages, as_json)
-        _watch(children, server, stop)
+        _report(children, uri, place.kind, server, pages, as_json)
+        _watch(children, NAMES[place.kind], server, stop)
 
 
 def _count(place: ClusterDirectory, asked: int | None) -> int:
@@ -124,22 +139,29 @@ def _pages(metrics: str | None, count: int) -> dict[int, str]:
     return {n: f"{host}:{port + n - 1}" for n in range(1, count + 1)}
 
 
-def _check_kind(place: ClusterDirectory, zookeeper: bool) -> None:
-    if place.made and zookeeper and not place.zookeeper:
+def _choose_kind(place: ClusterDirectory, kind: str | None) -> None:
+    """What was chosen when the directory was made is kept."""
+    if not place.made:
+        place.kind = kind or "sqlite"
+    elif kind is None and place.kind != "sqlite":
+        remark(f"{place.root} was made with --{place.kind}: starting its {NAMES[place.kind]}, too")
+    elif kind is not None and kind != place.kind:
         raise ConfigError(
-            f"--zookeeper: {place.root} was made with the embedded metadata database; leave the option out, "
-            "or choose another --data"
+            f"--{kind}: {place.root} was made with {NAMES[place.kind]}; leave the option out, or choose another --data"
         )
-    if place.zookeeper and not zookeeper:
-        remark(f"{place.root} was made with --zookeeper: starting its ZooKeeper, too")
 
 
-def _start_zookeeper(place: ClusterDirectory, stop: threading.Event) -> ZooKeeperServer:
-    server = start_zookeeper(place.root / "zookeeper", deadline_s=ZOOKEEPER_SECONDS, cancelled=stop.is_set)
-    uri = f"zk://{server.address}/ledgers"
+def _start_server(place: ClusterDirectory, stop: threading.Event) -> ZooKeeperServer | EtcdServer:
+    server: ZooKeeperServer | EtcdServer
+    if place.kind == "zookeeper":
+        server = start_zookeeper(place.root / "zookeeper", deadline_s=SERVER_SECONDS, cancelled=stop.is_set)
+        uri = f"zk://{server.address}/ledgers"
+    else:
+        server = start_etcd(place.root / "etcd", deadline_s=SERVER_SECONDS, cancelled=stop.is_set)
+        uri = f"etcd://{server.address}/buckram"
     if place.metadata and place.metadata != uri:
         remark(f"the port of {place.metadata} is in use by another program: this cluster is {uri} from now on")
-    place.zookeeper, place.metadata = True, uri
+    place.metadata = uri
     return server
 
 
@@ -203,7 +225,8 @@ def _start(children: dict[int, BookieProcess], place: ClusterDirectory, stop: th
 def _report(
     children: dict[int, BookieProcess],
     uri: str,
-    server: ZooKeeperServer | None,
+    kind: str,
+    server: ZooKeeperServer | EtcdServer | None,
     pages: dict[int, str],
     as_json: bool,
 ) -> None:
@@ -217,21 +240,24 @@ def _report(
             {
                 "uri": uri,
                 "bookies": [{**line.as_json(), "http": page} for line, page in lines],
-                "zookeeper": address,
+                "zookeeper": address if kind == "zookeeper" else None,
+                "etcd": address if kind == "etcd" else None,
                 "not_started": missing,
             }
         )
         return
     click.echo(f"cluster {uri}")
     if server is not None:
-        click.echo(f"  ZooKeeper at {server.address}, process {server.pid}")
+        click.echo(f"  {NAMES[kind]} at {server.address}, process {server.pid}")
     for line, page in lines:
         told = f", metrics at http://{page}/metrics" if page else ""
         click.echo(f"  {line.bookie_id} at {line.host}:{line.port}, process {line.pid}{told}")
     click.echo("ready; Ctrl-C stops it")
 
 
-def _watch(children: dict[int, BookieProcess], server: ZooKeeperServer | None, stop: threading.Event) -> None:
+def _watch(
+    children: dict[int, BookieProcess], name: str, server: ZooKeeperServer | EtcdServer | None, stop: threading.Event
+) -> None:
     """Until told to stop; says once what ended, and gives up when no bookie is left."""
     running = {n: child for n, child in children.items() if child.ready is not None}
     while not stop.wait(0.2):
@@ -243,7 +269,7 @@ def _watch(children: dict[int, BookieProcess], server: ZooKeeperServer | None, s
             raise ChildFailed("all bookies have ended; their logs say why")
         if server is not None and not server.alive:
             remark(
-                f"ZooKeeper ended with code {server.exit_code}; it is not started again: open ledgers can be written "
+                f"{name} ended with code {server.exit_code}; it is not started again: open ledgers can be written "
                 f"and read, nothing else. Stop this command and start it again. Log: {server.log}"
             )
             server = None

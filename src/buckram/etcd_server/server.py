@@ -199,6 +199,8 @@ class EtcdServer:
         # Without it the history of all keys is kept for ever.
         command += ["--auto-compaction-mode=periodic", "--auto-compaction-retention=1h", "--log-level=warn"]
         command += [] if self.settings.sync else ["--unsafe-no-fsync"]
+        # A server on its own has nobody to wait for before it leads.
+        command += [] if self.settings.members else ["--heartbeat-interval=20", "--election-timeout=200"]
         return [*command, *self.settings.options]
 
     def wait_ready(self, deadline_s: float = READY_SECONDS, cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -206,7 +208,7 @@ class EtcdServer:
         limit = time.monotonic() + deadline_s
         while not self.leader:
             if not self.alive:
-                words = self._last_words()
+                words = self.last_words()
                 self._reap()
                 raise EtcdFailed(f"{self.path}: etcd ended with code {self.exit_code}: {words}")
             if cancelled():
@@ -237,7 +239,7 @@ class EtcdServer:
             return {}
         return found if isinstance(found, dict) and "leader" in found and found["leader"] != "0" else {}
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:

@@ -29,7 +29,7 @@ ETCD_CA, ETCD_CERT, ETCD_KEY = "BUCKRAM_ETCD_CA", "BUCKRAM_ETCD_CERT", "BUCKRAM_
 DATA_DIR = "buckram-data"
 DATABASE = "metadata.db"
 DESCRIPTION = "cluster.json"
-"""What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper of its own."""
+"""What `buckram up` writes beside the bookies; it names the metadata where that is a ZooKeeper or etcd of its own."""
 _KNOWN = "sqlite:///abs/path, memory:NAME, zk://host:port/ledgers, etcd://host:port/buckram"
 _SQLITE_TAKEOVER_WAIT_S = 2.0
 """A killed process's registrations are gone at once; this is for one that is just ending."""

@@ -133,6 +133,14 @@ class EtcdKeys:
                 return sorted(kept)
             first = self.places.of(found[-1].key) + "\0"
 
+    async def remove_all(self) -> int:
+        """Every key of the cluster: their number."""
+        self.client.check_usable()
+        wanted = read(self.places.everything)
+        answer = await self.client.call_translated("kv/deleterange", wanted, self.places.root, repeat=False)
+        self._seen.clear()
+        return int(answer.get("deleted", 0))
+
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
 

@@ -68,3 +68,21 @@ class EtcdStore(TreeStore):
         if not _TICKET.fullmatch(ticket):
             raise InvalidArgument(f"{ticket[:40]!r} is no ticket of an etcd session")
         await self._etcd.session.revoke(int(ticket, 16))
+
+    async def nuke(self, instance_id: str | None, *, force: bool = False) -> int:
+        """Remove the cluster with everything in it; the number of keys removed. `instance_id` must be the cluster's,
+        unless `force`. WrongCluster, with nothing changed, while bookies are registered."""
+        found = await self.instance_id()
+        if not force and instance_id != found:
+            raise WrongCluster(
+                f"{self.uri} is cluster {found}, --instance-id says {instance_id}: give the id of the cluster that is "
+                "to go (`buckram cluster check` shows it), or --force; nothing was changed"
+            )
+        listed = await self.bookies()
+        registered = [*listed.writable, *listed.readonly]
+        if registered:
+            raise WrongCluster(
+                f"{self.uri}: {len(registered)} bookies are registered ({', '.join(registered[:5])}): stop them "
+                "first; nothing was changed"
+            )
+        return await self._etcd.remove_all()
