@@ -28,6 +28,7 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus text there."),
         click.option("--advertise", metavar="HOST:PORT", help="Where clients reach it; default: where it listens."),
+        click.option("--location", metavar="PATH", help="Where it is, such as /rack or /region/rack."),
         click.option("--id", "bookie_id", metavar="NAME", help="Identity; default: host:port of the first start."),
         click.option("--port", type=click.IntRange(0, 65535), help="TCP port; 0 picks a free one; default 3181."),
         click.option("--host", help="Address to listen on; default 127.0.0.1 (nothing is authenticated yet)."),
@@ -62,6 +63,7 @@ def run(
     port: int | None,
     bookie_id: str | None,
     advertise: str | None,
+    location: str | None,
     metrics: str | None,
     until_stdin_closes: bool,
     as_json: bool,
@@ -78,6 +80,7 @@ def run(
 
     where = cluster_uri(uri)
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
+    given["location"] = location
     values, _ = _load(config_file, given)
     _log_to_stderr()
     run_async(_prepare(where))
@@ -144,6 +147,7 @@ def config(
     port: int | None,
     bookie_id: str | None,
     advertise: str | None,
+    location: str | None,
     metrics: str | None,
     as_json: bool,
 ) -> None:
@@ -156,6 +160,7 @@ def config(
     from buckram.bookie.config_report import rows, text
 
     given = {"host": host, "port": port, "bookie_id": bookie_id, "advertise": advertise, "metrics": metrics}
+    given["location"] = location
     _, sources = _load(config_file, given)
     if as_json:
         emit({"settings": rows(sources)})

@@ -316,14 +316,17 @@ class Client(NotBlocking):
         password: bytes | str = b"",
         digest: str | DigestType | None = None,
         progress: Progress | None = None,
+        move: bool = False,
     ) -> RepairReport:
         """Copy missing or bad entries from good replicas, onto another bookie where one is gone; says what it did.
+
+        `move`: also onto others where members break the ledger's placement.
 
         Errors: NoSuchLedger, Unauthorized, MetadataUnavailable. What could not be repaired is in the report.
         """
         kind = None if digest is None else digest_type(digest)
         return await repair_ledger(
-            self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress
+            self.services, ledger_id, password=password_bytes(password), digest=kind, progress=progress, move=move
         )
 
     # -- streams ------------------------------------------------------------------------------------------

@@ -92,8 +92,11 @@ async def repair_ledger(
     password: bytes = b"",
     digest: DigestType | None = None,
     progress: Progress | None = None,
+    move: bool = False,
 ) -> RepairReport:
     """Check and repair all replicas. What could not be repaired is in `problems`; run it again later.
+
+    `move`: members that break the ledger's placement give way, too, where others can take their places.
 
     Errors: NoSuchLedger, Unauthorized, MetadataUnavailable.
     """
@@ -104,7 +107,7 @@ async def repair_ledger(
     await services.bookies.refresh()
     cell = MetadataCell(services.store, ledger_id, versioned)
     async with TaskScope(f"repair {ledger_id}") as scope:
-        work = _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress)
+        work = _Repair(services, ledger_id, cell, opened, master_key(password), scope, progress, move=move)
         try:
             return await work.run()
         finally:
@@ -140,7 +143,10 @@ class _Repair:
         key: bytes,
         scope: TaskScope,
         progress: Progress | None,
+        *,
+        move: bool = False,
     ) -> None:
+        self._move = move
         self._services, self._ledger_id, self._cell, self._digest, self._key = services, ledger_id, cell, digest, key
         self._scope, self._progress = scope, progress
         self.accuser = Accuser(services, ledger_id, digest, sealed=names_mac(cell.metadata))
@@ -162,6 +168,8 @@ class _Repair:
         )
         for fragment, last in ranges:
             await self._fragment(fragment, last)
+            if self._move:
+                await self._spread(fragment.first_entry, last)
         if not metadata.closed:
             first = metadata.last_fragment.first_entry
             self._problems.append(f"entries from {first} on can still grow: close or recover the ledger, then repair")
@@ -211,6 +219,23 @@ class _Repair:
                     "start one more"
                 )
             elif await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
+                await self._look_again(fragment, last, position, old, new)
+
+    async def _spread(self, first: EntryId, last: EntryId) -> None:
+        """Move as few members as the placement needs. A new one holds everything before it is named (M7), and the old
+        one is among those that it is copied from."""
+        metadata = self._cell.metadata
+        fragment = metadata.fragments[fragment_index(metadata, first)]
+        moves = self._services.bookies.moves(fragment.ensemble, self._quorum, self._policy)
+        if moves is None:
+            self._problems.append(
+                f"entries {first} to {last} break the placement `{self._policy}`, and no bookies are there that would "
+                "mend it: see `buckram placement check`"
+            )
+            return
+        for position, new in moves.items():
+            old = fragment.ensemble[position]
+            if await self._member(fragment, last, position, old, new) and await self._replace(fragment, old, new):
                 await self._look_again(fragment, last, position, old, new)
 
     async def _member(self, fragment: Fragment, last: EntryId, position: int, old: BookieId, target: BookieId) -> bool:
@@ -269,7 +294,8 @@ class _Repair:
         self, fragment: Fragment, old: BookieId, target: BookieId, ids: Sequence[EntryId]
     ) -> dict[EntryId, str]:
         """Read good copies and add them to the target; they are durable when this returns. -> those without one."""
-        sources = await self._all([self._source(fragment, old, entry) for entry in ids])
+        gone = old == target or self._services.bookies.info(old) is None
+        sources = await self._all([self._source(fragment, old if gone else None, entry) for entry in ids])
         lost = {entry: source for entry, source in zip(ids, sources, strict=True) if isinstance(source, str)}
         found = [source for source in sources if isinstance(source, Entry)]
         for failure in await self._all([self._add(target, entry) for entry in found]):
@@ -318,8 +344,8 @@ class _Repair:
             return False
         return self._services.bookies.incarnation(bookie) == incarnation
 
-    async def _source(self, fragment: Fragment, old: BookieId, entry: EntryId) -> Entry | str:
-        """A good copy from another member, or why there is none."""
+    async def _source(self, fragment: Fragment, old: BookieId | None, entry: EntryId) -> Entry | str:
+        """A good copy from a member other than `old`, or why there is none."""
         members = [fragment.ensemble[p] for p in self._quorum.write_set(entry)]
         order = self._services.bookies.read_order([m for m in members if m != old])
         if not order:

@@ -17,7 +17,14 @@ from buckram.config import ClientConfig
 from buckram.core.backoff import STORE_WATCH, Delays
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.spread import SpreadRule
-from buckram.core.placement.choose import Candidate, Chosen, choose_ensemble, choose_with_absent, replace_members
+from buckram.core.placement.choose import (
+    Candidate,
+    Chosen,
+    choose_ensemble,
+    choose_with_absent,
+    fewest_moves,
+    replace_members,
+)
 from buckram.core.placement.distance import by_distance
 from buckram.core.placement.judge import ack_rules
 from buckram.core.placement.policy import PlacementPolicy, parse_location, parse_policy
@@ -287,6 +294,12 @@ class BookieWatcher:
             policy=policy or self.policy,
             exclude=[*exclude, *failed.values()],
         )
+
+    def moves(
+        self, ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPolicy
+    ) -> dict[int, BookieId] | None:
+        """Which members to change so that the ensemble meets the policy; None where no bookies would do."""
+        return fewest_moves(self.candidates(), ensemble, quorum, self._rng, topology=self.topology, policy=policy)
 
     def candidates(self) -> list[Candidate]:
         """Bookies that may be chosen now."""

@@ -1,0 +1,100 @@
+"""Why a bookie is or is not in an ensemble, in a sentence for each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.choose import allowed
+from buckram.core.placement.judge import Breach, breaches
+from buckram.core.placement.policy import PlacementPolicy
+from buckram.core.placement.topology import Topology
+from buckram.types import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One bookie, where it is, and why it was taken or not."""
+
+    bookie: BookieId
+    location: str
+    taken: bool
+    why: str
+
+
+def explain(
+    members: Sequence[BookieId],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    topology: Topology,
+    *,
+    unusable: Mapping[BookieId, str],
+    avoided: Collection[BookieId] = (),
+    others: Collection[BookieId],
+) -> list[Reason]:
+    """A reason for each member, in order, and for each of `others`.
+
+    `unusable`: bookies that nobody could take, and why; `avoided`: those that failed this client lately.
+    """
+    broken = breaches(members, quorum, policy, topology)
+    reasons = [
+        Reason(b, str(topology.location(b)), True, _why_taken(b, broken, policy, topology, unusable)) for b in members
+    ]
+    for bookie in others:
+        if bookie not in members:
+            why = unusable.get(bookie) or _why_not(bookie, members, quorum, policy, topology, len(broken))
+            if bookie in avoided and bookie not in unusable:
+                why += "; it failed this client a moment ago and is avoided where there is a choice"
+            reasons.append(Reason(bookie, str(topology.location(bookie)), False, why))
+    return reasons
+
+
+def _why_taken(
+    bookie: BookieId,
+    broken: Sequence[Breach],
+    policy: PlacementPolicy,
+    topology: Topology,
+    unusable: Mapping[BookieId, str],
+) -> str:
+    where = [f"{rule.level} {topology.domain(bookie, rule.level) or 'not known'}" for rule in policy.rules]
+    why = f"member, for {', '.join(where)}" if where else "member, drawn by chance"
+    hit = [str(one) for one in broken if bookie in one.members]
+    why += f"; breaks the rule: {hit[0]}" if hit else ""
+    return why + (f"; now {unusable[bookie]}" if bookie in unusable else "")
+
+
+def _why_not(
+    bookie: BookieId,
+    members: Sequence[BookieId],
+    quorum: Quorum,
+    policy: PlacementPolicy,
+    topology: Topology,
+    broken: int,
+) -> str:
+    if not allowed(bookie, topology, policy, quorum.write_quorum):
+        return _why_never(bookie, quorum, policy, topology)
+    if not policy.label_fits(bookie, topology):
+        mine = ", ".join(topology.labelled(bookie))
+        return f"it is for label {mine}" if mine else f"it has not the label {policy.label}"
+    swaps = [[bookie if p == at else m for p, m in enumerate(members)] for at in range(len(members))]
+    after = [breaches(swap, quorum, policy, topology) for swap in swaps]
+    if after and all(len(found) > broken for found in after):
+        level = after[0][0].level
+        domain = topology.domain(bookie, level)
+        return f"in place of any member it would break `{policy}`: {level} {domain or 'not known'}"
+    return "it would do as well and was not drawn"
+
+
+def _why_never(bookie: BookieId, quorum: Quorum, policy: PlacementPolicy, topology: Topology) -> str:
+    labels = topology.labelled(bookie)
+    if policy.label and policy.label not in labels:
+        return f"it is for label {', '.join(labels)}" if labels else f"it has not the label {policy.label}"
+    for rule in policy.rules:
+        if rule.enforce and rule.needed(quorum.write_quorum) > 1 and topology.domain(bookie, rule.level) is None:
+            cure = f"`buckram placement topology set {bookie} PATH`"
+            return f"its {rule.level} is not known and the rule is enforced: {cure}"
+    return f"`{policy}` does not allow it"
+
+
+__all__ = ["Reason", "explain"]
