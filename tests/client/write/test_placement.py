@@ -143,3 +143,16 @@ async def test_reads_go_to_near_bookies_first() -> None:
         await place(client, dict(zip(c.bookies, ("/us/r1", "/eu/r2", "/eu/r1"), strict=True)))
         far, near, nearest = c.bookies
         assert list(client.services.bookies.read_order([far, near, nearest])) == [nearest, near, far]
+
+
+async def test_with_weights_free_space_is_asked_once_a_minute() -> None:
+    async with cluster(bookies=3) as c, c.client(ClientConfig(placement="any weights")) as client:
+        for _ in range(3):
+            async with client.create():
+                pass
+        bookies = client.services.bookies
+        assert set(bookies.free_bytes) == set(c.bookies)
+        assert all(candidate.free_bytes > 0 for candidate in bookies.candidates())
+        bookies.free_bytes.clear()
+        async with client.create():
+            assert not bookies.free_bytes, "asked a moment ago"

@@ -80,6 +80,8 @@ class BookieWatcher:
         each change."""
         self.convicted: frozenset[BookieId] = frozenset()
         """They lied (F21): no new ensemble gets them, writers leave them, and others are read first."""
+        self.free_bytes: dict[BookieId, int] = {}
+        """What bookies said of their disks, where a placement has weights (client/shared/weights)."""
         self._told = Topology()
         self._map_trouble = ""
         self._failed_until: dict[BookieId, float] = {}
@@ -304,7 +306,7 @@ class BookieWatcher:
     def candidates(self) -> list[Candidate]:
         """Bookies that may be chosen now."""
         return [
-            Candidate(bookie_id, avoid=self.quarantined(bookie_id))
+            Candidate(bookie_id, self.quarantined(bookie_id), self.free_bytes.get(bookie_id, 0))
             for bookie_id, info in self._bookies.writable.items()
             if info.address is not None
             and bookie_id not in self.convicted

@@ -11,6 +11,7 @@ from buckram.client.shared.copies import Copies
 from buckram.client.shared.identities import Identities
 from buckram.client.shared.lagging import LaggingLedgers
 from buckram.client.shared.send_batcher import SendBatcher
+from buckram.client.shared.weights import Weights
 from buckram.config import ClientConfig, NetConfig
 from buckram.net.pool import BookiePool
 from buckram.seams import MetadataStore, Runtime
@@ -31,6 +32,7 @@ class Services:
     guard: Callable[[], None]
     clocks: Clocks
     lagging: LaggingLedgers
+    weights: Weights = field(default_factory=Weights)
     batcher: SendBatcher = field(default_factory=SendBatcher)
     handles: dict[int, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """How to stop what is open: done when the client is closed."""

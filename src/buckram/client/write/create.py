@@ -26,6 +26,8 @@ async def choose_members(
     services: Services, quorum: Quorum, *, policy: PlacementPolicy | None = None, degraded: bool
 ) -> Chosen:
     """An ensemble for a new ledger. NotEnoughBookies says what is missing and what can be done."""
+    if (policy or services.bookies.policy).weights:
+        await services.weights.refresh(services)
     try:
         return await services.bookies.choose_fresh(quorum, policy=policy, degraded=degraded)
     except NotEnoughBookies as error:
