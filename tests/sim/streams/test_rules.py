@@ -11,8 +11,8 @@ from buckram.metadata.layout import Layout
 from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
-from buckram.sim.streams.facts import Content, Facts, Line, Reading, Session
-from buckram.sim.streams.finals import Finals
+from buckram.sim.streams.facts import Content, Facts, ReaderSession, StreamHistory, WriterSession
+from buckram.sim.streams.final_checks import FinalChecks
 from buckram.sim.streams.heads import HeadWatch
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.rules import Rules
@@ -42,8 +42,8 @@ class RuleHarness:
         self.watch.key_changed(who, KEY, old, KeyValue(encode_head(head), self.version))
 
     @property
-    def line(self) -> Line:
-        return self.facts.lines["u1"]
+    def history(self) -> StreamHistory:
+        return self.facts.histories["u1"]
 
     def ledger(self, ledger: int, state: str = "made") -> None:
         self.facts.owned[ledger] = "u1"
@@ -54,25 +54,25 @@ class RuleHarness:
         self.ledger(ledger)
         self.change(Head("u1", 0, epoch, WriterInfo("w", "n", 0), tail=(Segment(0, ledger, 0, 0),), next_number=1))
 
-    def session(self, epoch: int = 1, first: int = 0, host: str = "w1") -> Session:
-        session = self.rules.session(host)
-        self.rules.opened(session, "u1", epoch, first)
+    def session(self, epoch: int = 1, first: int = 0, host: str = "w1") -> WriterSession:
+        session = self.rules.new_session(host)
+        self.rules.writer_opened(session, "u1", epoch, first)
         return session
 
-    def ack(self, session: Session, ident: str, offset: int, *, at: int | None = None, **content: object) -> None:
+    def ack(self, session: WriterSession, ident: str, offset: int, *, at: int | None = None, **content: object) -> None:
         sent = self.facts.submit(session, [ident], [Content(f"{ident}|".encode(), **content)])[0]  # type: ignore[arg-type]
         if at is not None:
             sent.at = at
-        self.rules.stored(sent, offset)
+        self.rules.acknowledged(sent, offset)
 
-    def reading(self, position: int = 0, *, skip: bool = False) -> Reading:
-        reading = self.rules.reading("r1", "earliest", follow=False, skip=skip)
-        self.rules.began(reading, "u1", position)
+    def reading(self, position: int = 0, *, skip: bool = False) -> ReaderSession:
+        reading = self.rules.new_reader("r1", "earliest", follow=False, skip=skip)
+        self.rules.reader_opened(reading, "u1", position)
         return reading
 
-    def read(self, reading: Reading, offset: int, ident: str, time: int = 5, **more: object) -> None:
+    def read(self, reading: ReaderSession, offset: int, ident: str, time: int = 5, **more: object) -> None:
         record = Record(offset, f"{ident}|".encode(), None, (), time, time, None)
-        self.rules.read(reading, [record._replace(**more)])  # type: ignore[arg-type]  # fields of a record
+        self.rules.records_read(reading, [record._replace(**more)])  # type: ignore[arg-type]  # fields of a record
 
     @property
     def broken(self) -> list[str]:
@@ -96,8 +96,8 @@ def test_correct_history_violates_nothing(harness: RuleHarness) -> None:
     reading = harness.reading()
     for offset, ident in enumerate(("a", "b", "c")):
         harness.read(reading, offset, ident)
-    harness.line.final, harness.line.final_earliest = {0: "a", 1: "b", 2: "c"}, 0
-    Finals(harness.facts, harness.report)._durable(harness.line)
+    harness.history.final, harness.history.final_earliest = {0: "a", 1: "b", 2: "c"}, 0
+    FinalChecks(harness.facts, harness.report)._durable(harness.history)
     assert harness.broken == []
     assert harness.report.evaluated["durable"] >= 3
 
@@ -118,7 +118,7 @@ def test_reader_may_skip_truncated_records_only(harness: RuleHarness) -> None:
     session = harness.session()
     for offset in range(6):
         harness.ack(session, f"s{offset}", offset)
-    harness.line.earliests[4] = None
+    harness.history.earliest_offsets[4] = None
     reading = harness.reading(skip=True)
     harness.read(reading, 4, "s4")
     assert harness.broken == []
@@ -189,9 +189,9 @@ def test_writer_lost_without_a_reason_violates_undisturbed(harness: RuleHarness)
 
     harness.list_open_segment()
     session = harness.session()
-    harness.rules.lost(session, WriterLost("default/one", "writer 'x' took the lease"))
+    harness.rules.writer_lost(session, WriterLost("default/one", "writer 'x' took the lease"))
     assert harness.broken == []
-    harness.rules.lost(session, WriterLost("default/one", "fenced"))
+    harness.rules.writer_lost(session, WriterLost("default/one", "fenced"))
     assert harness.broken == ["undisturbed"]
 
 
@@ -201,10 +201,10 @@ def test_healthy_writer_failed_by_a_janitor(harness: RuleHarness) -> None:
     harness.list_open_segment()
     session = harness.session()
     error = WriterFailed("default/one", "its prepared ledger 3 was discarded by a janitor, which took it for dead")
-    harness.rules.failed(session, error, healthy=False)
-    harness.rules.failed(session, WriterFailed("default/one", "the metadata store was away"), healthy=True)
+    harness.rules.writer_failed(session, error, healthy=False)
+    harness.rules.writer_failed(session, WriterFailed("default/one", "the metadata store was away"), healthy=True)
     assert harness.broken == []
-    harness.rules.failed(session, error, healthy=True)
+    harness.rules.writer_failed(session, error, healthy=True)
     assert harness.broken == ["undisturbed"]
 
 
@@ -266,7 +266,7 @@ def test_segment_that_differs_from_its_ledger(harness: RuleHarness) -> None:
 
 
 def test_truncation_that_nobody_requested(harness: RuleHarness) -> None:
-    harness.line.asked[2] = None
+    harness.history.requested_truncations[2] = None
     harness.change(Head("u1", 0, earliest=2, end=5))
     assert harness.broken == []
     harness.change(Head("u1", 0, earliest=3, end=5))
@@ -297,10 +297,10 @@ def test_cursor_that_goes_back(harness: RuleHarness) -> None:
 
 
 def finals(harness: RuleHarness, final: dict[int, str], earliest: int = 0) -> list[str]:
-    line = harness.line
-    line.final, line.final_earliest = final, earliest
-    line.head = Head("u1", 0, earliest=earliest, end=max(final, default=earliest - 1) + 1)
-    Finals(harness.facts, harness.report).judge()
+    history = harness.history
+    history.final, history.final_earliest = final, earliest
+    history.head = Head("u1", 0, earliest=earliest, end=max(final, default=earliest - 1) + 1)
+    FinalChecks(harness.facts, harness.report).judge()
     return harness.broken
 
 
@@ -321,8 +321,8 @@ def test_records_out_of_call_order(harness: RuleHarness) -> None:
     harness.list_open_segment()
     session = harness.session()
     first, second = harness.facts.submit(session, ["a", "b"], [Content(b"a|"), Content(b"b|")])
-    harness.rules.stored(second, 0)
-    harness.rules.stored(first, 1)
+    harness.rules.acknowledged(second, 0)
+    harness.rules.acknowledged(first, 1)
     assert finals(harness, {0: "b", 1: "a"}) == ["call-order"]
 
 
@@ -332,7 +332,7 @@ def test_records_out_of_call_order(harness: RuleHarness) -> None:
 def test_atomic_batch_stored_in_part(harness: RuleHarness, there: dict[int, str], expected: list[str]) -> None:
     harness.list_open_segment()
     session = harness.session()
-    harness.rules.group(session, ["a", "b", "c"])
+    harness.rules.atomic_append(session, ["a", "b", "c"])
     for ident in ("a", "b", "c"):
         harness.facts.submit(session, [ident], [Content(f"{ident}|".encode())])
     reading = harness.reading()

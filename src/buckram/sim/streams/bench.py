@@ -1,4 +1,4 @@
-"""What a directed schedule of streams is written with: a small cluster, hosts by name, pens, faults, and waiting."""
+"""What a directed schedule of streams is written with: a small cluster, hosts by name, recordings, faults, and waiting."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from buckram.sim.engine.lives import report_broken_invariants
 from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from buckram.sim.engine.world import Died, World
 from buckram.sim.streams.ending import Ending
-from buckram.sim.streams.facts import Line, Reading
-from buckram.sim.streams.finals import Finals
+from buckram.sim.streams.facts import ReaderSession, StreamHistory
+from buckram.sim.streams.final_checks import FinalChecks
 from buckram.sim.streams.life import bring_up, stream_world, watch_tasks
 from buckram.sim.streams.plan import StreamPlan
-from buckram.sim.streams.reading import ReaderActor, line_of
+from buckram.sim.streams.reading import ReaderActor, uid_of
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
-from buckram.sim.streams.writing import Pen
+from buckram.sim.streams.writing import RecordingWriter
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import engine_of
 
@@ -47,55 +47,57 @@ class Bench:
             raise ScheduleFailed(f"no client on {host}")
         return actor
 
-    async def create(self) -> Line:
+    async def create(self) -> StreamHistory:
         actor = await self.up("s1")
         await actor.inside(actor.ns.create(self.stream, **self.plan.policy), "create")
         self.stage.producers += [Producer(f"P{self.stream}{n}", self.stream) for n in range(2)]
-        return self.line
+        return self.history
 
     @property
-    def line(self) -> Line:
+    def history(self) -> StreamHistory:
         return self.facts.current[full(self.stream)]
 
-    async def writer(self, host: str, **options: Any) -> Pen:
+    async def writer(self, host: str, **options: Any) -> RecordingWriter:
         actor = await self.up(host)
         return await actor.inside(self.open(actor, **options), "open")
 
-    async def open(self, actor: Actor, **options: Any) -> Pen:
+    async def open(self, actor: Actor, **options: Any) -> RecordingWriter:
         """As code of the actor's process."""
-        session = self.stage.rules.session(actor.host)
+        session = self.stage.rules.new_session(actor.host)
         try:
             writer = await actor.ns.writer(self.stream, name=actor.host, **options)
         except BuckramError:
             session.lost = True
             raise
-        self.stage.rules.opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
-        return Pen(actor, self.stream, writer, session)
+        self.stage.rules.writer_opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
+        return RecordingWriter(actor, self.stream, writer, session)
 
-    async def append(self, pen: Pen, count: int = 1, size: int = 20, *, atomic: bool = False) -> None:
+    async def append(self, recording: RecordingWriter, count: int = 1, size: int = 20, *, atomic: bool = False) -> None:
         """One append_many, and its end."""
-        records = [pen.fresh(size) for _ in range(count)]
-        await pen.actor.inside(pen.append_many(records, atomic=atomic), "append")
+        records = [recording.fresh(size) for _ in range(count)]
+        await recording.actor.inside(recording.append_many(records, atomic=atomic), "append")
 
-    def appending(self, pen: Pen, count: int = 1, size: int = 20) -> asyncio.Task[None]:
+    def appending(self, recording: RecordingWriter, count: int = 1, size: int = 20) -> asyncio.Task[None]:
         """One append_many without waiting for it."""
-        records = [pen.fresh(size) for _ in range(count)]
-        return pen.actor.process.spawn(pen.append_many(records), "append")
+        records = [recording.fresh(size) for _ in range(count)]
+        return recording.actor.process.spawn(recording.append_many(records), "append")
 
-    async def roll(self, pen: Pen) -> bool:
-        return await pen.actor.inside(pen.writer.roll(), "roll")
+    async def roll(self, recording: RecordingWriter) -> bool:
+        return await recording.actor.inside(recording.writer.roll(), "roll")
 
-    def tail(self, actor: Actor, **options: Any) -> Reading:
+    def tail(self, actor: Actor, **options: Any) -> ReaderSession:
         """A reader that follows until the end of the schedule."""
-        reading = self.stage.rules.reading(actor.host, "tail", follow=True, skip=options.get("on_truncated") == "skip")
+        reading = self.stage.rules.new_reader(
+            actor.host, "tail", follow=True, skip=options.get("on_truncated") == "skip"
+        )
         reader = actor.ns.read(self.stream, follow=True, **options)
         self.stage.tails.append((actor.process, reading))
         self.tasks.append(actor.process.spawn(self._follow(reader, reading), "tail"))
         return reading
 
-    async def _follow(self, reader: StreamReader, reading: Reading) -> None:
+    async def _follow(self, reader: StreamReader, reading: ReaderSession) -> None:
         position = await reader.open()
-        self.stage.rules.began(reading, line_of(reader), position)
+        self.stage.rules.reader_opened(reading, uid_of(reader), position)
         while True:
             try:
                 batch = await reader.next_batch()
@@ -108,16 +110,16 @@ class Bench:
                 continue
             if batch is None:
                 break
-            self.stage.rules.read(reading, batch.records())
+            self.stage.rules.records_read(reading, batch.records())
         reading.done = True
 
-    def fabric_cut(self, one: str, other: str) -> None:
+    def block_both_ways(self, one: str, other: str) -> None:
         """Both ways."""
         for source, target in ((one, other), (other, one)):
             self.world.disturb(one, 1)
             self.world.fabric.block(source, target)
 
-    def fabric_mend(self, one: str, other: str) -> None:
+    def unblock_both_ways(self, one: str, other: str) -> None:
         for source, target in ((one, other), (other, one)):
             self.world.fabric.unblock(source, target)
             self.world.disturb(one, -1)
@@ -137,7 +139,7 @@ class Bench:
         """Heal, write, clean, read in full, judge."""
         await Ending(self.stage, self.faults, []).run()
         if not self.report.violations:
-            Finals(self.facts, self.report).judge()
+            FinalChecks(self.facts, self.report).judge()
 
 
 class PlaySchedule(Protocol):

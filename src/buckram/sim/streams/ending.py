@@ -10,11 +10,11 @@ from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.pace import HOUR_US
 from buckram.sim.engine.world import Died
-from buckram.sim.streams.facts import Line, Reading
-from buckram.sim.streams.reading import ReaderActor, line_of
+from buckram.sim.streams.facts import ReaderSession, StreamHistory
+from buckram.sim.streams.maintenance import Deleter, JanitorActor
+from buckram.sim.streams.reading import ReaderActor, uid_of
 from buckram.sim.streams.stage import Actor, Stage, full
-from buckram.sim.streams.tending import Deleter, JanitorActor
-from buckram.sim.streams.writing import Pen
+from buckram.sim.streams.writing import RecordingWriter
 from buckram.streams.maintain.janitor import BY_AGE
 from buckram.streams.shared.ledgers import SEGMENT
 from buckram.streams.write.writer import engine_of
@@ -127,7 +127,7 @@ class Ending:
         await self.final.inside(self._write(stream), "last writer")
 
     async def _write(self, stream: str) -> None:
-        actor, session = self.final, self.rules.session("f1")
+        actor, session = self.final, self.rules.new_session("f1")
         for left in (4, 3, 2, 1, 0):
             try:
                 if not await actor.ns.exists(stream):
@@ -142,33 +142,33 @@ class Ending:
                 if not left or not error.retryable:
                     raise
                 await asyncio.sleep(2.0)
-        self.rules.opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
-        pen = Pen(actor, stream, writer, session)
-        await pen.append(*pen.fresh(20))
+        self.rules.writer_opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
+        recording = RecordingWriter(actor, stream, writer, session)
+        await recording.append(*recording.fresh(20))
         for producer in self.stage.producers:
             if producer.stream == stream and producer.sent >= 0:
-                await pen.produce(producer, max(1, producer.sent - producer.acked), one_by_one=False)
-        await self._visible(stream, pen)
+                await recording.produce(producer, max(1, producer.sent - producer.acked), one_by_one=False)
+        await self._visible(stream, recording)
         await writer.close()
 
     async def _anew(self, stream: str) -> None:
         """It was deleted; maybe somebody died over that."""
-        line = self.facts.current[full(stream)]
-        if not line.gone:
+        history = self.facts.current[full(stream)]
+        if not history.head_removed:
             await self.final.ns.delete(stream)
         await self.final.ns.create(stream, **self.plan.policy)
 
-    async def _visible(self, stream: str, pen: Pen) -> None:
+    async def _visible(self, stream: str, recording: RecordingWriter) -> None:
         """All is well: a tailing reader gets each record soon after its acknowledgement, also after a roll."""
         loop, actor = asyncio.get_running_loop(), self.final
-        reading = self.rules.reading("f1", "latest", follow=True, skip=False)
+        reading = self.rules.new_reader("f1", "latest", follow=True, skip=False)
         reader = actor.ns.read(stream, start="latest", follow=True)
         arrived: dict[int, float] = {}
 
         async def tail() -> None:
-            self.rules.began(reading, line_of(reader), reader.position or 0)
+            self.rules.reader_opened(reading, uid_of(reader), reader.position or 0)
             while (batch := await reader.next_batch()) is not None:
-                self.rules.read(reading, batch.records())
+                self.rules.records_read(reading, batch.records())
                 arrived.update(dict.fromkeys(range(batch.first_offset, batch.next_offset), loop.time()))
 
         await reader.open()
@@ -178,10 +178,10 @@ class Ending:
         acked: dict[int, float] = {}
         for roll in (False, True, False):
             if roll:
-                actor.process.spawn(self._roll(pen), "roll")
+                actor.process.spawn(self._roll(recording), "roll")
             for _ in range(2):
-                ident, content = pen.fresh(20)
-                await pen.append(ident, content)
+                ident, content = recording.fresh(20)
+                await recording.append(ident, content)
                 sent = self.facts.sent[ident][-1]
                 if sent.offset is not None:
                     acked[sent.offset] = loop.time()
@@ -205,9 +205,9 @@ class Ending:
         await asyncio.wait([task])
         await reader.close()
 
-    async def _roll(self, pen: Pen) -> None:
+    async def _roll(self, recording: RecordingWriter) -> None:
         try:
-            await pen.writer.roll()
+            await recording.writer.roll()
         except BuckramError as error:
             self.final.note(f"roll failed: {describe(error)}: {error}")
 
@@ -218,22 +218,25 @@ class Ending:
         due = [
             (process, reading)
             for process, reading in self.stage.tails
-            if not process.dead and not reading.done and reading.line is not None and not reading.line.gone
+            if not process.dead
+            and not reading.done
+            and reading.history is not None
+            and not reading.history.head_removed
         ]
         loop = asyncio.get_running_loop()
         end = loop.time() + self.pace.patience(20.0, syncs=50, questions=20)
 
         def behind() -> list[str]:
             return [
-                f"{r.host} at {r.expected} of {r.line.name}"
+                f"{r.host} at {r.expected} of {r.history.name}"
                 for p, r in due
                 if not p.dead
                 and not r.done
-                and r.line is not None
-                and r.line.head is not None
-                and not r.line.gone
+                and r.history is not None
+                and r.history.head is not None
+                and not r.history.head_removed
                 and r.expected is not None
-                and r.expected != r.line.head.end
+                and r.expected != r.history.head.end
             ]
 
         left = behind()
@@ -248,16 +251,16 @@ class Ending:
                 False,
                 "followers are behind although all is well: {}; ends are {}",
                 left,
-                [line.head.end for line in self.facts.lines.values() if line.head],
+                [history.head.end for history in self.facts.histories.values() if history.head],
             )
 
     async def _read_all(self, stream: str) -> None:
-        line = self.facts.current.get(full(stream))
-        if line is None or line.gone:
+        history = self.facts.current.get(full(stream))
+        if history is None or history.head_removed:
             return
         reader = Auditor(self.stage, "f2")
         if await reader.up(20):
-            await reader.inside(reader.audit(stream, line), "audit")
+            await reader.inside(reader.audit(stream, history), "audit")
 
     # -- cleaning -----------------------------------------------------------------------------------------
 
@@ -300,21 +303,26 @@ class Ending:
         for ledger, uid in facts.owned.items():
             if self._looks_young(uid, ledger):
                 continue
-            line = facts.lines.get(uid)
-            row = line.listed.get(ledger) if line is not None and not line.gone else None
-            needed = row is not None and line is not None and line.head is not None and ledger not in line.head.garbage
-            table = line.head.table if line is not None and line.head is not None else None
+            history = facts.histories.get(uid)
+            row = history.listed.get(ledger) if history is not None and not history.head_removed else None
+            needed = (
+                row is not None
+                and history is not None
+                and history.head is not None
+                and ledger not in history.head.garbage
+            )
+            table = history.head.table if history is not None and history.head is not None else None
             kept = table is not None and table == row
             self.report.check(
                 "orphans",
-                needed and row is not None and (kept or row.number >= _first(line)),
+                needed and row is not None and (kept or row.number >= _first(history)),
                 "ledger {} of stream {} is left behind",
                 ledger,
-                line.name if line else uid,
+                history.name if history else uid,
             )
-            if row is not None and line is not None and line.head is not None:
-                dead = row.sealed and row.end <= line.head.earliest and row.number != line.head.producers
-                self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, line.name)
+            if row is not None and history is not None and history.head is not None:
+                dead = row.sealed and row.end <= history.head.earliest and row.number != history.head.producers
+                self.report.check("orphans", not dead, "dead segment {} of {} is left behind", row, history.name)
         for (uid, ledger), state in facts.intents.items():
             self.report.check(
                 "orphans",
@@ -324,22 +332,24 @@ class Ending:
                 ledger,
                 uid,
             )
-        for line in facts.lines.values():
-            if line.gone:
-                known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
+        for history in facts.histories.values():
+            if history.head_removed:
+                known = [key for key in self.world.metadata._values if f"/streams/data/{history.uid}" in key]
                 left = [key for key in known if self.world.metadata.peek(key) is not None]
-                self.report.check("orphans", not left, "keys of deleted stream {} are left behind: {}", line.name, left)
+                self.report.check(
+                    "orphans", not left, "keys of deleted stream {} are left behind: {}", history.name, left
+                )
 
     async def _delete_all(self) -> None:
         deleter = Deleter(self.stage, "d9")
         if not await deleter.up(20):
             return
         for stream in self.plan.streams:
-            line = self.facts.current.get(full(stream))
-            if line is not None and not line.gone:
+            history = self.facts.current.get(full(stream))
+            if history is not None and not history.head_removed:
                 await deleter.inside(self._delete(deleter, stream), "delete")
-                deleter.deleted(line)
-                deleter.nothing_left(line)
+                deleter.deleted(history)
+                deleter.nothing_left(history)
 
     async def _delete(self, deleter: Deleter, stream: str) -> None:
         await deleter.ns.delete(stream)
@@ -352,45 +362,45 @@ class Ending:
                 self.report.check("deleted", False, "{} can be used although it was deleted", stream)
 
 
-def _first(line: Line | None) -> int:
-    return line.head.first if line is not None and line.head is not None else 0
+def _first(history: StreamHistory | None) -> int:
+    return history.head.first if history is not None and history.head is not None else 0
 
 
 class Auditor(ReaderActor):
     """Reads a stream that nobody writes: in full, and from every kind of start, where the answer is certain."""
 
-    async def audit(self, stream: str, line: Line) -> None:
-        assert line.head is not None
-        found = await self._exactly(stream, line, "earliest", line.head.earliest, start="earliest")
-        line.final = {offset: line.truth[offset].ident for offset in found}
-        line.final_earliest = line.head.earliest
-        for kind, wanted, first, options in self._starts(line):
-            await self._exactly(stream, line, f"{kind} {wanted}", first, most=5, **options)
+    async def audit(self, stream: str, history: StreamHistory) -> None:
+        assert history.head is not None
+        found = await self._exactly(stream, history, "earliest", history.head.earliest, start="earliest")
+        history.final = {offset: history.known_records[offset].ident for offset in found}
+        history.final_earliest = history.head.earliest
+        for kind, wanted, first, options in self._starts(history):
+            await self._exactly(stream, history, f"{kind} {wanted}", first, most=5, **options)
         for offset in self.rng.sample(found, min(3, len(found))):
             record = await self.ns.get(stream, offset)
             self.report.check(
                 "start",
-                self.facts.ident_of(record) == line.final[offset] and record.offset == offset,
+                self.facts.ident_of(record) == history.final[offset] and record.offset == offset,
                 "get({}) of {} is {!r}",
                 offset,
                 stream,
                 record,
             )
 
-    def _starts(self, line: Line) -> list[tuple[str, int, int, dict[str, object]]]:
+    def _starts(self, history: StreamHistory) -> list[tuple[str, int, int, dict[str, object]]]:
         """(kind, wanted, the first offset that must come, options)."""
-        assert line.head is not None
-        assert line.final is not None
-        earliest, end, rng = line.head.earliest, line.head.end, self.rng
-        offsets = list(line.final)
+        assert history.head is not None
+        assert history.final is not None
+        earliest, end, rng = history.head.earliest, history.head.end, self.rng
+        offsets = list(history.final)
         starts: list[tuple[str, int, int, dict[str, object]]] = [("latest", 0, end, {"start": "latest"})]
         for offset in [rng.randrange(earliest, end + 1) for _ in range(3)]:
             starts.append(("offset", offset, offset, {"start": offset}))
         for offset in rng.sample(offsets, min(4, len(offsets))):
-            time = (line.truth[offset].time or 0) + rng.choice((0, 0, 1))
-            first = next((o for o in offsets if (line.truth[o].time or 0) >= time), end)
+            time = (history.known_records[offset].time or 0) + rng.choice((0, 0, 1))
+            first = next((o for o in offsets if (history.known_records[o].time or 0) >= time), end)
             starts.append(("time", time, first, {"start_time": time}))
-        txids = [(o, txid) for o in offsets if (txid := line.truth[o].txid) is not None]
+        txids = [(o, txid) for o in offsets if (txid := history.known_records[o].txid) is not None]
         for _, known in rng.sample(txids, min(3, len(txids))):
             wanted = max(0, known + rng.choice((-1, 0, 1)))
             first = next((o for o, txid in txids if txid >= wanted), end)
@@ -398,19 +408,19 @@ class Auditor(ReaderActor):
         return starts
 
     async def _exactly(
-        self, stream: str, line: Line, what: str, first: int, *, most: int = 1 << 60, **options: object
+        self, stream: str, history: StreamHistory, what: str, first: int, *, most: int = 1 << 60, **options: object
     ) -> list[int]:
         """Read to the end, or about `most` records; it must be everything from `first` on."""
-        assert line.head is not None
+        assert history.head is not None
         for left in (2, 1, 0):
-            reading: Reading = self.rules.reading(self.host, "audit", follow=False, skip=False)
+            reading: ReaderSession = self.rules.new_reader(self.host, "audit", follow=False, skip=False)
             reader = self.ns.read(stream, **options)  # type: ignore[arg-type]  # the starts above
             found: list[int] = []
             try:
                 await reader.open()
-                self.rules.began(reading, line_of(reader), first)
+                self.rules.reader_opened(reading, uid_of(reader), first)
                 while len(found) < most and (batch := await reader.next_batch()) is not None:
-                    self.rules.read(reading, batch.records())
+                    self.rules.records_read(reading, batch.records())
                     found += range(batch.first_offset, batch.next_offset)
                 break
             except BuckramError as error:
@@ -420,7 +430,7 @@ class Auditor(ReaderActor):
             finally:
                 reading.done = True
                 await reader.close()
-        end = line.head.end
+        end = history.head.end
         due = range(first, end if len(found) < most else first + len(found))
         self.report.check(
             "start",

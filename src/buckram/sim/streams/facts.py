@@ -1,7 +1,7 @@
 """What is known of the streams of a life: what was appended, told and read. Nothing is judged here.
 
 A record is known by its identity, text that stands in its value (or its key where it has no value). One incarnation of
-a stream name is a `Line`, by the stream's uid.
+a stream name is a `StreamHistory`, by the stream's uid.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ class Content(NamedTuple):
 
 
 @dataclass(slots=True)
-class Session:
-    """One open writer. `epoch` and `line` are known once it is open."""
+class WriterSession:
+    """One open writer. `epoch` and `history` are known once it is open."""
 
     host: str
     number: int
     epoch: int = -1
     first: int = 0
     """Its next_offset when it was open."""
-    line: Line | None = None
-    order: list[Sent] = field(default_factory=list)
+    history: StreamHistory | None = None
+    order: list[SentRecord] = field(default_factory=list)
     lost: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentRecord:
     """One record in one call. `at`: the serial number of the event; `result`: pending, ok, refused or unknown."""
 
     ident: str
     content: Content
-    session: Session
+    session: WriterSession
     at: int
     result: str = "pending"
     offset: int | None = None
 
 
-class Seen(NamedTuple):
+class KnownRecord(NamedTuple):
     """What stands at an offset, by the first evidence. `time` is None while only an acknowledgement is known."""
 
     ident: str
@@ -66,22 +66,22 @@ class Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class AtomicBatch:
     """An atomic batch, in order."""
 
     idents: list[str]
-    line: Line | None = None
+    history: StreamHistory | None = None
 
 
 @dataclass(slots=True)
-class Step:
+class BulkAttempt:
     """An attempt of a bulk step: idents by ledger in the order of publishing. `told`: the range it was told."""
 
     application: str
     version: int
     attempt: int
     ledgers: list[tuple[LedgerId, list[str]]] = field(default_factory=list)
-    told: range | None = None
+    published: range | None = None
 
     @property
     def idents(self) -> list[str]:
@@ -89,17 +89,17 @@ class Step:
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class StreamHistory:
     """One incarnation of a stream name."""
 
     uid: str
     name: str
     head: Head | None = None
-    truth: dict[int, Seen] = field(default_factory=dict)
-    place: dict[str, int] = field(default_factory=dict)
-    acked: dict[int, Sent] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    known_records: dict[int, KnownRecord] = field(default_factory=dict)
+    offset_of: dict[str, int] = field(default_factory=dict)
+    acked: dict[int, SentRecord] = field(default_factory=dict)
+    groups: list[AtomicBatch] = field(default_factory=list)
+    steps: list[BulkAttempt] = field(default_factory=list)
     fences: list[tuple[int, int]] = field(default_factory=list)
     """(serial, epoch): from then on writers of lower epochs are out for good."""
     listed: dict[LedgerId, Segment] = field(default_factory=dict)
@@ -108,17 +108,17 @@ class Line:
     """Rows in whose place a compacted one came."""
     listed_by: dict[LedgerId, int] = field(default_factory=dict)
     """Epoch of the head that listed it."""
-    bases: dict[int, bool] = field(default_factory=dict)
+    segment_starts: dict[int, bool] = field(default_factory=dict)
     """Where segments begin; True where another epoch wrote the one before."""
-    earliests: dict[int, None] = field(default_factory=lambda: {0: None})
+    earliest_offsets: dict[int, None] = field(default_factory=lambda: {0: None})
     """Every value that `earliest` ever had."""
-    asked: dict[int, None] = field(default_factory=dict)
+    requested_truncations: dict[int, None] = field(default_factory=dict)
     """Offsets that somebody asked to truncate to."""
-    any_base: bool = False
+    truncated_by_size: bool = False
     """Somebody asked to truncate by size, which goes by whole segments."""
     final: dict[int, str] | None = None
     final_earliest: int = 0
-    gone: bool = False
+    head_removed: bool = False
     """Its head was removed."""
     deleted_at: int | None = None
     """Serial at which a delete() returned."""
@@ -126,9 +126,9 @@ class Line:
     @property
     def top(self) -> int:
         """The offset after the highest that is known to hold a record."""
-        return max(self.truth, default=-1) + 1
+        return max(self.known_records, default=-1) + 1
 
-    def covered(self, offset: int) -> bool:
+    def is_listed(self, offset: int) -> bool:
         """The list has a row for it, or it was truncated."""
         head = self.head
         if head is None or offset < head.earliest or offset < head.end:
@@ -141,14 +141,14 @@ class Line:
 
 
 @dataclass(slots=True)
-class Reading:
+class ReaderSession:
     """One reader. `expected`: the offset that must come next; None before the first."""
 
     host: str
     kind: str
     follow: bool
     skip: bool
-    line: Line | None = None
+    history: StreamHistory | None = None
     began_at: int = 0
     wanted: int | None = None
     """The append time or txid from which on it reads."""
@@ -165,14 +165,14 @@ class Facts:
 
     def __init__(self) -> None:
         self.serial = 0
-        self.lines: dict[str, Line] = {}
-        self.current: dict[str, Line] = {}
+        self.histories: dict[str, StreamHistory] = {}
+        self.current: dict[str, StreamHistory] = {}
         """By full name: the incarnation that has a head now, or had it last."""
-        self.sent: dict[str, list[Sent]] = {}
+        self.sent: dict[str, list[SentRecord]] = {}
         """By identity; a producer's record may have been sent many times."""
         self.bulk: dict[str, Content] = {}
-        self.sessions: list[Session] = []
-        self.readings: list[Reading] = []
+        self.sessions: list[WriterSession] = []
+        self.readings: list[ReaderSession] = []
         self.owned: dict[LedgerId, str] = {}
         """Ledgers that exist and name a stream, with its uid."""
         self.fencer: dict[LedgerId, str] = {}
@@ -189,16 +189,16 @@ class Facts:
         self.serial += 1
         return self.serial
 
-    def line(self, uid: str, name: str) -> Line:
-        line = self.lines.get(uid)
-        if line is None:
-            line = self.lines[uid] = Line(uid, name)
-        return line
+    def history(self, uid: str, name: str) -> StreamHistory:
+        history = self.histories.get(uid)
+        if history is None:
+            history = self.histories[uid] = StreamHistory(uid, name)
+        return history
 
-    def submit(self, session: Session, idents: Sequence[str], contents: Sequence[Content]) -> list[Sent]:
+    def submit(self, session: WriterSession, idents: Sequence[str], contents: Sequence[Content]) -> list[SentRecord]:
         """Before the call to append, in the same turn."""
         at = self.tick()
-        made = [Sent(ident, content, session, at) for ident, content in zip(idents, contents, strict=True)]
+        made = [SentRecord(ident, content, session, at) for ident, content in zip(idents, contents, strict=True)]
         for one in made:
             self.sent.setdefault(one.ident, []).append(one)
         session.order += made
@@ -215,4 +215,15 @@ class Facts:
         return source.partition(b"|")[0].decode(errors="replace")
 
 
-__all__ = ["REFUSED", "Content", "Facts", "Group", "Line", "Reading", "Seen", "Sent", "Session", "Step"]
+__all__ = [
+    "REFUSED",
+    "Content",
+    "Facts",
+    "AtomicBatch",
+    "StreamHistory",
+    "ReaderSession",
+    "KnownRecord",
+    "SentRecord",
+    "WriterSession",
+    "BulkAttempt",
+]

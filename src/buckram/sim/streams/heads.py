@@ -15,11 +15,11 @@ from buckram.metadata.layout import ClusterLayout
 from buckram.seams import KeyValue
 from buckram.sim.engine.checkers.facts import Facts as LedgerFacts
 from buckram.sim.engine.checkers.report import Report
-from buckram.sim.streams.facts import Facts, Line
+from buckram.sim.streams.facts import Facts, StreamHistory
 from buckram.types import LedgerId, LedgerState
 
-Allowed = Callable[[Line, str, int, int], bool]
-"""(line, who, from, to): a policy names this truncation."""
+Allowed = Callable[[StreamHistory, str, int, int], bool]
+"""(history, who, from, to): a policy names this truncation."""
 
 
 class HeadWatch:
@@ -81,11 +81,11 @@ class HeadWatch:
                 self._facts.fencer[ledger] = who
 
     def _deleted(self, who: str, uid: str, ledger: LedgerId) -> None:
-        line, state = self._facts.lines.get(uid), self._facts.intents.get((uid, ledger))
-        if line is None or line.gone or line.head is None or line.head.deleting:
+        history, state = self._facts.histories.get(uid), self._facts.intents.get((uid, ledger))
+        if history is None or history.head_removed or history.head is None or history.head.deleting:
             return
-        head, row = line.head, line.listed.get(ledger)
-        if ledger in line.retired:
+        head, row = history.head, history.listed.get(ledger)
+        if ledger in history.retired:
             allowed = state == "discard"
             self._report.situation("compacted segment deleted")
         elif row is None:
@@ -102,7 +102,7 @@ class HeadWatch:
             "{} deletes ledger {} of {}: row {}, earliest {}, intent {}",
             who,
             ledger,
-            line.name,
+            history.name,
             row,
             head.earliest,
             state,
@@ -132,18 +132,18 @@ class HeadWatch:
             )
         elif folder == "pages" and new is not None:
             self._report.situation("page written")
-            line, rows = facts.lines[uid], decode_page(key, new.value).segments
+            history, rows = facts.histories[uid], decode_page(key, new.value).segments
             if old is not None:
-                self._compacted(who, line, decode_page(key, old.value).segments, rows)
+                self._compacted(who, history, decode_page(key, old.value).segments, rows)
             for row in rows:
                 self._report.check(
                     "head",
-                    line.listed.get(row.ledger) == row and row.sealed,
+                    history.listed.get(row.ledger) == row and row.sealed,
                     "page {} of {} holds {}, listed was {}",
                     name,
-                    line.name,
+                    history.name,
                     row,
-                    line.listed.get(row.ledger),
+                    history.listed.get(row.ledger),
                 )
 
     # -- heads --------------------------------------------------------------------------------------------
@@ -154,52 +154,54 @@ class HeadWatch:
         before = decode_head(key, old.value) if old is not None else None
         if new is None:
             if before is not None:
-                line = facts.line(before.uid, name)
+                history = facts.history(before.uid, name)
                 self._report.check("deleted", before.deleting, "{} removes the head of {} alive", who, name)
-                line.gone = True
+                history.head_removed = True
             return
         after = decode_head(key, new.value)
-        line = facts.line(after.uid, name)
-        facts.current[name] = line
+        history = facts.history(after.uid, name)
+        facts.current[name] = history
         self._report.check("head", before is None or before.uid == after.uid, "{} replaces the head of {}", who, name)
-        line.head = after
+        history.head = after
         if before is not None and before.uid == after.uid:
-            self._forward(who, line, before, after)
-        self._rows(who, line, before, after)
-        self._fence(line, after, serial)
+            self._forward(who, history, before, after)
+        self._rows(who, history, before, after)
+        self._fence(history, after, serial)
 
-    def _forward(self, who: str, line: Line, before: Head, after: Head) -> None:
+    def _forward(self, who: str, history: StreamHistory, before: Head, after: Head) -> None:
         for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid"):
             a, b = getattr(before, what), getattr(after, what)
-            self._report.check("head", a <= b, "{} moves {} of {} from {} back to {}", who, what, line.name, a, b)
+            self._report.check("head", a <= b, "{} moves {} of {} from {} back to {}", who, what, history.name, a, b)
         self._report.check(
             "head",
             (after.ended or not before.ended) and (after.deleting or not before.deleting),
             "{} makes {} live again",
             who,
-            line.name,
+            history.name,
         )
         if before.ended and not after.deleting:
-            self._report.check("head", after.end == before.end, "{} appends to {} after its end", who, line.name)
+            self._report.check("head", after.end == before.end, "{} appends to {} after its end", who, history.name)
         if after.ended and not before.ended:
             self._report.situation("stream ended")
         if after.first > before.first:
             self._report.situation("segment trimmed")
         if after.earliest > before.earliest:
-            self._truncated(who, line, before, after)
+            self._truncated(who, history, before, after)
 
-    def _truncated(self, who: str, line: Line, before: Head, after: Head) -> None:
-        line.earliests[after.earliest] = None
-        asked = after.earliest in line.asked or (
-            line.any_base
-            and any(after.earliest in (row.base, row.end) for row in (*line.listed.values(), *line.retired.values()))
+    def _truncated(self, who: str, history: StreamHistory, before: Head, after: Head) -> None:
+        history.earliest_offsets[after.earliest] = None
+        asked = after.earliest in history.requested_truncations or (
+            history.truncated_by_size
+            and any(
+                after.earliest in (row.base, row.end) for row in (*history.listed.values(), *history.retired.values())
+            )
         )
         self._report.check(
             "truncation",
-            asked or self._allowed(line, who, before.earliest, after.earliest),
+            asked or self._allowed(history, who, before.earliest, after.earliest),
             "{} truncates {} from {} to {}, which nobody asked for",
             who,
-            line.name,
+            history.name,
             before.earliest,
             after.earliest,
         )
@@ -209,7 +211,7 @@ class HeadWatch:
         if row is not None and after.earliest > row.base:
             self._report.situation("truncated in the open segment")
         if any(
-            reading.line is line
+            reading.history is history
             and not reading.done
             and reading.expected is not None
             and reading.expected < after.earliest
@@ -217,10 +219,10 @@ class HeadWatch:
         ):
             self._report.situation("truncated under a reader")
 
-    def _rows(self, who: str, line: Line, before: Head | None, after: Head) -> None:
+    def _rows(self, who: str, history: StreamHistory, before: Head | None, after: Head) -> None:
         report, previous = self._report, None
         if before is not None:
-            self._compacted(who, line, before.tail, after.tail)
+            self._compacted(who, history, before.tail, after.tail)
         for row in after.tail:
             report.check(
                 "M9",
@@ -229,11 +231,11 @@ class HeadWatch:
                 who,
                 row,
                 previous,
-                line.name,
+                history.name,
             )
-            known = line.listed.get(row.ledger)
+            known = history.listed.get(row.ledger)
             if known is None:
-                self._listed(who, line, after, row)
+                self._listed(who, history, after, row)
             elif known != row:
                 report.check(
                     "head",
@@ -241,12 +243,12 @@ class HeadWatch:
                     "{} changes row {} of {} to {}",
                     who,
                     known,
-                    line.name,
+                    history.name,
                     row,
                 )
             if row.sealed and (known is None or not known.sealed):
-                self._sealed(who, line, after, row)
-            line.listed[row.ledger] = row
+                self._sealed(who, history, after, row)
+            history.listed[row.ledger] = row
             previous = row
         if previous is not None:
             end = previous.end if previous.sealed else previous.base
@@ -255,16 +257,18 @@ class HeadWatch:
                 end == after.end,
                 "{} says that {} ends at {}, the last row is {}",
                 who,
-                line.name,
+                history.name,
                 after.end,
                 previous,
             )
         kept = {row.ledger: None for row in after.tail}
         for row in () if before is None else before.tail:
             if row.ledger not in kept:
-                self._left(who, line, after, row)
+                self._left(who, history, after, row)
 
-    def _compacted(self, who: str, line: Line, before: tuple[Segment, ...], after: tuple[Segment, ...]) -> None:
+    def _compacted(
+        self, who: str, history: StreamHistory, before: tuple[Segment, ...], after: tuple[Segment, ...]
+    ) -> None:
         """Rows that came where others were: each holds whole segments, which left in the same step."""
         known, kept = {row.ledger: None for row in before}, {row.ledger: None for row in after}
         for row in after:
@@ -274,7 +278,7 @@ class HeadWatch:
             ]
             if row.ledger in known or not replaced:
                 continue
-            report, head = self._report, line.head
+            report, head = self._report, history.head
             told, olds = row.summary, [old.summary for old in replaced if old.summary is not None]
             whole = (
                 told is not None
@@ -287,19 +291,19 @@ class HeadWatch:
                 and told.last_txid == olds[-1].last_txid
                 and row.number == replaced[0].number
             )
-            report.check("compacted", whole, "{} lists {} in the place of {} in {}", who, row, replaced, line.name)
+            report.check("compacted", whole, "{} lists {} in the place of {} in {}", who, row, replaced, history.name)
             needed = head is not None and any(old.number == head.producers for old in replaced)
             report.check(
-                "compacted", not needed, "{} takes the producers' table of {} away: {}", who, line.name, replaced
+                "compacted", not needed, "{} takes the producers' table of {} away: {}", who, history.name, replaced
             )
-            made = self._facts.intents.get((line.uid, row.ledger)) == "made"
+            made = self._facts.intents.get((history.uid, row.ledger)) == "made"
             report.check(
                 "compacted",
-                made and self._facts.owned.get(row.ledger) == line.uid,
+                made and self._facts.owned.get(row.ledger) == history.uid,
                 "{} lists ledger {} in {}, which nobody made for it",
                 who,
                 row.ledger,
-                line.name,
+                history.name,
             )
             closed = self._ledgers.ledger(row.ledger).closed
             report.check(
@@ -308,40 +312,40 @@ class HeadWatch:
                 "{} seals {} of {}, its ledger is closed at {}",
                 who,
                 row,
-                line.name,
+                history.name,
                 closed,
             )
             report.situation("segments compacted")
-            line.listed[row.ledger] = row
-            line.listed_by[row.ledger] = line.listed_by.get(replaced[0].ledger, 0)
+            history.listed[row.ledger] = row
+            history.listed_by[row.ledger] = history.listed_by.get(replaced[0].ledger, 0)
             for old in replaced:
-                line.retired[old.ledger] = line.listed.pop(old.ledger, old)
+                history.retired[old.ledger] = history.listed.pop(old.ledger, old)
 
-    def _listed(self, who: str, line: Line, head: Head, row: Segment) -> None:
-        line.listed_by[row.ledger] = head.epoch
+    def _listed(self, who: str, history: StreamHistory, head: Head, row: Segment) -> None:
+        history.listed_by[row.ledger] = head.epoch
         before = head.tail[-2] if len(head.tail) > 1 else None
-        line.bases[row.base] = before is not None and line.listed_by.get(before.ledger) != head.epoch
-        state = self._facts.intents.get((line.uid, row.ledger))
+        history.segment_starts[row.base] = before is not None and history.listed_by.get(before.ledger) != head.epoch
+        state = self._facts.intents.get((history.uid, row.ledger))
         owner = self._facts.owned.get(row.ledger)
         self._report.check(
             "M9",
-            state == "made" and owner == line.uid,
+            state == "made" and owner == history.uid,
             "{} lists ledger {} in {}: its intent is {}, its owner {}",
             who,
             row.ledger,
-            line.name,
+            history.name,
             state,
             owner,
         )
 
-    def _sealed(self, who: str, line: Line, head: Head, row: Segment) -> None:
+    def _sealed(self, who: str, history: StreamHistory, head: Head, row: Segment) -> None:
         assert row.summary is not None
         closed = self._ledgers.ledger(row.ledger).closed
         holds = closed == (row.summary.last_entry, row.summary.bytes) and row.summary.records > 0
         self._report.check(
-            "sealed-row", holds, "{} seals {} of {}, its ledger is closed at {}", who, row, line.name, closed
+            "sealed-row", holds, "{} seals {} of {}, its ledger is closed at {}", who, row, history.name, closed
         )
-        if line.listed_by.get(row.ledger, head.epoch) != head.epoch:
+        if history.listed_by.get(row.ledger, head.epoch) != head.epoch:
             self._report.situation("segment sealed by the next writer")
         elif self._facts.fencer.get(row.ledger) == who:
             self._report.situation("broken segment replaced by its writer")
@@ -351,9 +355,9 @@ class HeadWatch:
             why = "size" if big else "time" if age >= self._policy.segment_s else "call"
             self._report.situation(f"rolled by {why}")
 
-    def _left(self, who: str, line: Line, after: Head, row: Segment) -> None:
+    def _left(self, who: str, history: StreamHistory, after: Head, row: Segment) -> None:
         """A row is no longer in the tail: paged, trimmed, compacted, or empty."""
-        if row.ledger in line.retired:
+        if row.ledger in history.retired:
             return
         empty = not row.sealed and row.ledger in after.garbage
         dead = row.sealed and row.number < after.first and row.end <= after.earliest
@@ -363,7 +367,7 @@ class HeadWatch:
             "{} takes {} out of {}",
             who,
             row,
-            line.name,
+            history.name,
         )
         if dead:
             kept = after.table == row
@@ -373,21 +377,21 @@ class HeadWatch:
                 "{} forgets {} of {} before its ledger is deleted",
                 who,
                 row,
-                line.name,
+                history.name,
             )
         if empty:
             self._report.situation("empty segment left the list")
             self._report.check(
-                "durable", row.base not in line.acked, "the segment {} of {} is dropped as empty", row, line.name
+                "durable", row.base not in history.acked, "the segment {} of {} is dropped as empty", row, history.name
             )
 
-    def _fence(self, line: Line, head: Head, serial: int) -> None:
+    def _fence(self, history: StreamHistory, head: Head, serial: int) -> None:
         """Nothing that an older epoch wrote after now can be acknowledged: no row of an older epoch is open."""
         row = head.open_segment
-        if row is not None and line.listed_by.get(row.ledger) != head.epoch:
+        if row is not None and history.listed_by.get(row.ledger) != head.epoch:
             return
-        if not line.fences or line.fences[-1][1] < head.epoch:
-            line.fences.append((serial, head.epoch))
+        if not history.fences or history.fences[-1][1] < head.epoch:
+            history.fences.append((serial, head.epoch))
 
 
 def row_key(row: Segment) -> tuple[int, LedgerId, int, int]:

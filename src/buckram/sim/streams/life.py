@@ -16,14 +16,14 @@ from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Crashed, Stuck
 from buckram.sim.engine.world import World
-from buckram.sim.streams.bulking import Publisher
+from buckram.sim.streams.bulk_publishing import Publisher
 from buckram.sim.streams.ending import Ending
-from buckram.sim.streams.finals import Finals
+from buckram.sim.streams.final_checks import FinalChecks
+from buckram.sim.streams.maintenance import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
 from buckram.sim.streams.plan import LIFE_S, StreamPlan, make_stream_plan
 from buckram.sim.streams.reading import ReaderActor
 from buckram.sim.streams.stage import NAMESPACE, Actor, Producer, Stage
-from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.writing import WriterActor
 from buckram.streams.maintain import delete as stream_delete
 from buckram.streams.shared import metadata as stream_metadata
@@ -62,7 +62,7 @@ class Life:
         await chaos
         await Ending(stage, self.faults, actors).run()
         if not self.world.report.violations:
-            Finals(stage.facts, self.world.report).judge()
+            FinalChecks(stage.facts, self.world.report).judge()
         for task in (*actors, *watchers):
             task.cancel()
 

@@ -13,9 +13,9 @@ from buckram.sim.engine.loop import Process
 from buckram.sim.engine.transport import Connection
 from buckram.sim.engine.world import Died
 from buckram.sim.streams.bench import Bench
-from buckram.sim.streams.bulking import Publisher
+from buckram.sim.streams.bulk_publishing import Publisher
+from buckram.sim.streams.maintenance import Compactor, Deleter, JanitorActor, Truncator
 from buckram.sim.streams.stage import Actor
-from buckram.sim.streams.tending import Compactor, Deleter, JanitorActor, Truncator
 
 HOST = "x1"
 """The host whose process crashes."""
@@ -65,7 +65,7 @@ class Spy:
             self._speaks()
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
-        """Sent is enough."""
+        """SentRecord is enough."""
 
     @property
     def places(self) -> list[int]:
@@ -87,7 +87,7 @@ async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Sp
         except BuckramError as error:
             actor.note(f"{type(error).__name__}: {error}")
             if isinstance(error, WriterLost):
-                bench.stage.rules.lost(next(s for s in reversed(bench.facts.sessions) if s.host == HOST), error)
+                bench.stage.rules.writer_lost(next(s for s in reversed(bench.facts.sessions) if s.host == HOST), error)
             bench.report.check("ends", spy.lose is not None, "{} failed although nothing went wrong: {!r}", HOST, error)
 
     try:
@@ -102,27 +102,27 @@ async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Sp
 
 async def _history(bench: Bench, segments: int = 2, records: int = 5) -> None:
     """Some sealed segments and producers in them."""
-    pen = await bench.writer("w0")
+    recording = await bench.writer("w0")
     for _ in range(segments):
-        await bench.append(pen, records)
-        await pen.actor.inside(pen.produce(bench.stage.producers[0], 2, one_by_one=False), "produce")
-        await bench.roll(pen)
-    await bench.append(pen, 2)
-    await pen.actor.inside(pen.writer.close(), "close")
+        await bench.append(recording, records)
+        await recording.actor.inside(recording.produce(bench.stage.producers[0], 2, one_by_one=False), "produce")
+        await bench.roll(recording)
+    await bench.append(recording, 2)
+    await recording.actor.inside(recording.writer.close(), "close")
 
 
 async def _lively(bench: Bench) -> asyncio.Event:
     """A writer that goes on appending until the event is set."""
-    pen, enough = await bench.writer("w1"), asyncio.Event()
+    recording, enough = await bench.writer("w1"), asyncio.Event()
 
     async def keep_on() -> None:
         for _ in range(40):
             if enough.is_set():
                 break
-            await pen.append_many([pen.fresh(20), pen.fresh(20)])
+            await recording.append_many([recording.fresh(20), recording.fresh(20)])
             await asyncio.sleep(0.004)
 
-    pen.actor.process.spawn(keep_on(), "appends")
+    recording.actor.process.spawn(keep_on(), "appends")
     return enough
 
 
@@ -130,9 +130,9 @@ async def open_first(bench: Bench, spy: Spy) -> None:
     """The first writer of a stream, and its first records."""
 
     async def work(actor: Actor) -> None:
-        pen = await bench.open(actor)
-        await pen.append_many([pen.fresh(20) for _ in range(3)])
-        await pen.produce(bench.stage.producers[0], 2, one_by_one=True)
+        recording = await bench.open(actor)
+        await recording.append_many([recording.fresh(20) for _ in range(3)])
+        await recording.produce(bench.stage.producers[0], 2, one_by_one=True)
 
     await _doing(bench, work, spy)
 
@@ -142,7 +142,7 @@ async def take_over(bench: Bench, spy: Spy) -> None:
     enough = await _lively(bench)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
-    await bench.until(lambda: bench.line.top >= 12, "records")
+    await bench.until(lambda: bench.history.top >= 12, "records")
 
     async def work(actor: Actor) -> None:
         fresh = await bench.open(actor, takeover=True)
@@ -159,18 +159,20 @@ async def roll(bench: Bench, spy: Spy) -> None:
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
     actor = await bench.up(HOST)
-    pen = await actor.inside(bench.open(actor), "open")
-    await bench.append(pen, 4)
+    recording = await actor.inside(bench.open(actor), "open")
+    await bench.append(recording, 4)
 
     async def work(actor: Actor) -> None:
-        await pen.produce(bench.stage.producers[1], 2, one_by_one=False)
-        rolling = asyncio.ensure_future(pen.writer.roll())
+        await recording.produce(bench.stage.producers[1], 2, one_by_one=False)
+        rolling = asyncio.ensure_future(recording.writer.roll())
         tasks = []
         while not rolling.done():
-            tasks.append(asyncio.ensure_future(pen.append_many([pen.fresh(20) for _ in range(6)], atomic=True)))
+            tasks.append(
+                asyncio.ensure_future(recording.append_many([recording.fresh(20) for _ in range(6)], atomic=True))
+            )
             await asyncio.sleep(0.002)
         await asyncio.gather(rolling, *tasks)
-        await pen.produce(bench.stage.producers[1], 2, one_by_one=False)
+        await recording.produce(bench.stage.producers[1], 2, one_by_one=False)
 
     await _doing(bench, work, spy)
 
@@ -178,11 +180,11 @@ async def roll(bench: Bench, spy: Spy) -> None:
 async def close(bench: Bench, spy: Spy) -> None:
     await _history(bench, 1)
     actor = await bench.up(HOST)
-    pen = await actor.inside(bench.open(actor), "open")
-    await bench.append(pen, 4)
+    recording = await actor.inside(bench.open(actor), "open")
+    await bench.append(recording, 4)
 
     async def work(actor: Actor) -> None:
-        await asyncio.gather(pen.append_many([pen.fresh(20) for _ in range(3)]), pen.writer.close())
+        await asyncio.gather(recording.append_many([recording.fresh(20) for _ in range(3)]), recording.writer.close())
 
     await _doing(bench, work, spy)
 
@@ -192,11 +194,11 @@ async def end(bench: Bench, spy: Spy) -> None:
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
     actor = await bench.up(HOST)
-    pen = await actor.inside(bench.open(actor), "open")
-    await bench.append(pen, 4)
+    recording = await actor.inside(bench.open(actor), "open")
+    await bench.append(recording, 4)
 
     async def work(actor: Actor) -> None:
-        await pen.writer.end()
+        await recording.writer.end()
 
     await _doing(bench, work, spy)
 
@@ -204,8 +206,8 @@ async def end(bench: Bench, spy: Spy) -> None:
 async def truncate(bench: Bench, spy: Spy) -> None:
     """Over several segments, into the one that is written."""
     await _history(bench, 4, 3)
-    pen = await bench.writer("w1")
-    await bench.append(pen, 6)
+    recording = await bench.writer("w1")
+    await bench.append(recording, 6)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest", on_truncated="skip")
     bench.tail(reader, start="earliest")
@@ -213,46 +215,46 @@ async def truncate(bench: Bench, spy: Spy) -> None:
 
     async def work(actor: Actor) -> None:
         tender.client = actor.client
-        for offset in (7, bench.line.head.end + 3 if bench.line.head else 0):
-            await tender._before(bench.stream, bench.line, offset, True)
+        for offset in (7, bench.history.head.end + 3 if bench.history.head else 0):
+            await tender._before(bench.stream, bench.history, offset, True)
 
     await _doing(bench, work, spy)
-    await bench.append(pen, 3)
+    await bench.append(recording, 3)
 
 
 async def delete(bench: Bench, spy: Spy) -> None:
     await _history(bench, 2)
     enough = await _lively(bench)
     await asyncio.sleep(0.05)
-    line, deleter = bench.line, Deleter(bench.stage, HOST)
+    history, deleter = bench.history, Deleter(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
         await actor.ns.delete(bench.stream)
-        deleter.deleted(line)
+        deleter.deleted(history)
 
     await _doing(bench, work, spy)
     await asyncio.sleep(0.2)
     enough.set()
     await asyncio.sleep(2.0)
-    if line.deleted_at is not None:
-        deleter.nothing_left(line)
+    if history.deleted_at is not None:
+        deleter.nothing_left(history)
 
 
 async def delete_after_death(bench: Bench, spy: Spy) -> None:
     """There is a ledger that a dead writer prepared and never listed."""
     await _history(bench, 1)
-    pen = await bench.writer("w1")
-    pen.actor.process.crash()
-    line, deleter = bench.line, Deleter(bench.stage, HOST)
+    recording = await bench.writer("w1")
+    recording.actor.process.crash()
+    history, deleter = bench.history, Deleter(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
         await actor.ns.delete(bench.stream)
-        deleter.deleted(line)
+        deleter.deleted(history)
 
     await _doing(bench, work, spy)
-    if line.deleted_at is not None:
+    if history.deleted_at is not None:
         await asyncio.sleep(bench.world.metadata.session_timeout_s + 3.0)
-        deleter.nothing_left(line)
+        deleter.nothing_left(history)
 
 
 async def bulk(bench: Bench, spy: Spy) -> None:
@@ -279,7 +281,7 @@ async def bulk(bench: Bench, spy: Spy) -> None:
         if await again.inside(again.step(bench.stream, seal_live=True), "again"):
             break
         again.attempt += 1
-    head = bench.line.head
+    head = bench.history.head
     bench.report.check("bulk", head is not None and HOST in head.transactions, "the step was never published: {}", head)
 
 
@@ -288,12 +290,12 @@ async def janitor(bench: Bench, spy: Spy) -> None:
     await _history(bench, 3, 3)
     truncator, publisher = Truncator(bench.stage, "t1"), Publisher(bench.stage, "p1")
     await truncator.up(20)
-    await truncator.inside(truncator._before(bench.stream, bench.line, 12, False), "truncate")
+    await truncator.inside(truncator._before(bench.stream, bench.history, 12, False), "truncate")
     await publisher.up(20)
     left = await publisher.inside(publisher.ns.bulk(bench.stream, application="p1", version=0), "bulk")
     await publisher.inside(left.create_ledger(), "create")
-    pen = await bench.writer("w1")
-    pen.actor.process.crash()
+    recording = await bench.writer("w1")
+    recording.actor.process.crash()
     second = await bench.writer("w2", takeover=True)
     await bench.append(second, 2)
     second.actor.process.crash()

@@ -8,7 +8,7 @@ from typing import Any
 from buckram.errors import BuckramError, CursorMoved, OffsetOutOfRange, OffsetTruncated
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
-from buckram.sim.streams.facts import Line, Reading
+from buckram.sim.streams.facts import ReaderSession, StreamHistory
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.streams.read.reader import StreamReader
 
@@ -18,7 +18,7 @@ ENOUGH = 120
 """Records of one visit."""
 
 
-def line_of(reader: StreamReader) -> str:
+def uid_of(reader: StreamReader) -> str:
     """The uid of the stream that an open reader reads."""
     source = reader._source
     assert source is not None
@@ -44,14 +44,14 @@ class ReaderActor(Actor):
         """One reader from its opening to its end; a follower may be left reading, the ending waits for it."""
         kind, follow = self.rng.choice(KINDS), self.rng.random() < 0.4
         skip = self.rng.random() < 0.5
-        options, line, wanted = self._start(stream, kind)
-        if line is None:
+        options, history, wanted = self._start(stream, kind)
+        if history is None:
             return
-        reading = self.rules.reading(self.host, kind, follow=follow, skip=skip)
+        reading = self.rules.new_reader(self.host, kind, follow=follow, skip=skip)
         if kind in ("time", "txid"):
             reading.wanted = wanted
         # Who asks a server that lies behind may be told of an earliest that was.
-        before = line.head.earliest if line.head and not self.stage.plan.pace.lag_s else 0
+        before = history.head.earliest if history.head and not self.stage.plan.pace.lag_s else 0
         reader = self.ns.read(stream, follow=follow, on_truncated="skip" if skip else "error", **options)
         self.maybe_crash(120)
         try:
@@ -61,12 +61,12 @@ class ReaderActor(Actor):
             self.report.check("ends", False, "{} could not open a reader of {} in {} s", self.host, stream, VISIT_S)
             return
         except BuckramError as error:
-            self._refused(line, kind, wanted, error)
+            self._refused(history, kind, wanted, error)
             return
-        reading.line = self.facts.lines.get(line_of(reader))
-        if reading.line is line:
+        reading.history = self.facts.histories.get(uid_of(reader))
+        if reading.history is history:
             self._began(reading, kind, wanted, position, before)
-        self.rules.began(reading, line_of(reader), position)
+        self.rules.reader_opened(reading, uid_of(reader), position)
         self.note(f"{stream}: reads from {kind} {wanted} at {position}{', follows' if follow else ''}")
         work = self._tail(reader, reading) if follow else self._read(reader, reading)
         if follow and self.rng.random() < 0.6:
@@ -81,32 +81,32 @@ class ReaderActor(Actor):
             reading.done = True
             await reader.close()
 
-    def _start(self, stream: str, kind: str) -> tuple[dict[str, Any], Line | None, Any]:
-        line = self.facts.current.get(full(stream))
-        if line is None:
+    def _start(self, stream: str, kind: str) -> tuple[dict[str, Any], StreamHistory | None, Any]:
+        history = self.facts.current.get(full(stream))
+        if history is None:
             return {}, None, None
         wanted: Any = None
         options: dict[str, Any] = {}
         if kind == "offset":
-            wanted = options["start"] = self.rng.randrange(line.top + 2)
+            wanted = options["start"] = self.rng.randrange(history.top + 2)
         elif kind == "time":
-            times = [seen.time for seen in line.truth.values() if seen.time is not None]
+            times = [seen.time for seen in history.known_records.values() if seen.time is not None]
             wanted = options["start_time"] = (self.rng.choice(times) if times else 0) + self.rng.choice((-1, 0, 1))
         elif kind == "txid":
             wanted = options["start_txid"] = self.rng.randrange(self.stage.txids.get(stream, 0) + 2)
         elif kind == "cursor":
             options["cursor"] = self.cursor
-            wanted = self.facts.cursors.get((line.uid, self.cursor))
+            wanted = self.facts.cursors.get((history.uid, self.cursor))
         else:
             options["start"] = kind
-        return options, line, wanted
+        return options, history, wanted
 
-    def _refused(self, line: Line, kind: str, wanted: Any, error: BuckramError) -> None:
+    def _refused(self, history: StreamHistory, kind: str, wanted: Any, error: BuckramError) -> None:
         self.note(f"no reader: {describe(error)}: {error}")
         if isinstance(error, OffsetTruncated):
             self.report.check(
                 "truncation",
-                error.earliest > error.offset and (error.earliest in line.earliests or line.gone),
+                error.earliest > error.offset and (error.earliest in history.earliest_offsets or history.head_removed),
                 "reading at {} is refused: {}",
                 wanted,
                 error,
@@ -116,13 +116,13 @@ class ReaderActor(Actor):
                 "start", kind == "offset" and wanted >= error.latest, "offset {} is refused: {}", wanted, error
             )
 
-    def _began(self, reading: Reading, kind: str, wanted: Any, position: int, before: int) -> None:
+    def _began(self, reading: ReaderSession, kind: str, wanted: Any, position: int, before: int) -> None:
         """Where it stands right after opening; `before`: the earliest before. What comes first is judged later."""
-        line = reading.line
-        assert line is not None
-        earliest = line.head.earliest if line.head else 0
+        history = reading.history
+        assert history is not None
+        earliest = history.head.earliest if history.head else 0
         if kind == "offset":
-            holds = position == wanted or (reading.skip and wanted < position and position in line.earliests)
+            holds = position == wanted or (reading.skip and wanted < position and position in history.earliest_offsets)
         elif kind == "earliest":
             holds = before <= position <= max(earliest, before)
         elif kind == "cursor" and wanted is not None:
@@ -133,7 +133,7 @@ class ReaderActor(Actor):
             "start",
             holds,
             "a reader of {} from {} {} stands at {}, earliest {} to {}",
-            line.name,
+            history.name,
             kind,
             wanted,
             position,
@@ -141,11 +141,11 @@ class ReaderActor(Actor):
             earliest,
         )
 
-    async def _tail(self, reader: StreamReader, reading: Reading) -> None:
+    async def _tail(self, reader: StreamReader, reading: ReaderSession) -> None:
         await self._read(reader, reading)
         reading.done = True
 
-    async def _read(self, reader: StreamReader, reading: Reading) -> None:
+    async def _read(self, reader: StreamReader, reading: ReaderSession) -> None:
         """Until its end. Errors that pass are tried again."""
         tries = 0
         while reading.follow or reading.delivered < ENOUGH or reading.kind == "audit":
@@ -154,19 +154,19 @@ class ReaderActor(Actor):
                     batch = await reader.next_batch()
                     if batch is None:
                         break
-                    self.rules.read(reading, batch.records())
+                    self.rules.records_read(reading, batch.records())
                 else:
                     try:
-                        self.rules.read(reading, [await anext(reader)])
+                        self.rules.records_read(reading, [await anext(reader)])
                     except StopAsyncIteration:
                         break
                 await self._meanwhile(reader, reading)
             except OffsetTruncated as error:
-                line = reading.line
-                assert line is not None
+                history = reading.history
+                assert history is not None
                 self.report.check(
                     "truncation",
-                    not reading.skip and (error.earliest in line.earliests) and error.offset < error.earliest,
+                    not reading.skip and (error.earliest in history.earliest_offsets) and error.offset < error.earliest,
                     "{} is told: {}",
                     reading.kind,
                     error,
@@ -183,38 +183,38 @@ class ReaderActor(Actor):
             return
         self._ended(reading)
 
-    def _ended(self, reading: Reading) -> None:
+    def _ended(self, reading: ReaderSession) -> None:
         self.note(f"{reading.kind} reader ends at {reading.expected}")
-        line = reading.line
-        if reading.follow and line is not None and line.head is not None and not line.head.deleting:
+        history = reading.history
+        if reading.follow and history is not None and history.head is not None and not history.head.deleting:
             # It may have waited for an offset, a time or a txid that never came.
-            waited = not reading.delivered and (reading.expected or line.head.end) >= line.head.end
-            at_end = waited or reading.expected == line.head.end
+            waited = not reading.delivered and (reading.expected or history.head.end) >= history.head.end
+            at_end = waited or reading.expected == history.head.end
             self.report.check(
                 "follow",
-                line.head.ended and at_end,
+                history.head.ended and at_end,
                 "a reader that follows {} ends at {}, the list says {}",
-                line.name,
+                history.name,
                 reading.expected,
-                line.head,
+                history.head,
             )
 
-    async def _meanwhile(self, reader: StreamReader, reading: Reading) -> None:
+    async def _meanwhile(self, reader: StreamReader, reading: ReaderSession) -> None:
         """Between two deliveries: commit, seek, or be slow."""
         roll = self.rng.random()
         if reading.kind == "cursor" and roll < 0.3:
             await self._commit(reader, reading)
-        elif roll < 0.02 and reading.line is not None:
-            earliest = reading.line.head.earliest if reading.line.head else 0
+        elif roll < 0.02 and reading.history is not None:
+            earliest = reading.history.head.earliest if reading.history.head else 0
             offset = self.rng.randrange(earliest, max(reading.expected or 0, earliest) + 1)
             await reader.seek(offset)
             reading.expected, reading.last_time = offset, 0
         elif roll < 0.15:
             await self.nap(0.1)
 
-    async def _commit(self, reader: StreamReader, reading: Reading) -> None:
-        assert reading.line is not None
-        uid = reading.line.uid
+    async def _commit(self, reader: StreamReader, reading: ReaderSession) -> None:
+        assert reading.history is not None
+        uid = reading.history.uid
         try:
             told = await reader.commit()
         except CursorMoved as error:
@@ -235,4 +235,4 @@ class ReaderActor(Actor):
         self.report.situation("cursor went on")
 
 
-__all__ = ["ReaderActor", "line_of"]
+__all__ = ["ReaderActor", "uid_of"]

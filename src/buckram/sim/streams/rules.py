@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from buckram.core.streams.batch import Record
 from buckram.errors import BuckramError
 from buckram.sim.engine.checkers.report import Report
-from buckram.sim.streams.facts import REFUSED, Content, Facts, Group, Line, Reading, Seen, Sent, Session
+from buckram.sim.streams.facts import (
+    REFUSED,
+    AtomicBatch,
+    Content,
+    Facts,
+    KnownRecord,
+    ReaderSession,
+    SentRecord,
+    StreamHistory,
+    WriterSession,
+)
 
 
 class Rules:
@@ -19,46 +29,46 @@ class Rules:
 
     # -- writers ------------------------------------------------------------------------------------------
 
-    def session(self, host: str) -> Session:
-        session = Session(host, len(self.facts.sessions))
+    def new_session(self, host: str) -> WriterSession:
+        session = WriterSession(host, len(self.facts.sessions))
         self.facts.sessions.append(session)
         return session
 
-    def opened(self, session: Session, uid: str, epoch: int, next_offset: int) -> None:
+    def writer_opened(self, session: WriterSession, uid: str, epoch: int, next_offset: int) -> None:
         """The writer is open and says what comes next."""
-        line = self.facts.lines[uid]
-        session.line, session.epoch, session.first = line, epoch, next_offset
-        if line.head is not None and line.head.epoch == epoch:
-            known = max(line.top, max(line.acked, default=-1) + 1)
+        history = self.facts.histories[uid]
+        session.history, session.epoch, session.first = history, epoch, next_offset
+        if history.head is not None and history.head.epoch == epoch:
+            known = max(history.top, max(history.acked, default=-1) + 1)
             self.report.check(
                 "takeover",
                 next_offset >= known,
                 "the new writer of {} would begin at {}, records are known up to {}",
-                line.name,
+                history.name,
                 next_offset,
                 known,
             )
-            others = [s for s in self.facts.sessions if s.line is line and s.epoch < epoch]
+            others = [s for s in self.facts.sessions if s.history is history and s.epoch < epoch]
             if others:
                 lives = any(not s.lost for s in others)
                 self.report.situation("took over a writer that lives" if lives else "took over a writer that died")
 
-    def group(self, session: Session, idents: Sequence[str]) -> None:
+    def atomic_append(self, session: WriterSession, idents: Sequence[str]) -> None:
         """These were given to one atomic append."""
-        group = Group(list(idents), session.line)
-        if session.line is not None:
-            session.line.groups.append(group)
+        group = AtomicBatch(list(idents), session.history)
+        if session.history is not None:
+            session.history.groups.append(group)
 
-    def stored(self, sent: Sent, offset: int | None) -> None:
+    def acknowledged(self, sent: SentRecord, offset: int | None) -> None:
         """An append ended well. `offset` None: it was stored before and its offset is not told."""
-        session, line = sent.session, sent.session.line
-        assert line is not None
+        session, history = sent.session, sent.session.history
+        assert history is not None
         sent.result, sent.offset = "ok", offset
         self.acked += 1
         report = self.report
         # A retry of what is stored already is answered by whoever knows it.
-        again = offset is None or offset < session.first or sent.ident in line.place
-        since = line.fenced_since(session.epoch)
+        again = offset is None or offset < session.first or sent.ident in history.offset_of
+        since = history.fenced_since(session.epoch)
         if since is not None and not again:
             report.check(
                 "fence",
@@ -66,67 +76,70 @@ class Rules:
                 "{} (epoch {}) of {} was appended after another writer sealed it and is acknowledged at {}",
                 sent.ident,
                 session.epoch,
-                line.name,
+                history.name,
                 offset,
             )
         report.check(
             "deleted",
-            line.deleted_at is None or sent.at < line.deleted_at or again,
+            history.deleted_at is None or sent.at < history.deleted_at or again,
             "{} is acknowledged although {} was deleted before",
             sent.ident,
-            line.name,
+            history.name,
         )
         if offset is None:
             return
         report.check(
             "M9",
-            line.covered(offset),
+            history.is_listed(offset),
             "{} is acknowledged at {} of {}, the list says {}",
             sent.ident,
             offset,
-            line.name,
-            line.head,
+            history.name,
+            history.head,
         )
-        self._evidence(line, offset, Seen(sent.ident, None, sent.content.txid), f"the writer {session.host}")
-        line.acked.setdefault(offset, sent)
+        self._evidence(history, offset, KnownRecord(sent.ident, None, sent.content.txid), f"the writer {session.host}")
+        history.acked.setdefault(offset, sent)
 
-    def refused(self, sent: Sequence[Sent]) -> None:
+    def refused(self, sent: Sequence[SentRecord]) -> None:
         """A typed error said that nothing was written."""
         for one in sent:
             one.result = REFUSED
             self._after_fence(one)
 
-    def unknown(self, sent: Sequence[Sent]) -> None:
+    def unknown(self, sent: Sequence[SentRecord]) -> None:
         for one in sent:
             if one.result == "pending":
                 one.result = "unknown"
                 self._after_fence(one)
 
-    def _after_fence(self, sent: Sent) -> None:
+    def _after_fence(self, sent: SentRecord) -> None:
         """It was not acknowledged; that counts where it must not have been."""
-        line = sent.session.line
-        since = line.fenced_since(sent.session.epoch) if line is not None else None
+        history = sent.session.history
+        since = history.fenced_since(sent.session.epoch) if history is not None else None
         if since is not None and sent.at >= since:
             self.report.check("fence", True)
 
-    def left_out(self, sent: Sequence[Sent]) -> None:
+    def already_stored(self, sent: Sequence[SentRecord]) -> None:
         """Taken for stored before."""
         for one in sent:
             self.report.situation("retry was stored already")
-            place, line = one.session.line.place.get(one.ident) if one.session.line else None, one.session.line
-            if place is not None and line is not None and any(place < base for base in line.bases):
+            place, history = (
+                one.session.history.offset_of.get(one.ident) if one.session.history else None,
+                one.session.history,
+            )
+            if place is not None and history is not None and any(place < base for base in history.segment_starts):
                 self.report.situation("retry after a roll")
             earlier = [s for s in self.facts.sent[one.ident] if s is not one and s.session is not one.session]
             if earlier:
                 self.report.situation("retry by another writer")
-            self.stored(one, None)
+            self.acknowledged(one, None)
 
-    def lost(self, session: Session, error: BuckramError) -> None:
+    def writer_lost(self, session: WriterSession, error: BuckramError) -> None:
         """The writer says that it lost the stream: somebody must have taken it."""
-        line = session.line
-        assert line is not None
-        head = line.head
-        taken = line.gone or head is None or head.deleting or head.epoch > session.epoch
+        history = session.history
+        assert history is not None
+        head = history.head
+        taken = history.head_removed or head is None or head.deleting or head.epoch > session.epoch
         if not taken and head is not None and head.open_segment is not None:
             taken = self.facts.fencer.get(head.open_segment.ledger) in self.facts.sealers
         # The lease goes first, the epoch follows.
@@ -136,15 +149,15 @@ class Rules:
             "writer {} (epoch {}) of {} is lost although nobody took it: {}; {}",
             session.host,
             session.epoch,
-            line.name,
+            history.name,
             error,
             head,
         )
 
-    def failed(self, session: Session, error: BuckramError, *, healthy: bool) -> None:
+    def writer_failed(self, session: WriterSession, error: BuckramError, *, healthy: bool) -> None:
         """The writer says that it cannot go on. One that nothing hindered is not taken for dead by a janitor."""
-        line = session.line
-        if line is None or line.gone or line.head is None or line.head.epoch > session.epoch:
+        history = session.history
+        if history is None or history.head_removed or history.head is None or history.head.epoch > session.epoch:
             return
         by_janitor = "discarded by a janitor" in str(error)
         self.report.check(
@@ -153,42 +166,42 @@ class Rules:
             "writer {} (epoch {}) of {}, which nothing hindered, failed: {}",
             session.host,
             session.epoch,
-            line.name,
+            history.name,
             error,
         )
 
     # -- readers ------------------------------------------------------------------------------------------
 
-    def reading(self, host: str, kind: str, *, follow: bool, skip: bool) -> Reading:
-        reading = Reading(host, kind, follow, skip, began_at=self.facts.tick())
+    def new_reader(self, host: str, kind: str, *, follow: bool, skip: bool) -> ReaderSession:
+        reading = ReaderSession(host, kind, follow, skip, began_at=self.facts.tick())
         self.facts.readings.append(reading)
         return reading
 
-    def began(self, reading: Reading, uid: str, position: int) -> None:
+    def reader_opened(self, reading: ReaderSession, uid: str, position: int) -> None:
         """It is open: where it says it is."""
-        reading.line = self.facts.lines.get(uid)
+        reading.history = self.facts.histories.get(uid)
         reading.first = position
         # From a time or txid on it may pass over records that come before.
         reading.expected = None if reading.wanted is not None else position
 
-    def read(self, reading: Reading, records: Sequence[Record]) -> None:
+    def records_read(self, reading: ReaderSession, records: Sequence[Record]) -> None:
         for record in records:
             self._record(reading, record)
 
-    def _record(self, reading: Reading, record: Record) -> None:
-        line, report = reading.line, self.report
-        assert line is not None
+    def _record(self, reading: ReaderSession, record: Record) -> None:
+        history, report = reading.history, self.report
+        assert history is not None
         expected = reading.expected
         jumped = expected is not None and record.offset != expected
         if jumped and reading.skip and expected is not None and record.offset > expected:
-            jumped = record.offset not in line.earliests
+            jumped = record.offset not in history.earliest_offsets
         report.check(
             "exactly-once",
             not jumped,
             "{} reader {} of {} gets offset {}, {} was due",
             reading.kind,
             reading.host,
-            line.name,
+            history.name,
             record.offset,
             expected,
         )
@@ -198,62 +211,66 @@ class Rules:
             "{} reader {} of {} gets offset {}, it was to stop before {}",
             reading.kind,
             reading.host,
-            line.name,
+            history.name,
             record.offset,
             reading.stop,
         )
-        if reading.delivered and record.offset in line.bases:
-            report.situation("reader crossed a take-over" if line.bases[record.offset] else "reader crossed a roll")
+        if reading.delivered and record.offset in history.segment_starts:
+            report.situation(
+                "reader crossed a take-over" if history.segment_starts[record.offset] else "reader crossed a roll"
+            )
         if expected is None and reading.wanted is not None:
-            self._first(line, reading, record)
+            self._first(history, reading, record)
         reading.expected = record.offset + 1
         report.check(
             "append-time",
             record.append_time >= reading.last_time,
             "offset {} of {} was appended at {}, before the one before it ({})",
             record.offset,
-            line.name,
+            history.name,
             record.append_time,
             reading.last_time,
         )
         reading.last_time = record.append_time
         reading.delivered += 1
         ident = self.facts.ident_of(record)
-        self._authentic(line, ident, record)
-        self._evidence(line, record.offset, Seen(ident, record.append_time, record.txid), f"reader {reading.host}")
+        self._authentic(history, ident, record)
+        self._evidence(
+            history, record.offset, KnownRecord(ident, record.append_time, record.txid), f"reader {reading.host}"
+        )
 
-    def _first(self, line: Line, reading: Reading, record: Record) -> None:
+    def _first(self, history: StreamHistory, reading: ReaderSession, record: Record) -> None:
         """The first record from a time or txid on: it is not too early, and no known one before it was left out."""
         wanted, by_time = reading.wanted or 0, reading.kind == "time"
         known = record.append_time if by_time else record.txid
         missed = [
             offset
             for offset in range(reading.first or 0, record.offset)
-            if (seen := line.truth.get(offset)) is not None
+            if (seen := history.known_records.get(offset)) is not None
             and (value := seen.time if by_time else seen.txid) is not None
             and value >= wanted
-            and line.head is not None
-            and offset >= line.head.earliest
+            and history.head is not None
+            and offset >= history.head.earliest
         ]
         self.report.check(
             "start",
             known is not None and known >= wanted and not missed,
             "a reader of {} from {} {} on gets {!r} first, {} were due before",
-            line.name,
+            history.name,
             reading.kind,
             wanted,
             record,
             missed,
         )
 
-    def _authentic(self, line: Line, ident: str, record: Record) -> None:
+    def _authentic(self, history: StreamHistory, ident: str, record: Record) -> None:
         report, wanted = self.report, self.facts.contents(ident)
         report.check(
             "authentic",
             wanted is not None,
             "offset {} of {} is {!r}, which nobody appended",
             record.offset,
-            line.name,
+            history.name,
             record,
         )
         if wanted is None:
@@ -269,7 +286,7 @@ class Rules:
             found == wanted._replace(timestamp=time),
             "offset {} of {} is read as {!r}, appended was {!r}",
             record.offset,
-            line.name,
+            history.name,
             found,
             wanted,
         )
@@ -279,27 +296,27 @@ class Rules:
             not attempts or any(sent.result != REFUSED for sent in attempts),
             "offset {} of {} is {}, of which a typed error said that nothing was written",
             record.offset,
-            line.name,
+            history.name,
             ident,
         )
 
     # -- both ---------------------------------------------------------------------------------------------
 
-    def _evidence(self, line: Line, offset: int, seen: Seen, who: str) -> None:
+    def _evidence(self, history: StreamHistory, offset: int, seen: KnownRecord, who: str) -> None:
         """Somebody learned that this record stands there."""
-        report, known = self.report, line.truth.get(offset)
+        report, known = self.report, history.known_records.get(offset)
         if known is not None:
             report.check(
                 "stable",
                 known.ident == seen.ident,
                 "offset {} of {} is {} to {}, it was {}",
                 offset,
-                line.name,
+                history.name,
                 seen.ident,
                 who,
                 known,
             )
-        place = line.place.get(seen.ident)
+        place = history.offset_of.get(seen.ident)
         if place is not None:
             rule = "idempotent" if seen.ident.startswith("P") else "stable"
             report.check(
@@ -308,7 +325,7 @@ class Rules:
                 "{} stands at {} of {} and, says {}, at {}",
                 seen.ident,
                 place,
-                line.name,
+                history.name,
                 who,
                 offset,
             )
@@ -318,14 +335,14 @@ class Rules:
                 known.time == seen.time,
                 "offset {} of {} was appended at {}, says {}; it was {}",
                 offset,
-                line.name,
+                history.name,
                 seen.time,
                 who,
                 known.time,
             )
         if known is None or known.time is None:
-            line.truth[offset] = seen
-        line.place.setdefault(seen.ident, offset)
+            history.known_records[offset] = seen
+        history.offset_of.setdefault(seen.ident, offset)
 
 
 __all__ = ["Rules"]

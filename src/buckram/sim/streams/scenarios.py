@@ -11,20 +11,20 @@ from buckram.errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamE
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.schedules import ScheduleResult
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
-from buckram.sim.streams.breaking import BREAKS
-from buckram.sim.streams.bulking import Publisher
-from buckram.sim.streams.facts import Reading
+from buckram.sim.streams.broken_ledgers import BREAKS
+from buckram.sim.streams.bulk_publishing import Publisher
+from buckram.sim.streams.facts import ReaderSession
+from buckram.sim.streams.maintenance import JanitorActor
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor
 from buckram.sim.streams.slow_bookies import SLOW
-from buckram.sim.streams.tending import JanitorActor
 from buckram.sim.streams.wrong_clocks import WRONG_CLOCKS
 
 
 async def reading_live(b: Bench) -> None:
     """What was acknowledged in the open segment of an idle writer is readable without following."""
-    pen = await b.writer("w1")
-    await b.append(pen, 3)
+    recording = await b.writer("w1")
+    await b.append(recording, 3)
     await asyncio.sleep(0.05)
     found: list[int] = []
 
@@ -58,53 +58,53 @@ async def frozen_writer(b: Bench) -> None:
 
 async def frozen_in_a_roll(b: Bench) -> None:
     """The writer sleeps between the end of its old segment and the list of the new one, which then comes too late."""
-    pen = await b.writer("w1")
-    await b.append(pen, 3)
+    recording = await b.writer("w1")
+    await b.append(recording, 3)
     b.faults.world.fabric.slow("w1", HOST, 0.3)
-    rolling = pen.actor.process.spawn(_quiet_roll(pen), "roll")
+    rolling = recording.actor.process.spawn(_quiet_roll(recording), "roll")
     await asyncio.sleep(0.2)
-    b.appending(pen, 2)
+    b.appending(recording, 2)
     await asyncio.sleep(0.25)
     b.world.pause("w1")
     b.world.fabric.slow("w1", HOST, 0.0)
     second = await b.writer("w2", takeover=True)
     await b.append(second, 2)
     b.world.resume("w1")
-    b.appending(pen, 1)
+    b.appending(recording, 1)
     await asyncio.sleep(5.0)
     rolling.cancel()
 
 
-async def _quiet_roll(pen: object) -> None:
+async def _quiet_roll(recording: object) -> None:
     from buckram.errors import BuckramError
 
     try:
-        await pen.writer.roll()  # type: ignore[attr-defined]  # a Pen
+        await recording.writer.roll()  # type: ignore[attr-defined]  # a RecordingWriter
     except BuckramError:
         return
 
 
 async def lost_lease(b: Bench) -> None:
     """A writer whose session expired goes on when nobody took its place, and ends when somebody did."""
-    pen = await b.writer("w1")
-    await b.append(pen, 2)
+    recording = await b.writer("w1")
+    await b.append(recording, 2)
     b.world.sessions["w1"].expire()
     await asyncio.sleep(1.0)
-    await b.append(pen, 2)
-    b.expect(not pen.writer.lost.is_set() and pen.session.order[-1].result == "ok", "lost without a reason")
-    b.fabric_cut("w1", HOST)
+    await b.append(recording, 2)
+    b.expect(not recording.writer.lost.is_set() and recording.session.order[-1].result == "ok", "lost without a reason")
+    b.block_both_ways("w1", HOST)
     b.world.sessions["w1"].expire()
     second = await b.writer("w2", wait=True)
-    b.fabric_mend("w1", HOST)
+    b.unblock_both_ways("w1", HOST)
     await b.append(second, 2)
     await asyncio.sleep(3.0)
-    b.expect(pen.writer.lost.is_set(), "does not know that it is out")
+    b.expect(recording.writer.lost.is_set(), "does not know that it is out")
 
 
 async def polite(b: Bench) -> None:
     """A second writer is told who is there; one that waits gets the stream when the first closes, and not before."""
-    pen = await b.writer("w1")
-    await b.append(pen, 2)
+    recording = await b.writer("w1")
+    await b.append(recording, 2)
     try:
         await b.writer("w2")
     except WriterExists as error:
@@ -114,7 +114,7 @@ async def polite(b: Bench) -> None:
     waiting = asyncio.ensure_future(b.writer("w3", wait=True))
     await asyncio.sleep(1.0)
     b.expect(not waiting.done(), "did not wait")
-    await pen.actor.inside(pen.writer.close(), "close")
+    await recording.actor.inside(recording.writer.close(), "close")
     third = await waiting
     await b.append(third, 2)
 
@@ -122,22 +122,22 @@ async def polite(b: Bench) -> None:
 async def no_ensemble(b: Bench) -> None:
     """A roll goes on with a known bookie away. Where it is not known there are too few: the roll is put off, and
     records go on into the old segment."""
-    pen = await b.writer("w1")
-    await b.append(pen, 2)
+    recording = await b.writer("w1")
+    await b.append(recording, 2)
     b.world.crash(b.world.machines["b3"], power=False)
     await asyncio.sleep(4.0)
-    b.expect(await b.roll(pen), "no roll with a known bookie away")
-    await b.append(pen, 2)
-    assert pen.actor.client is not None
-    store = pen.actor.client.services.store
+    b.expect(await b.roll(recording), "no roll with a known bookie away")
+    await b.append(recording, 2)
+    assert recording.actor.client is not None
+    store = recording.actor.client.services.store
     cookie = await store.read_cookie("b3")
     await store.delete_cookie("b3", cookie.version)
-    rolling = pen.actor.process.spawn(_quiet_roll(pen), "roll")
+    rolling = recording.actor.process.spawn(_quiet_roll(recording), "roll")
     for _ in range(5):
-        await b.append(pen, 2)
+        await b.append(recording, 2)
         await asyncio.sleep(0.3)
-    b.expect(bool(pen.writer.roll_trouble) and not rolling.done(), "rolled with two bookies")
-    b.expect(all(sent.result == "ok" for sent in pen.session.order), "an append failed")
+    b.expect(bool(recording.writer.roll_trouble) and not rolling.done(), "rolled with two bookies")
+    b.expect(all(sent.result == "ok" for sent in recording.session.order), "an append failed")
     await store.write_cookie("b3", cookie.value, None)
     await b.faults.restart(b.world.machines["b3"])
     await b.until(rolling.done, "the roll", 30.0)
@@ -145,33 +145,33 @@ async def no_ensemble(b: Bench) -> None:
 
 async def metadata_away(b: Bench) -> None:
     """The metadata store is away for a while: appends go on, a roll waits, nothing is lost."""
-    pen = await b.writer("w1")
-    await b.append(pen, 2)
+    recording = await b.writer("w1")
+    await b.append(recording, 2)
     b.world.metadata.down = True
-    await b.append(pen, 2)
-    rolling = pen.actor.process.spawn(_quiet_roll(pen), "roll")
+    await b.append(recording, 2)
+    rolling = recording.actor.process.spawn(_quiet_roll(recording), "roll")
     for _ in range(4):
-        await b.append(pen, 1)
+        await b.append(recording, 1)
         await asyncio.sleep(0.8)
-    b.expect(not pen.writer.lost.is_set(), "lost without a reason")
+    b.expect(not recording.writer.lost.is_set(), "lost without a reason")
     b.world.metadata.down = False
     await b.until(rolling.done, "the roll", 60.0)
-    await b.append(pen, 1)
+    await b.append(recording, 1)
 
 
 async def truncated_under_readers(b: Bench) -> None:
     """Two slow readers stand below the new earliest: one is told, one skips; both get all that is left, once."""
-    pen = await b.writer("w1")
+    recording = await b.writer("w1")
     for _ in range(3):
-        await b.append(pen, 4)
-        await b.roll(pen)
+        await b.append(recording, 4)
+        await b.roll(recording)
     told: list[OffsetTruncated] = []
 
     async def slowly(actor: ReaderActor, skip: bool) -> None:
-        reading: Reading = b.stage.rules.reading(actor.host, "slow", follow=False, skip=skip)
+        reading: ReaderSession = b.stage.rules.new_reader(actor.host, "slow", follow=False, skip=skip)
         reader = actor.ns.read(b.stream, on_truncated="skip" if skip else "error")
-        b.stage.rules.began(reading, b.line.uid, await reader.open())
-        b.stage.rules.read(reading, [await anext(reader)])
+        b.stage.rules.reader_opened(reading, b.history.uid, await reader.open())
+        b.stage.rules.records_read(reading, [await anext(reader)])
         await asyncio.sleep(2.0)
         while True:
             try:
@@ -181,7 +181,7 @@ async def truncated_under_readers(b: Bench) -> None:
                 break
             if batch is None:
                 break
-            b.stage.rules.read(reading, batch.records())
+            b.stage.rules.records_read(reading, batch.records())
         reading.done = True
 
     readers = []
@@ -191,7 +191,7 @@ async def truncated_under_readers(b: Bench) -> None:
         readers.append(asyncio.ensure_future(actor.inside(slowly(actor, skip), "read")))
     await asyncio.sleep(0.5)
     keeper = await b.up("t1")
-    b.line.asked[9] = None
+    b.history.requested_truncations[9] = None
     await keeper.inside(keeper.ns.truncate(b.stream, before=9), "truncate")
     await asyncio.gather(*readers)
     b.report.check("truncation", len(told) <= 1 and all(error.earliest == 9 for error in told), "told: {}", told)
@@ -199,11 +199,11 @@ async def truncated_under_readers(b: Bench) -> None:
 
 async def ended(b: Bench) -> None:
     """Nothing follows an end; a reader that follows ends there; truncation and deletion still work."""
-    pen = await b.writer("w1")
-    await b.append(pen, 3)
+    recording = await b.writer("w1")
+    await b.append(recording, 3)
     actor = await b.up("r1")
     reading = b.tail(actor, start="earliest")
-    await pen.actor.inside(pen.writer.end(), "end")
+    await recording.actor.inside(recording.writer.end(), "end")
     await asyncio.sleep(2.0)
     b.report.check(
         "follow",
@@ -218,7 +218,7 @@ async def ended(b: Bench) -> None:
         b.expect(error.end == 3, f"ended at {error.end}")
     else:
         b.report.check("head", False, "an ended stream has a writer")
-    b.line.asked[2] = None
+    b.history.requested_truncations[2] = None
     await actor.inside(actor.ns.truncate(b.stream, before=2), "truncate")
 
 
@@ -254,8 +254,8 @@ async def retries(b: Bench) -> None:
     await b.roll(second)
     await b.append(second, 1)
     keeper = await b.up("t1")
-    offset = b.line.top
-    b.line.asked[offset] = None
+    offset = b.history.top
+    b.history.requested_truncations[offset] = None
     await asyncio.sleep(0.1)
     await keeper.inside(keeper.ns.truncate(b.stream, before=offset), "truncate")
     third = await b.writer("w3", takeover=True)
@@ -272,14 +272,14 @@ async def table_outlives(b: Bench) -> None:
     publisher, keeper = Publisher(b.stage, "p1"), JanitorActor(b.stage, "j1")
     assert await publisher.up(20)
     assert await keeper.up(20)
-    while b.line.head is None or len(b.line.head.tail) < 4:
+    while b.history.head is None or len(b.history.head.tail) < 4:
         await publisher.inside(publisher.step(b.stream), "bulk step")
         publisher.version += 1
-    for offset in (2, 4, b.line.head.tail[2].end, b.line.head.end):
-        b.line.asked[offset] = None
+    for offset in (2, 4, b.history.head.tail[2].end, b.history.head.end):
+        b.history.requested_truncations[offset] = None
         await keeper.inside(keeper.ns.truncate(b.stream, before=offset), "truncate")
         await keeper.inside(keeper.clean(), "clean")
-        table, rows = b.line.head.table, [row.number for row in b.line.head.tail]
+        table, rows = b.history.head.table, [row.number for row in b.history.head.tail]
         held = "list" if 0 in rows else "table" if table is not None and table.number == 0 else "nothing"
         b.report.check("idempotent", held != "nothing", "truncated to {}, no producers: {}", offset, rows)
         b.report.check("orphans", held == "table" or offset <= 4, "truncated to {}, the list is {}", offset, rows)
@@ -289,24 +289,27 @@ async def table_outlives(b: Bench) -> None:
     await second.actor.inside(second.writer.close(), "close")
     await keeper.inside(keeper.clean(), "clean")
     b.report.check(
-        "orphans", b.line.head.table is None and 0 not in b.facts.owned, "the old table is kept, too: {}", b.line.head
+        "orphans",
+        b.history.head.table is None and 0 not in b.facts.owned,
+        "the old table is kept, too: {}",
+        b.history.head,
     )
 
 
 async def overtaking(b: Bench) -> None:
     """One append waits for room; a smaller one that would fit and does not wait must not come before it."""
-    pen = await b.writer("w1")
+    recording = await b.writer("w1")
     for bookie in ("b1", "b2", "b3"):
         b.world.fabric.slow(bookie, "w1", 0.05)
-    waiting = [pen.spawn_append(*pen.fresh(1500)) for _ in range(2)]
+    waiting = [recording.spawn_append(*recording.fresh(1500)) for _ in range(2)]
     await asyncio.sleep(0.001)
 
     async def hasten() -> None:
-        pen.append_nowait(*pen.fresh(20))
+        recording.append_nowait(*recording.fresh(20))
 
-    await pen.actor.inside(hasten(), "append")
+    await recording.actor.inside(hasten(), "append")
     await b.until(lambda: all(task.done() for task in waiting), "both appends")
-    b.expect(sum(sent.result == "ok" for sent in pen.session.order) >= 2, "an append that could wait failed")
+    b.expect(sum(sent.result == "ok" for sent in recording.session.order) >= 2, "an append that could wait failed")
 
 
 def _small_buffer() -> StreamPlan:
@@ -317,9 +320,9 @@ def _small_buffer() -> StreamPlan:
 
 async def shared_cursor(b: Bench) -> None:
     """Two readers share a cursor: the slower one's commit is refused, and the next reader goes on where it stands."""
-    pen = await b.writer("w1")
-    await b.append(pen, 6)
-    await pen.actor.inside(pen.writer.close(), "close")
+    recording = await b.writer("w1")
+    await b.append(recording, 6)
+    await recording.actor.inside(recording.writer.close(), "close")
     refused: list[CursorMoved] = []
 
     async def read(actor: ReaderActor, count: int, go: asyncio.Event, done: asyncio.Event) -> None:

@@ -15,14 +15,14 @@ MOST_LEDGERS = 15
 async def slow_bookies(b: Bench) -> None:
     """While nothing can be acknowledged the writer waits and does not make ledger after ledger; afterwards it goes on
     within seconds, with each record once."""
-    pen = await b.writer("w1")
-    await b.append(pen, 3)
+    recording = await b.writer("w1")
+    await b.append(recording, 3)
     before = await _next_id(b)
     usual = {name: machine.device.sync_s for name, machine in b.world.machines.items()}
     for machine in b.world.machines.values():
         b.world.disturb("w1", 1)
         machine.device.sync_s = (SLOW_S, SLOW_S)
-    appending = b.appending(pen, 5)
+    appending = b.appending(recording, 5)
     await asyncio.sleep(LASTS_S)
     made = await _next_id(b) - before - 1
     b.expect(made <= MOST_LEDGERS, f"{made} ledgers were made in {LASTS_S} s for nothing")
@@ -30,8 +30,8 @@ async def slow_bookies(b: Bench) -> None:
         machine.device.sync_s = usual[name]
         b.world.disturb("w1", -1)
     await b.until(appending.done, "the records are acknowledged", 10.0)
-    b.expect(pen.session.order[-1].result == "ok", "the writer gave up")
-    await b.append(pen, 2)
+    b.expect(recording.session.order[-1].result == "ok", "the writer gave up")
+    await b.append(recording, 2)
 
 
 async def _next_id(b: Bench) -> int:

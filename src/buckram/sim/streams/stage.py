@@ -16,7 +16,7 @@ from buckram.sim.engine.loop import Process
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.world import Died, World
-from buckram.sim.streams.facts import Content, Facts, Line, Reading
+from buckram.sim.streams.facts import Content, Facts, ReaderSession, StreamHistory
 from buckram.sim.streams.heads import HeadWatch
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.rules import Rules
@@ -55,7 +55,7 @@ class Stage:
     txids: dict[str, int] = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)
     producers: list[Producer] = field(default_factory=list)
-    tails: list[tuple[Process, Reading]] = field(default_factory=list)
+    tails: list[tuple[Process, ReaderSession]] = field(default_factory=list)
     passes: dict[str, int] = field(default_factory=dict)
     """Serial at which a janitor's present pass began."""
     rules: Rules = field(init=False)
@@ -75,25 +75,27 @@ class Stage:
     def plan(self) -> Plan:
         return self.streams.cluster
 
-    def _named_by_policy(self, line: Line, who: str, before: int, to: int) -> bool:
+    def _named_by_policy(self, history: StreamHistory, who: str, before: int, to: int) -> bool:
         """Retention may do this: each of its reasons covers everything from the start, so the farthest one decides."""
-        policy, client, head = self.policy, self.clients.get(who), line.head
+        policy, client, head = self.policy, self.clients.get(who), history.head
         if client is None or head is None:
             return False
-        offsets = [offset for (uid, _), offset in self.facts.cursors.items() if uid == line.uid]
+        offsets = [offset for (uid, _), offset in self.facts.cursors.items() if uid == history.uid]
         if policy.retention_cursors and offsets and to > min(offsets):
             return False
         if policy.retention_consumed and offsets and to <= min(offsets):
             return True
         if policy.retention_s is not None:
             cutoff = client.services.runtime.clock.wall_us() - int(policy.retention_s * 1e6)
-            times = [line.truth[offset].time for offset in range(before, to) if offset in line.truth]
+            times = [
+                history.known_records[offset].time for offset in range(before, to) if offset in history.known_records
+            ]
             if all(time is None or time < cutoff for time in times):
                 return True
         if policy.retention_bytes is not None:
             # Reckoned before or after a compaction, whose copies are a little smaller.
-            now = [row for row in line.listed.values() if row.base >= to]
-            ever = [*now, *(row for row in line.retired.values() if row.base >= to)]
+            now = [row for row in history.listed.values() if row.base >= to]
+            ever = [*now, *(row for row in history.retired.values() if row.base >= to)]
             return any(
                 sum(row.summary.bytes for row in rows if row.summary is not None) >= policy.retention_bytes
                 for rows in (now, ever)

@@ -23,7 +23,7 @@ from buckram.errors import (
 )
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
-from buckram.sim.streams.facts import Content, Sent, Session
+from buckram.sim.streams.facts import Content, SentRecord, WriterSession
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
 from buckram.streams.write.writer import StreamWriter, engine_of
 
@@ -40,10 +40,10 @@ REFUSALS = (
 OPEN_S, WAIT_S = 90.0, 4.0
 
 
-class Pen:
+class RecordingWriter:
     """An open writer, and how records are given to it and answers noted."""
 
-    def __init__(self, actor: Actor, stream: str, writer: StreamWriter, session: Session) -> None:
+    def __init__(self, actor: Actor, stream: str, writer: StreamWriter, session: WriterSession) -> None:
         self.actor, self.stream, self.writer, self.session = actor, stream, writer, session
         self._serial = 0
 
@@ -103,7 +103,7 @@ class Pen:
             return
         future.add_done_callback(lambda done: self._done(sent, done))
 
-    def _done(self, sent: Sequence[Sent], done: asyncio.Future[int]) -> None:
+    def _done(self, sent: Sequence[SentRecord], done: asyncio.Future[int]) -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, BuckramError):
             self._failed(sent, error)
@@ -116,7 +116,7 @@ class Pen:
         idents, contents = [ident for ident, _ in records], [content for _, content in records]
         sent = self._submit(idents, contents)
         if atomic:
-            self.actor.rules.group(self.session, idents)
+            self.actor.rules.atomic_append(self.session, idents)
         first = contents[0]
         try:
             offsets = await self.writer.append_many(
@@ -142,13 +142,13 @@ class Pen:
             len(offsets),
         )
         if again:
-            self.actor.rules.left_out(sent[:again])
+            self.actor.rules.already_stored(sent[:again])
         self._ok(sent[again:], list(offsets), expect)
 
-    def _submit(self, idents: Sequence[str], contents: Sequence[Content]) -> list[Sent]:
+    def _submit(self, idents: Sequence[str], contents: Sequence[Content]) -> list[SentRecord]:
         return self.actor.facts.submit(self.session, idents, contents)
 
-    def _ok(self, sent: Sequence[Sent], offsets: Sequence[int], expect: int | None = None) -> None:
+    def _ok(self, sent: Sequence[SentRecord], offsets: Sequence[int], expect: int | None = None) -> None:
         rules, report = self.actor.rules, self.actor.report
         if sent:
             self._note(f"{sent[0].ident} and {len(sent) - 1} more at {offsets[0]}")
@@ -158,11 +158,11 @@ class Pen:
             )
         for one, offset in zip(sent, offsets, strict=True):
             if offset == UNKNOWN_OFFSET:
-                rules.left_out([one])
+                rules.already_stored([one])
             else:
-                rules.stored(one, offset)
+                rules.acknowledged(one, offset)
 
-    def _failed(self, sent: Sequence[Sent], error: BuckramError) -> None:
+    def _failed(self, sent: Sequence[SentRecord], error: BuckramError) -> None:
         self._note(f"{sent[0].ident} and {len(sent) - 1} more failed: {describe(error)}: {error}")
         if isinstance(error, REFUSALS):
             self.actor.rules.refused(sent)
@@ -170,9 +170,9 @@ class Pen:
             self.actor.rules.unknown(sent)
         if isinstance(error, WriterLost) and not self.session.lost:
             self.actor.report.situation("writer lost the stream")
-            self.actor.rules.lost(self.session, error)
+            self.actor.rules.writer_lost(self.session, error)
         elif isinstance(error, WriterFailed):
-            self.actor.rules.failed(self.session, error, healthy=self.actor.unhindered())
+            self.actor.rules.writer_failed(self.session, error, healthy=self.actor.unhindered())
 
     # -- several at once -----------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class WriterActor(Actor):
 
     def __init__(self, stage: Stage, host: str) -> None:
         super().__init__(stage, host)
-        self.pens: list[Pen] = []
+        self.recordings: list[RecordingWriter] = []
 
     async def run(self) -> None:
         await self.nap(0.3)
@@ -236,30 +236,30 @@ class WriterActor(Actor):
         if self.doing:
             self.report.situation(f"crash while {self.doing}")
             self.doing = ""
-        for pen in self.pens:
-            pen.session.lost = True
-            self.rules.unknown(pen.session.order)
-        self.pens.clear()
+        for recording in self.recordings:
+            recording.session.lost = True
+            self.rules.unknown(recording.session.order)
+        self.recordings.clear()
 
     async def _session(self) -> None:
         stream = self.rng.choice(self.plan.streams)
-        pen = await self._open(stream)
-        if pen is None:
+        recording = await self._open(stream)
+        if recording is None:
             await self.nap(0.5)
             return
-        self.pens.append(pen)
+        self.recordings.append(recording)
         for _ in range(self.rng.choice((2, 4, 7))):
             if self.stage.over:
                 break
-            self._step(pen)
+            self._step(recording)
             await self.nap(self.rng.choice((0.0, 0.02, 0.3, 0.6)))
-            if pen.writer.roll_trouble:
+            if recording.writer.roll_trouble:
                 self.report.situation("put off a roll")
-        await self._end(pen)
+        await self._end(recording)
 
-    async def _open(self, stream: str) -> Pen | None:
+    async def _open(self, stream: str) -> RecordingWriter | None:
         how = self.rng.choice(("takeover", "takeover", "polite", "wait"))
-        session = self.rules.session(self.host)
+        session = self.rules.new_session(self.host)
         crashing = self.maybe_crash(180)
         self.doing = "opening"
         try:
@@ -292,79 +292,81 @@ class WriterActor(Actor):
         if how == "wait":
             self.report.situation("waited for the lease")
         self.note(f"{stream}: writer {session.number} by {how}, epoch {writer.epoch}, next {writer.next_offset}")
-        self.rules.opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
+        self.rules.writer_opened(session, engine_of(writer)._claim.uid, writer.epoch, writer.next_offset)
         reading = engine_of(writer)._claim.client.services.clocks.reading()
         if reading is not None and reading.best != reading.own:
             self.report.situation("clocks of a writer and of bookies apart")
-        return Pen(self, stream, writer, session)
+        return RecordingWriter(self, stream, writer, session)
 
-    def _step(self, pen: Pen) -> None:
+    def _step(self, recording: RecordingWriter) -> None:
         rng, roll = self.rng, self.rng.random()
         if roll < 0.25:
             for _ in range(rng.choice((1, 1, 3))):
-                pen.spawn_append(*pen.fresh())
+                recording.spawn_append(*recording.fresh())
         elif roll < 0.4:
             for _ in range(rng.choice((1, 5, 12))):
-                pen.append_nowait(*pen.fresh())
+                recording.append_nowait(*recording.fresh())
         elif roll < 0.55:
-            records = [pen.fresh() for _ in range(rng.choice((1, 4, 15)))]
-            self._spawn(pen.append_many(records))
+            records = [recording.fresh() for _ in range(rng.choice((1, 4, 15)))]
+            self._spawn(recording.append_many(records))
         elif roll < 0.65:
-            records = [pen.fresh() for _ in range(rng.choice((2, 5, 12)))]
-            self._spawn(pen.append_many(records, atomic=True))
+            records = [recording.fresh() for _ in range(rng.choice((2, 5, 12)))]
+            self._spawn(recording.append_many(records, atomic=True))
         elif roll < 0.82:
-            producer = rng.choice([p for p in self.stage.producers if p.stream == pen.stream])
+            producer = rng.choice([p for p in self.stage.producers if p.stream == recording.stream])
             if rng.random() < 0.15:
-                self._spawn(pen.skip_one(producer))
-            self._spawn(pen.produce(producer, rng.choice((1, 2, 5)), one_by_one=rng.random() < 0.4))
+                self._spawn(recording.skip_one(producer))
+            self._spawn(recording.produce(producer, rng.choice((1, 2, 5)), one_by_one=rng.random() < 0.4))
         elif roll < 0.88:
-            last = self.stage.txids.get(pen.stream, 0)
-            txid = self.stage.txids[pen.stream] = max(0, last + rng.choice((-1, 0, 1, 5)))
-            self._spawn(pen.append_many([pen.fresh(txid=txid), pen.fresh(txid=txid + rng.choice((0, 1)))]))
+            last = self.stage.txids.get(recording.stream, 0)
+            txid = self.stage.txids[recording.stream] = max(0, last + rng.choice((-1, 0, 1, 5)))
+            self._spawn(
+                recording.append_many([recording.fresh(txid=txid), recording.fresh(txid=txid + rng.choice((0, 1)))])
+            )
         elif roll < 0.93:
-            self._expect(pen)
+            self._expect(recording)
         else:
-            self._roll(pen)
+            self._roll(recording)
         if rng.random() < 0.15:
-            self._spawn(self._flush(pen))
+            self._spawn(self._flush(recording))
 
     def _spawn(self, work: object) -> None:
         self.process.spawn(work, "append")  # type: ignore[arg-type]  # coroutines only
 
-    def _expect(self, pen: Pen) -> None:
+    def _expect(self, recording: RecordingWriter) -> None:
         """The right offset or a wrong one."""
 
         async def work() -> None:
-            wanted = pen.writer.next_offset + self.rng.choice((0, 0, 0, 1, -1))
+            wanted = recording.writer.next_offset + self.rng.choice((0, 0, 0, 1, -1))
             if wanted >= 0:
-                await pen.append(*pen.fresh(), expect=wanted)
+                await recording.append(*recording.fresh(), expect=wanted)
 
         self._spawn(work())
 
-    def _roll(self, pen: Pen) -> None:
+    def _roll(self, recording: RecordingWriter) -> None:
         crashing = self.maybe_crash(250)
         self.doing = "rolling"
 
         async def work() -> None:
             try:
-                if await pen.writer.roll():
+                if await recording.writer.roll():
                     self.report.situation("rolled by call")
             except BuckramError as error:
                 self.note(f"roll failed: {describe(error)}: {error}")
                 if isinstance(error, WriterLost):
-                    self.rules.lost(pen.session, error)
+                    self.rules.writer_lost(recording.session, error)
                 elif isinstance(error, WriterFailed):
-                    self.rules.failed(pen.session, error, healthy=self.unhindered())
+                    self.rules.writer_failed(recording.session, error, healthy=self.unhindered())
             self.doing = ""
             if crashing:
                 self.no_crash()
 
         self._spawn(work())
 
-    async def _flush(self, pen: Pen) -> None:
-        before = [sent for sent in pen.session.order if sent.result == "pending"]
+    async def _flush(self, recording: RecordingWriter) -> None:
+        before = [sent for sent in recording.session.order if sent.result == "pending"]
         try:
-            await pen.writer.flush()
+            await recording.writer.flush()
         except BuckramError as error:
             self.note(f"flush failed: {describe(error)}")
             return
@@ -372,7 +374,7 @@ class WriterActor(Actor):
         left = [sent.ident for sent in before if sent.result == "pending"]
         self.report.check("ends", not left, "flush of {} returned, {} are not acknowledged", self.host, left)
 
-    async def _end(self, pen: Pen) -> None:
+    async def _end(self, recording: RecordingWriter) -> None:
         roll = self.rng.random()
         if roll < 0.2:
             return  # left alone: a zombie that others take over from; the ending closes it
@@ -390,18 +392,20 @@ class WriterActor(Actor):
         try:
             async with asyncio.timeout(OPEN_S):
                 if ending:
-                    await pen.writer.end()
+                    await recording.writer.end()
                 else:
-                    await pen.writer.close(wait=roll < 0.8)
+                    await recording.writer.close(wait=roll < 0.8)
         except TimeoutError:
-            self.report.check("ends", False, "{} could not close a writer of {} in {} s", self.host, pen.stream, OPEN_S)
+            self.report.check(
+                "ends", False, "{} could not close a writer of {} in {} s", self.host, recording.stream, OPEN_S
+            )
         except BuckramError as error:
-            self.note(f"{pen.stream}: close failed: {describe(error)}: {error}")
+            self.note(f"{recording.stream}: close failed: {describe(error)}: {error}")
         else:
-            self.note(f"{pen.stream}: {'ended' if ending else 'closed'}")
-        pen.session.lost = True
-        if pen in self.pens:
-            self.pens.remove(pen)
+            self.note(f"{recording.stream}: {'ended' if ending else 'closed'}")
+        recording.session.lost = True
+        if recording in self.recordings:
+            self.recordings.remove(recording)
 
 
-__all__ = ["OPEN_S", "REFUSALS", "Pen", "StreamEnded", "WriterActor", "full"]
+__all__ = ["OPEN_S", "REFUSALS", "RecordingWriter", "StreamEnded", "WriterActor", "full"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan
+from buckram.sim.streams.maintenance import JanitorActor
 from buckram.sim.streams.plan import StreamPlan
-from buckram.sim.streams.tending import JanitorActor
 
 _DAY_US = 86_400_000_000
 _NEAR_US = 60_000_000
@@ -18,7 +18,7 @@ def _true_us(b: Bench) -> int:
 
 
 def _check_stamps(b: Bench) -> None:
-    stamps = [seen.time for seen in b.line.truth.values() if seen.time is not None]
+    stamps = [seen.time for seen in b.history.known_records.values() if seen.time is not None]
     b.expect(bool(stamps), "no stamp was read")
     for stamp in stamps:
         b.report.check(
@@ -32,7 +32,7 @@ def _check_stamps(b: Bench) -> None:
 async def _read(b: Bench) -> None:
     actor = await b.up("r1")
     reading = b.tail(actor, start="earliest")
-    await b.until(lambda: reading.expected is not None and reading.expected >= b.line.top, "reading")
+    await b.until(lambda: reading.expected is not None and reading.expected >= b.history.top, "reading")
 
 
 async def wrong_writer(b: Bench) -> None:
@@ -55,10 +55,10 @@ async def wrong_writer(b: Bench) -> None:
 async def wrong_janitor(b: Bench) -> None:
     """A janitor that is eight days ahead from the start, and one whose clock is set between two rounds, with all those
     of the bookies: nothing of a stream that keeps a day may go."""
-    pen = await b.writer("w1")
-    await b.append(pen, 4)
-    await b.roll(pen)
-    await b.append(pen, 2)
+    recording = await b.writer("w1")
+    await b.append(recording, 4)
+    await b.roll(recording)
+    await b.append(recording, 2)
     wrong, set_later = JanitorActor(b.stage, "j1"), JanitorActor(b.stage, "j2")
     for janitor in (wrong, set_later):
         assert await janitor.up(20)

@@ -19,7 +19,7 @@ from buckram.errors import (
 )
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
-from buckram.sim.streams.facts import Line
+from buckram.sim.streams.facts import StreamHistory
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
 from buckram.streams.maintain.compaction import Compactable, Copied, compactable, copy_run, replace_run
 from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
@@ -29,7 +29,7 @@ WORK_S = 90.0
 SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=1.5)
 
 
-class _Tender(Actor):
+class MaintenanceActor(Actor):
     crashed = ""
     pause_s = 1.5
 
@@ -55,33 +55,33 @@ class _Tender(Actor):
         raise AssertionError
 
 
-class Truncator(_Tender):
+class Truncator(MaintenanceActor):
     crashed = "crash while truncating"
 
     async def work(self, stream: str) -> None:
-        line = self.facts.current.get(full(stream))
-        if line is None or line.head is None or not line.top:
+        history = self.facts.current.get(full(stream))
+        if history is None or history.head is None or not history.top:
             return
-        head, now, rng = line.head, self.rng.random() < 0.7, self.rng
+        head, now, rng = history.head, self.rng.random() < 0.7, self.rng
         how = rng.random()
         if how < 0.7:
-            await self._before(stream, line, rng.randrange(head.earliest, max(line.top, head.earliest) + 1), now)
+            await self._before(stream, history, rng.randrange(head.earliest, max(history.top, head.earliest) + 1), now)
         elif how < 0.9:
-            await self._before_time(stream, line, now)
+            await self._before_time(stream, history, now)
         else:
-            line.any_base = True
+            history.truncated_by_size = True
             await self.ns.truncate(stream, keep_bytes=rng.choice((0, 3000, 50_000)), trim_now=now)
 
-    async def _before(self, stream: str, line: Line, offset: int, now: bool) -> None:
-        line.asked[offset] = None
+    async def _before(self, stream: str, history: StreamHistory, offset: int, now: bool) -> None:
+        history.requested_truncations[offset] = None
         try:
             earliest = await self.ns.truncate(stream, before=offset, trim_now=now)
         except OffsetOutOfRange as error:
             self.report.check("truncation", error.latest < offset, "truncation to {} is refused: {}", offset, error)
             return
         self.note(f"{stream} truncated below {offset}, earliest {earliest}")
-        if self.facts.current.get(full(stream)) is line:
-            kept = line.head.earliest if line.head else 0
+        if self.facts.current.get(full(stream)) is history:
+            kept = history.head.earliest if history.head else 0
             self.report.check(
                 "truncation",
                 earliest >= offset and kept >= offset,
@@ -90,21 +90,21 @@ class Truncator(_Tender):
                 earliest,
             )
 
-    async def _before_time(self, stream: str, line: Line, now: bool) -> None:
+    async def _before_time(self, stream: str, history: StreamHistory, now: bool) -> None:
         """Exact to the record: it is the first that is not older."""
-        times = sorted((offset, seen.time) for offset, seen in line.truth.items() if seen.time is not None)
+        times = sorted((offset, seen.time) for offset, seen in history.known_records.items() if seen.time is not None)
         if not times:
             return
         time = self.rng.choice(times)[1] or 0
         first = min(offset for offset, at in times if at is not None and at >= time)
         older = max((offset for offset, at in times if at is not None and at < time), default=-1)
         # Of those between the two only the acknowledgement is known, not the time.
-        line.asked |= dict.fromkeys(range(older + 1, first + 1))
+        history.requested_truncations |= dict.fromkeys(range(older + 1, first + 1))
         earliest = await self.ns.truncate(stream, before_time=time, trim_now=now)
         self.note(f"{stream} truncated before time {time}, earliest {earliest}")
 
 
-class JanitorActor(_Tender):
+class JanitorActor(MaintenanceActor):
     """One janitor for the life of its process, as one that runs again and again is."""
 
     crashed = "crash of a janitor"
@@ -128,7 +128,7 @@ class JanitorActor(_Tender):
         return report
 
 
-class Compactor(_Tender):
+class Compactor(MaintenanceActor):
     """Copies stay unlisted for a while: streams are rolled, truncated and deleted meanwhile."""
 
     crashed = "crash while compacting"
@@ -161,15 +161,15 @@ class Compactor(_Tender):
         raise AssertionError
 
 
-class Deleter(_Tender):
+class Deleter(MaintenanceActor):
     crashed = "crash while deleting"
     pause_s = 4.0
 
     async def work(self, stream: str) -> None:
-        line = self.facts.current.get(full(stream))
-        if line is None or self.rng.random() < 0.5:
+        history = self.facts.current.get(full(stream))
+        if history is None or self.rng.random() < 0.5:
             return
-        if line.head is not None and line.head.writer is not None and not line.gone:
+        if history.head is not None and history.head.writer is not None and not history.head_removed:
             self.report.situation("stream deleted under a writer")
         for left in (2, 1, 0):
             try:
@@ -181,7 +181,7 @@ class Deleter(_Tender):
                 self.note(f"{stream}: delete failed: {describe(error)}: {error}")
                 if not left:
                     return
-        self.deleted(line)
+        self.deleted(history)
         if self.rng.random() < 0.8:
             try:
                 info = await self.ns.create(stream, **self.plan.policy)
@@ -189,23 +189,25 @@ class Deleter(_Tender):
             except StreamExists:
                 return
 
-    def deleted(self, line: Line) -> None:
+    def deleted(self, history: StreamHistory) -> None:
         """delete() returned: this incarnation is gone."""
-        self.report.check("deleted", line.gone, "{} was deleted, its head is there: {}", line.name, line.head)
-        if line.deleted_at is None:
-            line.deleted_at = self.facts.tick()
-        self.note(f"{line.name} {line.uid} deleted")
+        self.report.check(
+            "deleted", history.head_removed, "{} was deleted, its head is there: {}", history.name, history.head
+        )
+        if history.deleted_at is None:
+            history.deleted_at = self.facts.tick()
+        self.note(f"{history.name} {history.uid} deleted")
 
-    def nothing_left(self, line: Line) -> None:
+    def nothing_left(self, history: StreamHistory) -> None:
         """Whatever was on its way when it was deleted has arrived."""
-        ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == line.uid]
-        known = [key for key in self.world.metadata._values if f"/streams/data/{line.uid}" in key]
+        ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == history.uid]
+        known = [key for key in self.world.metadata._values if f"/streams/data/{history.uid}" in key]
         left = [key for key in known if self.world.metadata.peek(key) is not None]
         self.report.check(
             "deleted",
             not ledgers and not left,
             "of deleted stream {} there are ledgers {} and keys {}",
-            line.name,
+            history.name,
             ledgers,
             left,
         )

@@ -7,7 +7,7 @@ import asyncio
 from buckram.errors import BuckramError, InvalidSegment, NoSuchStream, OpenSegment, StaleTransaction, StreamEnded
 from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
-from buckram.sim.streams.facts import Content, Step
+from buckram.sim.streams.facts import BulkAttempt, Content
 from buckram.sim.streams.stage import Actor, Stage, full
 from buckram.streams.write.bulk import Bulk, SealedLedger
 
@@ -48,10 +48,10 @@ class Publisher(Actor):
         sealing = self.rng.random() < 0.7 if seal_live is None else seal_live
         try:
             bulk = await self.ns.bulk(stream, application=self.host, version=self.version)
-            step = Step(self.host, self.version, self.attempt)
-            line = self.facts.lines[bulk.uid]
+            step = BulkAttempt(self.host, self.version, self.attempt)
+            history = self.facts.histories[bulk.uid]
             sealed = [await self._ledger(bulk, step, n) for n in range(self.rng.choice((1, 2, 3)))]
-            line.steps.append(step)
+            history.steps.append(step)
             if self.attempt:
                 self.report.situation("bulk step retried")
             return await self._publish(bulk, step, sealed, sealing, full(stream))
@@ -62,7 +62,7 @@ class Publisher(Actor):
             self.note(f"version {self.version}, attempt {self.attempt}: {describe(error)}: {error}")
             return False
 
-    async def _ledger(self, bulk: Bulk, step: Step, number: int) -> SealedLedger:
+    async def _ledger(self, bulk: Bulk, step: BulkAttempt, number: int) -> SealedLedger:
         ledger = await bulk.create_ledger()
         idents: list[str] = []
         for part in range(self.rng.choice((0, 1, 1, 2))):
@@ -79,9 +79,11 @@ class Publisher(Actor):
         step.ledgers.append((ledger.ledger_id, idents))
         return await ledger.close()
 
-    async def _publish(self, bulk: Bulk, step: Step, sealed: list[SealedLedger], sealing: bool, name: str) -> bool:
-        line = self.facts.lines[bulk.uid]
-        live = line.head is not None and line.head.open_segment is not None
+    async def _publish(
+        self, bulk: Bulk, step: BulkAttempt, sealed: list[SealedLedger], sealing: bool, name: str
+    ) -> bool:
+        history = self.facts.histories[bulk.uid]
+        live = history.head is not None and history.head.open_segment is not None
         for left in (2, 1, 0):
             try:
                 done = await bulk.publish(sealed, seal_live=sealing)
@@ -92,8 +94,8 @@ class Publisher(Actor):
                 self.note(f"publish failed: {describe(error)}: {error}")
                 if not left:
                     raise
-        step.told = range(done.first_offset, done.next_offset)
-        self.note(f"{name}: version {step.version} at {step.told}")
+        step.published = range(done.first_offset, done.next_offset)
+        self.note(f"{name}: version {step.version} at {step.published}")
         self.report.check("bulk", done.version == step.version, "version {} was told {}", step.version, done)
         if live and sealing:
             self.report.situation("bulk step sealed a live segment")

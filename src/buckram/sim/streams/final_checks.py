@@ -5,45 +5,45 @@ from __future__ import annotations
 from itertools import pairwise
 
 from buckram.sim.engine.checkers.report import Report
-from buckram.sim.streams.facts import Facts, Line, Step
+from buckram.sim.streams.facts import BulkAttempt, Facts, StreamHistory
 
 
-class Finals:
+class FinalChecks:
     def __init__(self, facts: Facts, report: Report) -> None:
         self._facts, self._report = facts, report
 
     def judge(self) -> None:
-        for line in self._facts.lines.values():
-            if line.final is None:
+        for history in self._facts.histories.values():
+            if history.final is None:
                 continue
-            self._dense(line)
-            self._durable(line)
-            self._orders(line)
-            self._atomic(line)
-            self._times(line)
-            for step in line.steps:
-                self._step(line, step)
-            self._once(line)
+            self._dense(history)
+            self._durable(history)
+            self._orders(history)
+            self._atomic(history)
+            self._times(history)
+            for step in history.steps:
+                self._step(history, step)
+            self._once(history)
 
-    def _dense(self, line: Line) -> None:
-        assert line.final is not None
-        assert line.head is not None
-        report, offsets = self._report, list(line.final)
+    def _dense(self, history: StreamHistory) -> None:
+        assert history.final is not None
+        assert history.head is not None
+        report, offsets = self._report, list(history.final)
         report.check(
             "dense",
-            offsets == list(range(line.final_earliest, line.head.end)),
+            offsets == list(range(history.final_earliest, history.head.end)),
             "{} holds {} to {}, {} of them, the list says {} to {}",
-            line.name,
+            history.name,
             offsets[:1],
             offsets[-1:],
             len(offsets),
-            line.final_earliest,
-            line.head.end,
+            history.final_earliest,
+            history.head.end,
         )
-        for row in line.head.tail:
+        for row in history.head.tail:
             if row.summary is None:
                 continue
-            inside = [line.truth[o].time for o in range(row.base, row.end) if o in line.final]
+            inside = [history.known_records[o].time for o in range(row.base, row.end) if o in history.final]
             if inside:
                 times = [time for time in inside if time is not None]
                 first, last = row.summary.first_append, row.summary.last_append
@@ -52,40 +52,40 @@ class Finals:
                     all(first <= time <= last for time in times),
                     "{} of {} holds append times {} to {}",
                     row,
-                    line.name,
+                    history.name,
                     min(times),
                     max(times),
                 )
 
-    def _durable(self, line: Line) -> None:
-        assert line.final is not None
-        for offset, sent in line.acked.items():
-            if offset >= line.final_earliest:
+    def _durable(self, history: StreamHistory) -> None:
+        assert history.final is not None
+        for offset, sent in history.acked.items():
+            if offset >= history.final_earliest:
                 self._report.check(
                     "durable",
-                    line.final.get(offset) == sent.ident,
+                    history.final.get(offset) == sent.ident,
                     "{} was acknowledged at {} of {}, there is {}",
                     sent.ident,
                     offset,
-                    line.name,
-                    line.final.get(offset),
+                    history.name,
+                    history.final.get(offset),
                 )
-        if line.final_earliest > 0:
+        if history.final_earliest > 0:
             return
         for ident, attempts in self._facts.sent.items():
-            if any(sent.result == "ok" and sent.session.line is line for sent in attempts):
+            if any(sent.result == "ok" and sent.session.history is history for sent in attempts):
                 self._report.check(
-                    "durable", ident in line.place, "{} was acknowledged and is not in {}", ident, line.name
+                    "durable", ident in history.offset_of, "{} was acknowledged and is not in {}", ident, history.name
                 )
 
-    def _orders(self, line: Line) -> None:
+    def _orders(self, history: StreamHistory) -> None:
         for session in self._facts.sessions:
-            if session.line is not line:
+            if session.history is not history:
                 continue
             placed = [
-                (line.place[s.ident], s.ident)
+                (history.offset_of[s.ident], s.ident)
                 for s in session.order
-                if s.ident in line.place and s.content.producer is None
+                if s.ident in history.offset_of and s.content.producer is None
             ]
             for (a, one), (b, other) in pairwise(placed):
                 self._report.check(
@@ -96,10 +96,10 @@ class Finals:
                     other,
                     a,
                     b,
-                    line.name,
+                    history.name,
                 )
         producers: dict[str, list[tuple[int, int]]] = {}
-        for ident, offset in line.place.items():
+        for ident, offset in history.offset_of.items():
             if ident.startswith("P"):
                 name, _, sequence = ident.partition("#")
                 producers.setdefault(name, []).append((int(sequence), offset))
@@ -111,40 +111,44 @@ class Finals:
                 "the records of producer {} stand at {} in {}",
                 name,
                 rows,
-                line.name,
+                history.name,
             )
-            if line.final_earliest == 0:
+            if history.final_earliest == 0:
                 self._report.check(
                     "idempotent",
                     [sequence for sequence, _ in rows] == list(range(len(rows))),
                     "the records of producer {} have gaps: {} in {}",
                     name,
                     rows,
-                    line.name,
+                    history.name,
                 )
 
-    def _atomic(self, line: Line) -> None:
-        for group in line.groups:
-            found = [(index, line.place[ident]) for index, ident in enumerate(group.idents) if ident in line.place]
+    def _atomic(self, history: StreamHistory) -> None:
+        for group in history.groups:
+            found = [
+                (index, history.offset_of[ident])
+                for index, ident in enumerate(group.idents)
+                if ident in history.offset_of
+            ]
             if not found:
                 continue
             first = found[0][1] - found[0][0]
             due = [
                 (index, first + index)
                 for index in range(len(group.idents))
-                if first + index >= line.final_earliest or (index, first + index) in found
+                if first + index >= history.final_earliest or (index, first + index) in found
             ]
             self._report.check(
                 "atomic",
                 set(found) >= set(due),
                 "of the atomic batch {} of {} there is {}",
                 group.idents,
-                line.name,
+                history.name,
                 found,
             )
 
-    def _times(self, line: Line) -> None:
-        seen = [(offset, line.truth[offset]) for offset in sorted(line.truth)]
+    def _times(self, history: StreamHistory) -> None:
+        seen = [(offset, history.known_records[offset]) for offset in sorted(history.known_records)]
         timed = [(offset, one.time) for offset, one in seen if one.time is not None]
         for (a, before), (b, after) in pairwise(timed):
             self._report.check(
@@ -153,21 +157,21 @@ class Finals:
                 "offsets {} and {} of {} were appended at {} and {}",
                 a,
                 b,
-                line.name,
+                history.name,
                 before,
                 after,
             )
         given = [(offset, one.txid) for offset, one in seen if one.txid is not None]
         for (a, low), (b, high) in pairwise(given):
             self._report.check(
-                "txid", low <= high, "offsets {} and {} of {} have txids {} and {}", a, b, line.name, low, high
+                "txid", low <= high, "offsets {} and {} of {} have txids {} and {}", a, b, history.name, low, high
             )
 
-    def _once(self, line: Line) -> None:
+    def _once(self, history: StreamHistory) -> None:
         """Of all attempts of one version of a transaction one at most is there."""
-        versions: dict[tuple[str, int], list[Step]] = {}
-        for step in line.steps:
-            if any(ident in line.place for ident in step.idents):
+        versions: dict[tuple[str, int], list[BulkAttempt]] = {}
+        for step in history.steps:
+            if any(ident in history.offset_of for ident in step.idents):
                 versions.setdefault((step.application, step.version), []).append(step)
         for (application, version), steps in versions.items():
             self._report.check(
@@ -176,18 +180,19 @@ class Finals:
                 "version {} of {} is in {} {} times",
                 version,
                 application,
-                line.name,
+                history.name,
                 len(steps),
             )
 
-    def _step(self, line: Line, step: Step) -> None:
+    def _step(self, history: StreamHistory, step: BulkAttempt) -> None:
         report, idents = self._report, step.idents
-        found = [(index, line.place[ident]) for index, ident in enumerate(idents) if ident in line.place]
+        found = [(index, history.offset_of[ident]) for index, ident in enumerate(idents) if ident in history.offset_of]
         told = next(
             (
-                other.told
-                for other in line.steps
-                if other.told is not None and (other.application, other.version) == (step.application, step.version)
+                other.published
+                for other in history.steps
+                if other.published is not None
+                and (other.application, other.version) == (step.application, step.version)
             ),
             None,
         )
@@ -200,11 +205,11 @@ class Finals:
                 step.application,
                 told,
                 found,
-                line.name,
+                history.name,
             )
         if found:
             first = found[0][1] - found[0][0]
-            due = [(i, first + i) for i in range(len(idents)) if first + i >= line.final_earliest]
+            due = [(i, first + i) for i in range(len(idents)) if first + i >= history.final_earliest]
             report.check(
                 "bulk",
                 set(found) >= set(due),
@@ -212,8 +217,8 @@ class Finals:
                 step.version,
                 step.application,
                 found,
-                line.name,
+                history.name,
             )
 
 
-__all__ = ["Finals"]
+__all__ = ["FinalChecks"]
