@@ -97,7 +97,7 @@ def test_correct_history_violates_nothing(harness: RuleHarness) -> None:
     for offset, ident in enumerate(("a", "b", "c")):
         harness.read(reading, offset, ident)
     harness.history.final, harness.history.final_earliest = {0: "a", 1: "b", 2: "c"}, 0
-    FinalChecks(harness.facts, harness.report)._durable(harness.history)
+    FinalChecks(harness.facts, harness.report)._check_durable(harness.history)
     assert harness.broken == []
     assert harness.report.evaluated["durable"] >= 3
 
@@ -275,17 +275,17 @@ def test_truncation_that_nobody_requested(harness: RuleHarness) -> None:
 
 def test_deleting_a_listed_ledger_violates_kept(harness: RuleHarness) -> None:
     harness.list_open_segment()
-    harness.watch._deleted("j1", "u1", 7)
+    harness.watch._ledger_deleted("j1", "u1", 7)
     assert harness.broken == ["kept"]
 
 
 def test_deleting_a_prepared_ledger_without_a_discard_mark(harness: RuleHarness) -> None:
     harness.ledger(9)
-    harness.watch._deleted("j1", "u1", 9)
+    harness.watch._ledger_deleted("j1", "u1", 9)
     assert harness.broken == ["kept"]
     other = RuleHarness()
     other.ledger(9, "discard")
-    other.watch._deleted("j1", "u1", 9)
+    other.watch._ledger_deleted("j1", "u1", 9)
     assert other.broken == []
 
 
@@ -296,25 +296,25 @@ def test_cursor_that_goes_back(harness: RuleHarness) -> None:
     assert harness.broken == ["cursor"]
 
 
-def finals(harness: RuleHarness, final: dict[int, str], earliest: int = 0) -> list[str]:
+def violations_at_the_end(harness: RuleHarness, final: dict[int, str], earliest: int = 0) -> list[str]:
     history = harness.history
     history.final, history.final_earliest = final, earliest
     history.head = Head("u1", 0, earliest=earliest, end=max(final, default=earliest - 1) + 1)
-    FinalChecks(harness.facts, harness.report).judge()
+    FinalChecks(harness.facts, harness.report).run()
     return harness.broken
 
 
 def test_missing_acknowledged_record_violates_durable(harness: RuleHarness) -> None:
     harness.list_open_segment()
     harness.ack(harness.session(), "a", 0)
-    assert finals(harness, {0: "b"}) == ["durable"]
+    assert violations_at_the_end(harness, {0: "b"}) == ["durable"]
 
 
 def test_truncated_records_are_not_missing(harness: RuleHarness) -> None:
     harness.list_open_segment()
     harness.ack(harness.session(), "a", 0)
     harness.ack(harness.session(first=1), "b", 1)
-    assert finals(harness, {1: "b"}, earliest=1) == []
+    assert violations_at_the_end(harness, {1: "b"}, earliest=1) == []
 
 
 def test_records_out_of_call_order(harness: RuleHarness) -> None:
@@ -323,7 +323,7 @@ def test_records_out_of_call_order(harness: RuleHarness) -> None:
     first, second = harness.facts.submit(session, ["a", "b"], [Content(b"a|"), Content(b"b|")])
     harness.rules.acknowledged(second, 0)
     harness.rules.acknowledged(first, 1)
-    assert finals(harness, {0: "b", 1: "a"}) == ["call-order"]
+    assert violations_at_the_end(harness, {0: "b", 1: "a"}) == ["call-order"]
 
 
 @pytest.mark.parametrize(("there", "expected"), [
@@ -338,7 +338,7 @@ def test_atomic_batch_stored_in_part(harness: RuleHarness, there: dict[int, str]
     reading = harness.reading()
     for offset, ident in there.items():
         harness.read(reading, offset, ident)
-    assert finals(harness, there) == expected
+    assert violations_at_the_end(harness, there) == expected
 
 
 def test_txids_that_decrease(harness: RuleHarness) -> None:
@@ -346,4 +346,4 @@ def test_txids_that_decrease(harness: RuleHarness) -> None:
     session = harness.session()
     harness.ack(session, "a", 0, txid=5)
     harness.ack(session, "b", 1, txid=4)
-    assert finals(harness, {0: "a", 1: "b"}) == ["txid"]
+    assert violations_at_the_end(harness, {0: "a", 1: "b"}) == ["txid"]

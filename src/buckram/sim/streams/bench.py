@@ -1,4 +1,4 @@
-"""What a directed schedule of streams is written with: a small cluster, hosts by name, recordings, faults, and waiting."""
+"""What directed schedules of streams are written with: a small cluster, hosts by name, writers, faults, waiting."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from buckram.sim.streams.final_checks import FinalChecks
 from buckram.sim.streams.life import bring_up, stream_world, watch_tasks
 from buckram.sim.streams.plan import StreamPlan
 from buckram.sim.streams.reading import ReaderActor, uid_of
+from buckram.sim.streams.recording import RecordingWriter
 from buckram.sim.streams.stage import Actor, Producer, Stage, full
-from buckram.sim.streams.writing import RecordingWriter
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.write.writer import engine_of
 
 
 class Bench:
-    """`stream` is "one", made with a policy that rolls only when told to, unless the schedule says otherwise."""
+    """A cluster with a stream named "one", which rolls only by call unless the schedule sets another policy."""
 
     stream = "one"
 
@@ -40,6 +40,7 @@ class Bench:
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def up(self, host: str) -> Actor:
+        """Return the actor of the host, with a client in a living process. Raises ScheduleFailed."""
         actor = self.hosts.get(host)
         if actor is None:
             actor = self.hosts[host] = ReaderActor(self.stage, host)
@@ -48,6 +49,7 @@ class Bench:
         return actor
 
     async def create(self) -> StreamHistory:
+        """Create the stream, and two producers for it."""
         actor = await self.up("s1")
         await actor.inside(actor.ns.create(self.stream, **self.plan.policy), "create")
         self.stage.producers += [Producer(f"P{self.stream}{n}", self.stream) for n in range(2)]
@@ -58,11 +60,12 @@ class Bench:
         return self.facts.current[full(self.stream)]
 
     async def writer(self, host: str, **options: Any) -> RecordingWriter:
+        """Open a writer on the host."""
         actor = await self.up(host)
         return await actor.inside(self.open(actor, **options), "open")
 
     async def open(self, actor: Actor, **options: Any) -> RecordingWriter:
-        """As code of the actor's process."""
+        """Open a writer. This must run as code of the actor's process."""
         session = self.stage.rules.new_session(actor.host)
         try:
             writer = await actor.ns.writer(self.stream, name=actor.host, **options)
@@ -73,12 +76,12 @@ class Bench:
         return RecordingWriter(actor, self.stream, writer, session)
 
     async def append(self, recording: RecordingWriter, count: int = 1, size: int = 20, *, atomic: bool = False) -> None:
-        """One append_many, and its end."""
+        """Append `count` records by one append_many, and wait for its end."""
         records = [recording.fresh(size) for _ in range(count)]
         await recording.actor.inside(recording.append_many(records, atomic=atomic), "append")
 
     def appending(self, recording: RecordingWriter, count: int = 1, size: int = 20) -> asyncio.Task[None]:
-        """One append_many without waiting for it."""
+        """Start one append_many, and return its task."""
         records = [recording.fresh(size) for _ in range(count)]
         return recording.actor.process.spawn(recording.append_many(records), "append")
 
@@ -86,7 +89,7 @@ class Bench:
         return await recording.actor.inside(recording.writer.roll(), "roll")
 
     def tail(self, actor: Actor, **options: Any) -> ReaderSession:
-        """A reader that follows until the end of the schedule."""
+        """Start a reader that follows until the end of the schedule."""
         reading = self.stage.rules.new_reader(
             actor.host, "tail", follow=True, skip=options.get("on_truncated") == "skip"
         )
@@ -114,7 +117,7 @@ class Bench:
         reading.done = True
 
     def block_both_ways(self, one: str, other: str) -> None:
-        """Both ways."""
+        """Block the link between two hosts in both directions."""
         for source, target in ((one, other), (other, one)):
             self.world.disturb(one, 1)
             self.world.fabric.block(source, target)
@@ -124,9 +127,10 @@ class Bench:
             self.world.fabric.unblock(source, target)
             self.world.disturb(one, -1)
 
-    async def until(self, fact: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
+    async def until(self, condition: Condition, what: str, deadline_s: float = 30.0) -> None:
+        """Wait until the condition is true, checking it every 0.5 ms. Raises ScheduleFailed after the deadline."""
         end = self.world.loop.time() + deadline_s
-        while not fact():
+        while not condition():
             if self.world.loop.time() > end:
                 raise ScheduleFailed(f"{what}: not within {deadline_s} s")
             await asyncio.sleep(0.0005)
@@ -136,10 +140,16 @@ class Bench:
             raise ScheduleFailed(what)
 
     async def finish(self) -> None:
-        """Heal, write, clean, read in full, judge."""
+        """End the life: heal, write, clean, read in full, run the final checks."""
         await Ending(self.stage, self.faults, []).run()
         if not self.report.violations:
-            FinalChecks(self.facts, self.report).judge()
+            FinalChecks(self.facts, self.report).run()
+
+
+class Condition(Protocol):
+    """Something that a schedule waits for."""
+
+    def __call__(self) -> bool: ...
 
 
 class PlaySchedule(Protocol):

@@ -1,4 +1,4 @@
-"""A bulk publisher: ledgers written by themselves become segments in one step, tried again until that is certain."""
+"""A bulk publisher: ledgers that it writes become segments of a stream in one step, repeated until it is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORK_S = 90.0
 
 
 class Publisher(Actor):
-    """An application with a name; a version is tried until it was published or can never be."""
+    """An application that publishes one version after another, and repeats each until it is published or refused."""
 
     def __init__(self, stage: Stage, host: str) -> None:
         super().__init__(stage, host)
@@ -43,7 +43,7 @@ class Publisher(Actor):
             await self.nap(1.0)
 
     async def step(self, stream: str, *, seal_live: bool | None = None) -> bool:
-        """One attempt; True when this version is decided."""
+        """Make one attempt, and return whether this version is decided. `seal_live`: also with an open segment."""
         self.facts.sealers[self.host] = None
         sealing = self.rng.random() < 0.7 if seal_live is None else seal_live
         try:
@@ -96,7 +96,7 @@ class Publisher(Actor):
                     raise
         step.published = range(done.first_offset, done.next_offset)
         self.note(f"{name}: version {step.version} at {step.published}")
-        self.report.check("bulk", done.version == step.version, "version {} was told {}", step.version, done)
+        self.report.check("bulk", done.version == step.version, "publishing version {} returned {}", step.version, done)
         if live and sealing:
             self.report.situation("bulk step sealed a live segment")
         return True

@@ -1,7 +1,7 @@
-"""Exhaustive crashes: an operation is played once, counting where its process speaks to anybody, then once for each of
-these places with a crash just before it; and once for each change of metadata with its request or its reply lost.
+"""Crashes at every step of an operation: it runs once to find where its process sends messages, then once for each
+message with a crash just before it, and for each change of metadata with the request or the reply lost.
 
-Between two messages a crash makes no difference to anybody else, so these are all crashes that there are.
+A crash between two messages is the same for all other processes as one before the second, so these are all crashes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from buckram.sim.engine.schedules import ScheduleResult
 from buckram.sim.streams.bench import Bench, bench_plan, play
@@ -21,7 +21,7 @@ from buckram.sim.streams.operations import DRILLS, Spy
 
 
 def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> ScheduleResult:
-    """One play of the operation, with what the spy says going wrong."""
+    """Run the operation once, with the fault of the spy."""
 
     async def play_drill(bench: Bench) -> None:
         await DRILLS[name](bench, spy)
@@ -31,7 +31,7 @@ def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **o
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """What goes wrong: a crash just before a handle, or the n-th change of metadata lost before or after."""
+    """The fault of one run: a crash before a step of the process, or a lost request or reply of the n-th change."""
 
     name: str
     crash_at: int | None = None
@@ -46,25 +46,34 @@ class CrashPoint:
         return Spy(crash_at=self.crash_at, lose=self.lose, when=self.when)
 
 
+class CrashPointResult(NamedTuple):
+    """The result of one run: violations or other problems, and how often each invariant was evaluated."""
+
+    place: CrashPoint
+    problems: list[str]
+    evaluated: dict[str, int]
+
+
 def crash_points(name: str) -> tuple[list[CrashPoint], ScheduleResult]:
-    """Play it once, without anything going wrong."""
+    """Run the operation once without a fault. Return its crash points and the result of this run."""
     spy = Spy()
     outcome = drill(name, spy)
-    crashes = [CrashPoint(name, crash_at=handle) for handle in sorted(dict.fromkeys(spy.places))]
+    crashes = [CrashPoint(name, crash_at=step) for step in sorted(dict.fromkeys(spy.crash_steps))]
     losses = [CrashPoint(name, lose=n, when=when) for n in range(1, spy.mutations + 1) for when in ("after", "before")]
     return crashes + losses, outcome
 
 
-def run_crash_point(place: CrashPoint) -> tuple[CrashPoint, list[str], dict[str, int]]:
+def run_crash_point(place: CrashPoint) -> CrashPointResult:
+    """Run the operation with this fault."""
     logging.disable(logging.CRITICAL)
     outcome = drill(place.name, place.spy())
     gc.collect()
     problems = [str(violation) for violation in outcome.violations[:1]] or [outcome.failed] * bool(outcome.failed)
-    return place, problems, outcome.evaluated
+    return CrashPointResult(place, problems, outcome.evaluated)
 
 
 def sweep(only: str | None, jobs: int) -> int:
-    """All places of all operations, or of one; the sum as JSON on standard output."""
+    """Run all crash points of all operations, or of one. Print sums as JSON; return the exit code."""
     if only is not None and only not in DRILLS:
         sys.stderr.write(f"no operation {only!r}; there are: {', '.join(DRILLS)}\n")
         return 2
@@ -78,19 +87,19 @@ def sweep(only: str | None, jobs: int) -> int:
         if not outcome.ok:
             failed += 1
             sys.stderr.write(f"{name}, nothing going wrong: {outcome.violations[:1]} {outcome.failed}\n")
-    failed += sum(_told(one) for one in _all(work, jobs))
+    failed += sum(_report_problem(one) for one in _all(work, jobs))
     sys.stdout.write(json.dumps({"operations": len(found), "places": found, "violations": failed}) + "\n")
     return 1 if failed else 0
 
 
-def _told(one: tuple[CrashPoint, list[str], dict[str, int]]) -> bool:
+def _report_problem(one: CrashPointResult) -> bool:
     place, problems, _ = one
     if problems:
         sys.stderr.write(f"{place}: {problems[0]}\n")
     return bool(problems)
 
 
-def _all(work: list[CrashPoint], jobs: int) -> Iterator[tuple[CrashPoint, list[str], dict[str, int]]]:
+def _all(work: list[CrashPoint], jobs: int) -> Iterator[CrashPointResult]:
     if jobs <= 1:
         yield from map(run_crash_point, work)
         return

@@ -1,7 +1,7 @@
-"""What is known of the streams of a life: what was appended, told and read. Nothing is judged here.
+"""What is known of the streams of a life: what was appended, acknowledged and read. Nothing is checked here.
 
-A record is known by its identity, text that stands in its value (or its key where it has no value). One incarnation of
-a stream name is a `StreamHistory`, by the stream's uid.
+Each record has an identity, which its value begins with (or its key if it has no value). Each stream that was created
+has a `StreamHistory`, by its uid; a name may have several one after another.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from buckram.core.streams.record_format import HeaderList
 from buckram.types import LedgerId
 
 REFUSED = "refused"
-"""A typed error said that nothing was written."""
+"""The result of an append that failed with an error which means that nothing was written."""
 
 
 class Content(NamedTuple):
-    """What a record must look like when it is read. `timestamp` None: its append time."""
+    """What a record must contain when it is read. `timestamp` None stands for its append time."""
 
     value: bytes | None
     key: bytes | None = None
@@ -39,7 +39,7 @@ class WriterSession:
     number: int
     epoch: int = -1
     first: int = 0
-    """Its next_offset when it was open."""
+    """Its next_offset right after it was opened."""
     history: StreamHistory | None = None
     order: list[SentRecord] = field(default_factory=list)
     lost: bool = False
@@ -47,7 +47,7 @@ class WriterSession:
 
 @dataclass(slots=True, eq=False)
 class SentRecord:
-    """One record in one call. `at`: the serial number of the event; `result`: pending, ok, refused or unknown."""
+    """One record in one call. `at` is the serial number of the call; `result` is pending, ok, refused or unknown."""
 
     ident: str
     content: Content
@@ -58,7 +58,7 @@ class SentRecord:
 
 
 class KnownRecord(NamedTuple):
-    """What stands at an offset, by the first evidence. `time` is None while only an acknowledgement is known."""
+    """The record at an offset. `time`, its append time, is None until the record was read."""
 
     ident: str
     time: int | None
@@ -67,7 +67,7 @@ class KnownRecord(NamedTuple):
 
 @dataclass(slots=True)
 class AtomicBatch:
-    """An atomic batch, in order."""
+    """The records of one atomic append, in their order."""
 
     idents: list[str]
     history: StreamHistory | None = None
@@ -75,7 +75,8 @@ class AtomicBatch:
 
 @dataclass(slots=True)
 class BulkAttempt:
-    """An attempt of a bulk step: idents by ledger in the order of publishing. `told`: the range it was told."""
+    """One attempt of a bulk step: records by ledger, in the order of publishing. `published` are the offsets that the
+    publisher got."""
 
     application: str
     version: int
@@ -90,7 +91,11 @@ class BulkAttempt:
 
 @dataclass(slots=True, eq=False)
 class StreamHistory:
-    """One incarnation of a stream name."""
+    """What is known of one stream from its creation to its deletion.
+
+    `known_records` and `acked` (acknowledged records) are by offset, `offset_of` is by identity. `final` is what a
+    reader found at the end of the life, identities by offset.
+    """
 
     uid: str
     name: str
@@ -101,35 +106,35 @@ class StreamHistory:
     groups: list[AtomicBatch] = field(default_factory=list)
     steps: list[BulkAttempt] = field(default_factory=list)
     fences: list[tuple[int, int]] = field(default_factory=list)
-    """(serial, epoch): from then on writers of lower epochs are out for good."""
+    """(serial, epoch): since this event no append of a writer with a lower epoch can be acknowledged."""
     listed: dict[LedgerId, Segment] = field(default_factory=dict)
-    """Newest row of every ledger that ever was in the list, but for those below."""
+    """The newest segment entry of every ledger that ever was listed, except for those in `retired`."""
     retired: dict[LedgerId, Segment] = field(default_factory=dict)
-    """Rows in whose place a compacted one came."""
+    """Segments that a compacted one has replaced."""
     listed_by: dict[LedgerId, int] = field(default_factory=dict)
-    """Epoch of the head that listed it."""
+    """The epoch of the head that listed the ledger."""
     segment_starts: dict[int, bool] = field(default_factory=dict)
-    """Where segments begin; True where another epoch wrote the one before."""
+    """First offsets of segments; True if the segment before was written in another epoch."""
     earliest_offsets: dict[int, None] = field(default_factory=lambda: {0: None})
-    """Every value that `earliest` ever had."""
+    """All values that `earliest` ever had."""
     requested_truncations: dict[int, None] = field(default_factory=dict)
-    """Offsets that somebody asked to truncate to."""
+    """Offsets that an actor has requested to truncate to."""
     truncated_by_size: bool = False
-    """Somebody asked to truncate by size, which goes by whole segments."""
+    """An actor has requested to truncate by size, which removes whole segments."""
     final: dict[int, str] | None = None
     final_earliest: int = 0
     head_removed: bool = False
     """Its head was removed."""
     deleted_at: int | None = None
-    """Serial at which a delete() returned."""
+    """Serial number of the return of a delete()."""
 
     @property
     def top(self) -> int:
-        """The offset after the highest that is known to hold a record."""
+        """The offset after the highest one with a known record."""
         return max(self.known_records, default=-1) + 1
 
     def is_listed(self, offset: int) -> bool:
-        """The list has a row for it, or it was truncated."""
+        """Whether a listed segment has the offset, or it was truncated."""
         head = self.head
         if head is None or offset < head.earliest or offset < head.end:
             return True
@@ -137,12 +142,13 @@ class StreamHistory:
         return row is not None and row.base <= offset
 
     def fenced_since(self, epoch: int) -> int | None:
+        """Return the serial number since which writers of this epoch are fenced, or None."""
         return next((serial for serial, by in self.fences if by > epoch), None)
 
 
 @dataclass(slots=True)
 class ReaderSession:
-    """One reader. `expected`: the offset that must come next; None before the first."""
+    """One open reader. `expected` is the offset that must come next, None before the first record."""
 
     host: str
     kind: str
@@ -151,7 +157,7 @@ class ReaderSession:
     history: StreamHistory | None = None
     began_at: int = 0
     wanted: int | None = None
-    """The append time or txid from which on it reads."""
+    """The append time or txid that it starts at."""
     first: int | None = None
     expected: int | None = None
     last_time: int = 0
@@ -161,56 +167,60 @@ class ReaderSession:
 
 
 class Facts:
-    """All of a life. Serial numbers order events that happen at one virtual time."""
+    """What is known of a life of streams. Serial numbers order events at the same virtual time."""
 
     def __init__(self) -> None:
         self.serial = 0
         self.histories: dict[str, StreamHistory] = {}
         self.current: dict[str, StreamHistory] = {}
-        """By full name: the incarnation that has a head now, or had it last."""
+        """By full name: the stream that has the name now, or had it last."""
         self.sent: dict[str, list[SentRecord]] = {}
-        """By identity; a producer's record may have been sent many times."""
+        """By identity; a record of a producer may have been sent several times."""
         self.bulk: dict[str, Content] = {}
         self.sessions: list[WriterSession] = []
         self.readings: list[ReaderSession] = []
         self.owned: dict[LedgerId, str] = {}
-        """Ledgers that exist and name a stream, with its uid."""
+        """The uid of the stream that each existing ledger names as its owner."""
         self.fencer: dict[LedgerId, str] = {}
-        """Who began the recovery of a ledger that is a stream's."""
+        """The host that started the recovery of a stream's ledger."""
         self.sealers: dict[str, None] = {}
-        """Hosts that seal live segments in bulk steps: they fence first, the epoch follows with the step."""
+        """Hosts that seal open segments in bulk steps: they fence first, and the epoch changes with the step."""
         self.intents: dict[tuple[str, LedgerId], str] = {}
-        """State of every intent that exists."""
+        """The state of every intent that exists."""
         self.intended: dict[tuple[str, LedgerId], tuple[str, int]] = {}
-        """Purpose of every intent there ever was, and when its maker thought to make it (microseconds)."""
+        """The purpose of every intent that ever existed, and its creation time by its creator's clock, in us."""
         self.cursors: dict[tuple[str, str], int] = {}
 
     def tick(self) -> int:
+        """Return the next serial number."""
         self.serial += 1
         return self.serial
 
     def history(self, uid: str, name: str) -> StreamHistory:
+        """Return the history of the stream, a new one if the uid is new."""
         history = self.histories.get(uid)
         if history is None:
             history = self.histories[uid] = StreamHistory(uid, name)
         return history
 
     def submit(self, session: WriterSession, idents: Sequence[str], contents: Sequence[Content]) -> list[SentRecord]:
-        """Before the call to append, in the same turn."""
+        """Record an append. Call it before the append, in the same turn of the event loop."""
         at = self.tick()
-        made = [SentRecord(ident, content, session, at) for ident, content in zip(idents, contents, strict=True)]
-        for one in made:
+        sent = [SentRecord(ident, content, session, at) for ident, content in zip(idents, contents, strict=True)]
+        for one in sent:
             self.sent.setdefault(one.ident, []).append(one)
-        session.order += made
-        return made
+        session.order += sent
+        return sent
 
     def contents(self, ident: str) -> Content | None:
+        """Return the content that was appended under this identity, or None."""
         found = self.bulk.get(ident)
         if found is None and ident in self.sent:
             found = self.sent[ident][-1].content
         return found
 
     def ident_of(self, record: Record) -> str:
+        """Return the identity that a record's value or key begins with."""
         source = record.value or record.key or b""
         return source.partition(b"|")[0].decode(errors="replace")
 

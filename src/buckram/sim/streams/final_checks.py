@@ -1,4 +1,4 @@
-"""What must hold of a whole life when it is over and every stream was read in full by somebody who knows nothing."""
+"""The invariants that are checked at the end of a life, after a new client has read every stream in full."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from buckram.sim.streams.facts import BulkAttempt, Facts, StreamHistory
 
 
 class FinalChecks:
+    """Compares what was read at the end with everything that happened to the streams."""
+
     def __init__(self, facts: Facts, report: Report) -> None:
         self._facts, self._report = facts, report
 
-    def judge(self) -> None:
+    def run(self) -> None:
         for history in self._facts.histories.values():
             if history.final is None:
                 continue
-            self._dense(history)
-            self._durable(history)
-            self._orders(history)
-            self._atomic(history)
-            self._times(history)
+            self._check_dense(history)
+            self._check_durable(history)
+            self._check_orders(history)
+            self._check_atomic(history)
+            self._check_times(history)
             for step in history.steps:
-                self._step(history, step)
-            self._once(history)
+                self._check_bulk_step(history, step)
+            self._check_published_once(history)
 
-    def _dense(self, history: StreamHistory) -> None:
+    def _check_dense(self, history: StreamHistory) -> None:
         assert history.final is not None
         assert history.head is not None
         report, offsets = self._report, list(history.final)
@@ -57,14 +59,14 @@ class FinalChecks:
                     max(times),
                 )
 
-    def _durable(self, history: StreamHistory) -> None:
+    def _check_durable(self, history: StreamHistory) -> None:
         assert history.final is not None
         for offset, sent in history.acked.items():
             if offset >= history.final_earliest:
                 self._report.check(
                     "durable",
                     history.final.get(offset) == sent.ident,
-                    "{} was acknowledged at {} of {}, there is {}",
+                    "{} was acknowledged at {} of {}, where {} is",
                     sent.ident,
                     offset,
                     history.name,
@@ -78,7 +80,7 @@ class FinalChecks:
                     "durable", ident in history.offset_of, "{} was acknowledged and is not in {}", ident, history.name
                 )
 
-    def _orders(self, history: StreamHistory) -> None:
+    def _check_orders(self, history: StreamHistory) -> None:
         for session in self._facts.sessions:
             if session.history is not history:
                 continue
@@ -123,7 +125,7 @@ class FinalChecks:
                     history.name,
                 )
 
-    def _atomic(self, history: StreamHistory) -> None:
+    def _check_atomic(self, history: StreamHistory) -> None:
         for group in history.groups:
             found = [
                 (index, history.offset_of[ident])
@@ -133,21 +135,21 @@ class FinalChecks:
             if not found:
                 continue
             first = found[0][1] - found[0][0]
-            due = [
+            expected = [
                 (index, first + index)
                 for index in range(len(group.idents))
                 if first + index >= history.final_earliest or (index, first + index) in found
             ]
             self._report.check(
                 "atomic",
-                set(found) >= set(due),
+                set(found) >= set(expected),
                 "of the atomic batch {} of {} there is {}",
                 group.idents,
                 history.name,
                 found,
             )
 
-    def _times(self, history: StreamHistory) -> None:
+    def _check_times(self, history: StreamHistory) -> None:
         seen = [(offset, history.known_records[offset]) for offset in sorted(history.known_records)]
         timed = [(offset, one.time) for offset, one in seen if one.time is not None]
         for (a, before), (b, after) in pairwise(timed):
@@ -167,8 +169,8 @@ class FinalChecks:
                 "txid", low <= high, "offsets {} and {} of {} have txids {} and {}", a, b, history.name, low, high
             )
 
-    def _once(self, history: StreamHistory) -> None:
-        """Of all attempts of one version of a transaction one at most is there."""
+    def _check_published_once(self, history: StreamHistory) -> None:
+        """At most one attempt of each version of a transaction is in the stream."""
         versions: dict[tuple[str, int], list[BulkAttempt]] = {}
         for step in history.steps:
             if any(ident in history.offset_of for ident in step.idents):
@@ -184,10 +186,10 @@ class FinalChecks:
                 len(steps),
             )
 
-    def _step(self, history: StreamHistory, step: BulkAttempt) -> None:
+    def _check_bulk_step(self, history: StreamHistory, step: BulkAttempt) -> None:
         report, idents = self._report, step.idents
         found = [(index, history.offset_of[ident]) for index, ident in enumerate(idents) if ident in history.offset_of]
-        told = next(
+        published = next(
             (
                 other.published
                 for other in history.steps
@@ -196,23 +198,23 @@ class FinalChecks:
             ),
             None,
         )
-        if told is not None and found:
+        if published is not None and found:
             report.check(
                 "bulk",
-                all(told.start + index == offset for index, offset in found) and len(told) == len(idents),
-                "version {} of {} was told {}, it stands at {} in {}",
+                all(published.start + index == offset for index, offset in found) and len(published) == len(idents),
+                "version {} of {} was published at {}, but is at {} in {}",
                 step.version,
                 step.application,
-                told,
+                published,
                 found,
                 history.name,
             )
         if found:
             first = found[0][1] - found[0][0]
-            due = [(i, first + i) for i in range(len(idents)) if first + i >= history.final_earliest]
+            expected = [(i, first + i) for i in range(len(idents)) if first + i >= history.final_earliest]
             report.check(
                 "bulk",
-                set(found) >= set(due),
+                set(found) >= set(expected),
                 "of version {} of {} there is {} in {}",
                 step.version,
                 step.application,

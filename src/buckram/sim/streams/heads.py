@@ -1,11 +1,12 @@
-"""What the metadata store sees of streams: heads, pages, intents, cursors and the ledgers that name an owner, judged
-at every change. Rules are written anew here, not taken from core/streams/changes, whose bugs they are to find.
+"""The invariants of a stream's metadata: heads, pages, intents, cursors and owned ledgers, checked at every change.
+
+The rules are written independently of core/streams/changes.py, whose bugs they must find.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from typing import Protocol
 
 from buckram.core.ledgers.metadata_codec import parse
 from buckram.core.streams.head import Head, Segment, decode_head, decode_page
@@ -18,12 +19,15 @@ from buckram.sim.engine.checkers.report import Report
 from buckram.sim.streams.facts import Facts, StreamHistory
 from buckram.types import LedgerId, LedgerState
 
-Allowed = Callable[[StreamHistory, str, int, int], bool]
-"""(history, who, from, to): a policy names this truncation."""
+
+class TruncationAllowed(Protocol):
+    """Whether a policy lets the host `who` truncate the stream from the offset `before` to the offset `to`."""
+
+    def __call__(self, history: StreamHistory, who: str, before: int, to: int, /) -> bool: ...
 
 
 class HeadWatch:
-    """A metadata observer (sim/engine/metadata.MetadataObserver)."""
+    """A MetadataObserver (`sim/engine/metadata.py`) that checks streams."""
 
     def __init__(
         self,
@@ -32,26 +36,26 @@ class HeadWatch:
         report: Report,
         layout: ClusterLayout,
         policy: Policy,
-        allowed: Allowed,
+        allowed: TruncationAllowed,
     ) -> None:
         self._facts, self._ledgers, self._report, self._layout = facts, ledgers, report, layout
         self._policy, self._allowed = policy, allowed
 
-    # -- what is observed ---------------------------------------------------------------------------------
+    # -- events of the store
 
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
         ledger = self._layout.ledger_of(key)
         if ledger is not None:
-            self._ledger(who, ledger, new)
+            self._ledger_changed(who, ledger, new)
             return
         _, found, rest = key.partition("/streams/")
         if not found:
             return
         parts = rest.split("/")
         if parts[0] == "heads" and len(parts) == 3:
-            self._head(who, key, f"{parts[1]}/{parts[2]}", old, new)
+            self._head_changed(who, key, f"{parts[1]}/{parts[2]}", old, new)
         elif parts[0] == "data" and len(parts) == 4:
-            self._below(who, parts[1], parts[2], parts[3], key, old, new)
+            self._stream_key_changed(who, parts[1], parts[2], parts[3], key, old, new)
 
     def key_conflict(self, who: str, key: str) -> None:
         if "/streams/heads/" in key:
@@ -62,16 +66,16 @@ class HeadWatch:
             self._report.situation("reply lost on a head")
 
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """S11 of the ledgers' judge."""
+        """The judge checks this (S11)."""
 
-    # -- ledgers ------------------------------------------------------------------------------------------
+    # -- ledgers
 
-    def _ledger(self, who: str, ledger: LedgerId, new: KeyValue | None) -> None:
+    def _ledger_changed(self, who: str, ledger: LedgerId, new: KeyValue | None) -> None:
         uid = self._facts.owned.get(ledger)
         if new is None:
             if uid is not None:
                 del self._facts.owned[ledger]
-                self._deleted(who, uid, ledger)
+                self._ledger_deleted(who, uid, ledger)
             return
         metadata = parse(new.value)
         owner = owner_of(metadata.custom_metadata)
@@ -80,7 +84,7 @@ class HeadWatch:
             if metadata.state is LedgerState.IN_RECOVERY:
                 self._facts.fencer[ledger] = who
 
-    def _deleted(self, who: str, uid: str, ledger: LedgerId) -> None:
+    def _ledger_deleted(self, who: str, uid: str, ledger: LedgerId) -> None:
         history, state = self._facts.histories.get(uid), self._facts.intents.get((uid, ledger))
         if history is None or history.head_removed or history.head is None or history.head.deleting:
             return
@@ -108,9 +112,9 @@ class HeadWatch:
             state,
         )
 
-    # -- keys below a stream ------------------------------------------------------------------------------
+    # -- keys of a stream besides its head
 
-    def _below(
+    def _stream_key_changed(
         self, who: str, uid: str, folder: str, name: str, key: str, old: KeyValue | None, new: KeyValue | None
     ) -> None:
         facts = self._facts
@@ -118,9 +122,9 @@ class HeadWatch:
             if new is None:
                 facts.intents.pop((uid, int(name)), None)
             else:
-                said = json.loads(new.value)
-                facts.intents[uid, int(name)] = str(said["state"])
-                facts.intended[uid, int(name)] = str(said["purpose"]), int(said["time"])
+                intent = json.loads(new.value)
+                facts.intents[uid, int(name)] = str(intent["state"])
+                facts.intended[uid, int(name)] = str(intent["purpose"]), int(intent["time"])
         elif folder == "cursors":
             before = facts.cursors.get((uid, name))
             if new is None:
@@ -134,7 +138,7 @@ class HeadWatch:
             self._report.situation("page written")
             history, rows = facts.histories[uid], decode_page(key, new.value).segments
             if old is not None:
-                self._compacted(who, history, decode_page(key, old.value).segments, rows)
+                self._check_compaction(who, history, decode_page(key, old.value).segments, rows)
             for row in rows:
                 self._report.check(
                     "head",
@@ -146,9 +150,9 @@ class HeadWatch:
                     history.listed.get(row.ledger),
                 )
 
-    # -- heads --------------------------------------------------------------------------------------------
+    # -- heads
 
-    def _head(self, who: str, key: str, name: str, old: KeyValue | None, new: KeyValue | None) -> None:
+    def _head_changed(self, who: str, key: str, name: str, old: KeyValue | None, new: KeyValue | None) -> None:
         facts = self._facts
         serial = facts.tick()
         before = decode_head(key, old.value) if old is not None else None
@@ -164,11 +168,11 @@ class HeadWatch:
         self._report.check("head", before is None or before.uid == after.uid, "{} replaces the head of {}", who, name)
         history.head = after
         if before is not None and before.uid == after.uid:
-            self._forward(who, history, before, after)
-        self._rows(who, history, before, after)
-        self._fence(history, after, serial)
+            self._check_only_grows(who, history, before, after)
+        self._check_segments(who, history, before, after)
+        self._keep_fence(history, after, serial)
 
-    def _forward(self, who: str, history: StreamHistory, before: Head, after: Head) -> None:
+    def _check_only_grows(self, who: str, history: StreamHistory, before: Head, after: Head) -> None:
         for what in ("epoch", "earliest", "first", "paged", "end", "last_append", "last_txid"):
             a, b = getattr(before, what), getattr(after, what)
             self._report.check("head", a <= b, "{} moves {} of {} from {} back to {}", who, what, history.name, a, b)
@@ -186,11 +190,11 @@ class HeadWatch:
         if after.first > before.first:
             self._report.situation("segment trimmed")
         if after.earliest > before.earliest:
-            self._truncated(who, history, before, after)
+            self._check_truncation(who, history, before, after)
 
-    def _truncated(self, who: str, history: StreamHistory, before: Head, after: Head) -> None:
+    def _check_truncation(self, who: str, history: StreamHistory, before: Head, after: Head) -> None:
         history.earliest_offsets[after.earliest] = None
-        asked = after.earliest in history.requested_truncations or (
+        requested = after.earliest in history.requested_truncations or (
             history.truncated_by_size
             and any(
                 after.earliest in (row.base, row.end) for row in (*history.listed.values(), *history.retired.values())
@@ -198,14 +202,14 @@ class HeadWatch:
         )
         self._report.check(
             "truncation",
-            asked or self._allowed(history, who, before.earliest, after.earliest),
-            "{} truncates {} from {} to {}, which nobody asked for",
+            requested or self._allowed(history, who, before.earliest, after.earliest),
+            "{} truncates {} from {} to {}, which was not requested",
             who,
             history.name,
             before.earliest,
             after.earliest,
         )
-        if not asked:
+        if not requested:
             self._report.situation("retention truncated")
         row = after.open_segment
         if row is not None and after.earliest > row.base:
@@ -219,10 +223,10 @@ class HeadWatch:
         ):
             self._report.situation("truncated under a reader")
 
-    def _rows(self, who: str, history: StreamHistory, before: Head | None, after: Head) -> None:
+    def _check_segments(self, who: str, history: StreamHistory, before: Head | None, after: Head) -> None:
         report, previous = self._report, None
         if before is not None:
-            self._compacted(who, history, before.tail, after.tail)
+            self._check_compaction(who, history, before.tail, after.tail)
         for row in after.tail:
             report.check(
                 "M9",
@@ -235,7 +239,7 @@ class HeadWatch:
             )
             known = history.listed.get(row.ledger)
             if known is None:
-                self._listed(who, history, after, row)
+                self._check_listing(who, history, after, row)
             elif known != row:
                 report.check(
                     "head",
@@ -247,7 +251,7 @@ class HeadWatch:
                     row,
                 )
             if row.sealed and (known is None or not known.sealed):
-                self._sealed(who, history, after, row)
+                self._check_seal(who, history, after, row)
             history.listed[row.ledger] = row
             previous = row
         if previous is not None:
@@ -264,43 +268,43 @@ class HeadWatch:
         kept = {row.ledger: None for row in after.tail}
         for row in () if before is None else before.tail:
             if row.ledger not in kept:
-                self._left(who, history, after, row)
+                self._check_removal(who, history, after, row)
 
-    def _compacted(
+    def _check_compaction(
         self, who: str, history: StreamHistory, before: tuple[Segment, ...], after: tuple[Segment, ...]
     ) -> None:
-        """Rows that came where others were: each holds whole segments, which left in the same step."""
+        """Check new segments in the place of others: each has whole segments, which are removed in the same change."""
         known, kept = {row.ledger: None for row in before}, {row.ledger: None for row in after}
         for row in after:
-            # An open row that turned out to be empty is dropped, and another one may begin there.
+            # An open segment that stays empty is removed, and another one may begin at its offset.
             replaced = [
                 old for old in before if old.sealed and row.base <= old.base < row.end and old.ledger not in kept
             ]
             if row.ledger in known or not replaced:
                 continue
             report, head = self._report, history.head
-            told, olds = row.summary, [old.summary for old in replaced if old.summary is not None]
+            summary, olds = row.summary, [old.summary for old in replaced if old.summary is not None]
             whole = (
-                told is not None
+                summary is not None
                 and len(olds) == len(replaced)
                 and replaced[0].base == row.base
                 and replaced[-1].end == row.end
-                and told.records == sum(old.records for old in olds)
-                and told.first_append == olds[0].first_append
-                and told.last_append == olds[-1].last_append
-                and told.last_txid == olds[-1].last_txid
+                and summary.records == sum(old.records for old in olds)
+                and summary.first_append == olds[0].first_append
+                and summary.last_append == olds[-1].last_append
+                and summary.last_txid == olds[-1].last_txid
                 and row.number == replaced[0].number
             )
             report.check("compacted", whole, "{} lists {} in the place of {} in {}", who, row, replaced, history.name)
             needed = head is not None and any(old.number == head.producers for old in replaced)
             report.check(
-                "compacted", not needed, "{} takes the producers' table of {} away: {}", who, history.name, replaced
+                "compacted", not needed, "{} removes the producers' table of {}: {}", who, history.name, replaced
             )
-            made = self._facts.intents.get((history.uid, row.ledger)) == "made"
+            created = self._facts.intents.get((history.uid, row.ledger)) == "made"
             report.check(
                 "compacted",
-                made and self._facts.owned.get(row.ledger) == history.uid,
-                "{} lists ledger {} in {}, which nobody made for it",
+                created and self._facts.owned.get(row.ledger) == history.uid,
+                "{} lists ledger {} in {}, which was not created for it",
                 who,
                 row.ledger,
                 history.name,
@@ -308,7 +312,7 @@ class HeadWatch:
             closed = self._ledgers.ledger(row.ledger).closed
             report.check(
                 "sealed-row",
-                told is not None and closed == (told.last_entry, told.bytes),
+                summary is not None and closed == (summary.last_entry, summary.bytes),
                 "{} seals {} of {}, its ledger is closed at {}",
                 who,
                 row,
@@ -321,7 +325,7 @@ class HeadWatch:
             for old in replaced:
                 history.retired[old.ledger] = history.listed.pop(old.ledger, old)
 
-    def _listed(self, who: str, history: StreamHistory, head: Head, row: Segment) -> None:
+    def _check_listing(self, who: str, history: StreamHistory, head: Head, row: Segment) -> None:
         history.listed_by[row.ledger] = head.epoch
         before = head.tail[-2] if len(head.tail) > 1 else None
         history.segment_starts[row.base] = before is not None and history.listed_by.get(before.ledger) != head.epoch
@@ -338,7 +342,7 @@ class HeadWatch:
             owner,
         )
 
-    def _sealed(self, who: str, history: StreamHistory, head: Head, row: Segment) -> None:
+    def _check_seal(self, who: str, history: StreamHistory, head: Head, row: Segment) -> None:
         assert row.summary is not None
         closed = self._ledgers.ledger(row.ledger).closed
         holds = closed == (row.summary.last_entry, row.summary.bytes) and row.summary.records > 0
@@ -355,8 +359,8 @@ class HeadWatch:
             why = "size" if big else "time" if age >= self._policy.segment_s else "call"
             self._report.situation(f"rolled by {why}")
 
-    def _left(self, who: str, history: StreamHistory, after: Head, row: Segment) -> None:
-        """A row is no longer in the tail: paged, trimmed, compacted, or empty."""
+    def _check_removal(self, who: str, history: StreamHistory, after: Head, row: Segment) -> None:
+        """Check a segment that left the head: it was moved to a page, trimmed, compacted, or empty."""
         if row.ledger in history.retired:
             return
         empty = not row.sealed and row.ledger in after.garbage
@@ -385,8 +389,8 @@ class HeadWatch:
                 "durable", row.base not in history.acked, "the segment {} of {} is dropped as empty", row, history.name
             )
 
-    def _fence(self, history: StreamHistory, head: Head, serial: int) -> None:
-        """Nothing that an older epoch wrote after now can be acknowledged: no row of an older epoch is open."""
+    def _keep_fence(self, history: StreamHistory, head: Head, serial: int) -> None:
+        """Keep since when older epochs are fenced: since no segment of an older epoch is open."""
         row = head.open_segment
         if row is not None and history.listed_by.get(row.ledger) != head.epoch:
             return
@@ -395,6 +399,7 @@ class HeadWatch:
 
 
 def row_key(row: Segment) -> tuple[int, LedgerId, int, int]:
+    """Return what identifies a segment and stays the same when it is sealed."""
     return row.number, row.ledger, row.base, row.created
 
 

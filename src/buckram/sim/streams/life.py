@@ -1,4 +1,4 @@
-"""One life of streams, from birth to judgement."""
+"""One life of streams: the bookies, clients and faults of a plan in one simulated world, from start to final checks."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from buckram.streams.shared import metadata as stream_metadata
 
 
 class Life:
+    """One life. Run it once, then ask for its result."""
+
     def __init__(self, plan: StreamPlan, echo: Callable[[str], None] | None = None) -> None:
         self.plan = plan
         self.world = stream_world(f"streams {plan.seed}", plan, echo)
@@ -62,7 +64,7 @@ class Life:
         await chaos
         await Ending(stage, self.faults, actors).run()
         if not self.world.report.violations:
-            FinalChecks(stage.facts, self.world.report).judge()
+            FinalChecks(stage.facts, self.world.report).run()
         for task in (*actors, *watchers):
             task.cancel()
 
@@ -109,7 +111,7 @@ class Life:
 
 
 def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None) -> World:
-    """A world whose ledgers' wire is not judged: that is the ledger simulator's business, and takes time."""
+    """Return a world that checks only the metadata of ledgers: lives of ledgers check the rest, which takes time."""
     world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata, pace=plan.cluster.pace)
     world.fabric.observers.remove(world.judge.wire)
     world.judge.checkers = [checker for checker in world.judge.checkers if isinstance(checker, Records)]
@@ -119,7 +121,7 @@ def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None
 
 
 async def bring_up(world: World, plan: StreamPlan) -> None:
-    """A cluster in which all is well."""
+    """Start a cluster without faults."""
     await world.store(world.loop.world, world.rng).initialise()
     for n in range(1, plan.cluster.bookies + 1):
         world.add_machine(f"b{n}")
@@ -130,16 +132,16 @@ async def bring_up(world: World, plan: StreamPlan) -> None:
 
 @contextmanager
 def watch_tasks(world: World) -> Iterator[None]:
-    """A task of a scope that fails is only logged in production; here it counts.
+    """Report a violation if a task of a TaskScope fails, which is only logged in production.
 
-    But for an error of the disk that the scope's owner is told of: it stops what cannot go on without the disk.
+    Disk errors that are passed to the scope's owner are no violation: the owner stops what needs the disk.
     """
     original = TaskScope._ended
 
     def noticed(self: TaskScope, task: asyncio.Task[object]) -> None:
         error = None if task.cancelled() else task.exception()
-        told = isinstance(error, OSError) and self._on_error is not None
-        if error is not None and not told and not isinstance(error, Crashed):
+        handled = isinstance(error, OSError) and self._on_error is not None
+        if error is not None and not handled and not isinstance(error, Crashed):
             world.report.violate("uncaught", f"task {task.get_name()} failed: {error!r}")
         original(self, task)
 
@@ -152,7 +154,7 @@ def watch_tasks(world: World) -> Iterator[None]:
 
 @contextmanager
 def small_pages(on: bool = True) -> Iterator[None]:
-    """Pages of four segments instead of 256: lives are too short to fill those."""
+    """Use pages of four segments instead of 256, which lives are too short to fill."""
     sizes = {"PAGE_SEGMENTS": 4, "_TAIL_MOST": 8} if on else {}
     with ExitStack() as stack:
         for module in (stream_head, stream_changes, stream_compaction, stream_metadata, stream_delete):
@@ -170,7 +172,7 @@ def run_stream_life(
     echo: Callable[[str], None] | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> LifeResult:
-    """Live one life; the same seed gives the same one. Garbage is collected when it is over."""
+    """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""
     enabled = gc.isenabled()
     gc.disable()
     with ExitStack() as stack:

@@ -1,6 +1,4 @@
-"""Those who take records away or move them: somebody who truncates, a janitor, somebody who compacts, somebody who
-deletes the stream and makes it anew.
-"""
+"""Actors that remove or move records: truncation, a janitor, compaction, and deleting and creating streams."""
 
 from __future__ import annotations
 
@@ -30,6 +28,8 @@ SETTINGS = JanitorSettings(grace_s=0.5, bulk_age_s=1.0, retired_s=1.0, seal_s=1.
 
 
 class MaintenanceActor(Actor):
+    """Repeats its `work` on random streams. `crashed` is the situation to report when it died."""
+
     crashed = ""
     pause_s = 1.5
 
@@ -56,6 +56,8 @@ class MaintenanceActor(Actor):
 
 
 class Truncator(MaintenanceActor):
+    """Truncates by offset, time or size."""
+
     crashed = "crash while truncating"
 
     async def work(self, stream: str) -> None:
@@ -65,14 +67,16 @@ class Truncator(MaintenanceActor):
         head, now, rng = history.head, self.rng.random() < 0.7, self.rng
         how = rng.random()
         if how < 0.7:
-            await self._before(stream, history, rng.randrange(head.earliest, max(history.top, head.earliest) + 1), now)
+            await self.truncate_before(
+                stream, history, rng.randrange(head.earliest, max(history.top, head.earliest) + 1), now
+            )
         elif how < 0.9:
-            await self._before_time(stream, history, now)
+            await self._truncate_before_time(stream, history, now)
         else:
             history.truncated_by_size = True
             await self.ns.truncate(stream, keep_bytes=rng.choice((0, 3000, 50_000)), trim_now=now)
 
-    async def _before(self, stream: str, history: StreamHistory, offset: int, now: bool) -> None:
+    async def truncate_before(self, stream: str, history: StreamHistory, offset: int, now: bool) -> None:
         history.requested_truncations[offset] = None
         try:
             earliest = await self.ns.truncate(stream, before=offset, trim_now=now)
@@ -90,34 +94,34 @@ class Truncator(MaintenanceActor):
                 earliest,
             )
 
-    async def _before_time(self, stream: str, history: StreamHistory, now: bool) -> None:
-        """Exact to the record: it is the first that is not older."""
+    async def _truncate_before_time(self, stream: str, history: StreamHistory, now: bool) -> None:
+        """Truncate by append time: the earliest record is then the first that is not older."""
         times = sorted((offset, seen.time) for offset, seen in history.known_records.items() if seen.time is not None)
         if not times:
             return
         time = self.rng.choice(times)[1] or 0
         first = min(offset for offset, at in times if at is not None and at >= time)
         older = max((offset for offset, at in times if at is not None and at < time), default=-1)
-        # Of those between the two only the acknowledgement is known, not the time.
+        # The append times of the records between these two are not known yet.
         history.requested_truncations |= dict.fromkeys(range(older + 1, first + 1))
         earliest = await self.ns.truncate(stream, before_time=time, trim_now=now)
         self.note(f"{stream} truncated before time {time}, earliest {earliest}")
 
 
 class JanitorActor(MaintenanceActor):
-    """One janitor for the life of its process, as one that runs again and again is."""
+    """Runs a janitor, the same one as long as its process lives."""
 
     crashed = "crash of a janitor"
-    _present: tuple[Client, Janitor] | None = None
+    _janitor: tuple[Client, Janitor] | None = None
 
     async def work(self, stream: str) -> None:
         await self.clean()
 
     async def clean(self) -> JanitorReport:
         assert self.client is not None
-        if self._present is None or self._present[0] is not self.client:
-            self._present = self.client, Janitor(self.client, SETTINGS)
-        report = await self._present[1].clean()
+        if self._janitor is None or self._janitor[0] is not self.client:
+            self._janitor = self.client, Janitor(self.client, SETTINGS)
+        report = await self._janitor[1].clean()
         if report.sealed_segments:
             self.report.situation("janitor sealed a segment")
         if report.discarded_ledgers:
@@ -129,7 +133,7 @@ class JanitorActor(MaintenanceActor):
 
 
 class Compactor(MaintenanceActor):
-    """Copies stay unlisted for a while: streams are rolled, truncated and deleted meanwhile."""
+    """Compacts streams, sometimes with a pause between copying and listing, in which the stream changes."""
 
     crashed = "crash while compacting"
 
@@ -142,15 +146,15 @@ class Compactor(MaintenanceActor):
                 copied = await copy_run(self.client, streams, work, run)
                 if self.rng.random() < 0.3:
                     await self.nap(1.0)
-                done = await self._replaced(streams, work, copied)
+                done = await self._replace_with_retries(streams, work, copied)
                 self.note(f"{stream} compacted from {run.base} to {run.end}: {done}")
                 if not done:
                     self.report.situation("compaction put off")
         except (NoSuchStream, NoSuchLedger, NoSuchEntry) as error:
             self.note(f"{stream}: {error}")
 
-    async def _replaced(self, streams: StreamStore, work: Compactable, copied: Copied) -> bool:
-        """Its answer may be lost: asked again, it is done once."""
+    async def _replace_with_retries(self, streams: StreamStore, work: Compactable, copied: Copied) -> bool:
+        """List the copy. If the reply of the metadata store is lost, try again: it is listed once."""
         assert self.client is not None
         for left in (2, 1, 0):
             try:
@@ -162,6 +166,8 @@ class Compactor(MaintenanceActor):
 
 
 class Deleter(MaintenanceActor):
+    """Deletes streams, and creates most of them again."""
+
     crashed = "crash while deleting"
     pause_s = 4.0
 
@@ -181,7 +187,7 @@ class Deleter(MaintenanceActor):
                 self.note(f"{stream}: delete failed: {describe(error)}: {error}")
                 if not left:
                     return
-        self.deleted(history)
+        self.check_deleted(history)
         if self.rng.random() < 0.8:
             try:
                 info = await self.ns.create(stream, **self.plan.policy)
@@ -189,8 +195,8 @@ class Deleter(MaintenanceActor):
             except StreamExists:
                 return
 
-    def deleted(self, history: StreamHistory) -> None:
-        """delete() returned: this incarnation is gone."""
+    def check_deleted(self, history: StreamHistory) -> None:
+        """Check that the head was removed, after delete() has returned."""
         self.report.check(
             "deleted", history.head_removed, "{} was deleted, its head is there: {}", history.name, history.head
         )
@@ -198,8 +204,8 @@ class Deleter(MaintenanceActor):
             history.deleted_at = self.facts.tick()
         self.note(f"{history.name} {history.uid} deleted")
 
-    def nothing_left(self, history: StreamHistory) -> None:
-        """Whatever was on its way when it was deleted has arrived."""
+    def check_nothing_left(self, history: StreamHistory) -> None:
+        """Check that no ledger and key of a deleted stream is left, long after delete() has returned."""
         ledgers = [ledger for ledger, uid in self.facts.owned.items() if uid == history.uid]
         known = [key for key in self.world.metadata._values if f"/streams/data/{history.uid}" in key]
         left = [key for key in known if self.world.metadata.peek(key) is not None]

@@ -1,38 +1,38 @@
-"""Names of what must hold in a stream's life, and of situations that a run of many lives must have reached."""
+"""The invariants of streams, and the situations that a run of many lives must reach."""
 
 from __future__ import annotations
 
 INVARIANTS: dict[str, str] = {
-    "durable": "an acknowledged record is in the stream, at the offset that was told, until it is truncated",
-    "exactly-once": "a reader gets offsets one after another: none twice, none left out",
-    "start": "a reader begins where it was told to: offset, append time, txid, earliest, latest, cursor",
+    "durable": "an acknowledged record is in the stream, at the offset that was returned, until it is truncated",
+    "exactly-once": "a reader gets offsets one after another: none twice, none skipped",
+    "start": "a reader begins at the requested start: offset, append time, txid, earliest, latest, cursor",
     "stable": "an offset has one record and a record one offset, for every reader and at every time",
-    "authentic": "what is read was appended so; what was refused is never in the stream",
-    "call-order": "the records of one writer stand in the order of its calls, a producer's in that of its sequences",
-    "dense": "offsets are 0, 1, 2, ... up to the end that the list tells, without a hole",
-    "fence": "what an old writer appends after its segment was sealed by another is never acknowledged",
+    "authentic": "records are read as they were appended; a refused one is never read",
+    "call-order": "the records of one writer are in the order of its calls, those of a producer in that of sequences",
+    "dense": "offsets are 0, 1, 2, ... up to the end in the head, without a gap",
+    "fence": "what an old writer appends after another sealed its segment is never acknowledged",
     "undisturbed": "a writer loses its stream only to another writer, a bulk step or a deletion",
-    "takeover": "a new writer's next_offset lies beyond everything acknowledged or read before",
-    "M9": "rows follow one another without a gap; one open row at most, the last; nothing is acknowledged unlisted",
-    "head": "a head's epoch, earliest, first, end and times never go back; a sealed row never changes",
-    "sealed-row": "a sealed row says what its closed ledger holds",
-    "idempotent": "a producer's record is stored once, however often it was sent; a retry is told the same offset",
-    "atomic": "an atomic batch is there as a whole or not at all",
-    "clocks": "records are stamped with the bookies' time, and nothing goes by age where clocks are apart (T1, T2)",
-    "append-time": "append times never go back over offsets, and are the same for every reader",
+    "takeover": "a new writer's next_offset is above everything acknowledged or read before",
+    "M9": "segments follow one another without a gap; only the last may be open; no unlisted record is acknowledged",
+    "head": "a head's epoch, earliest, first, end and times never decrease; a sealed segment never changes",
+    "sealed-row": "the summary of a sealed segment is that of its closed ledger",
+    "idempotent": "a producer's record is stored once, however often it was sent; a retry returns the same offset",
+    "atomic": "an atomic batch is stored as a whole or not at all",
+    "clocks": "records are stamped with the bookies' time, and nothing is deleted by age where clocks differ (T1, T2)",
+    "append-time": "append times never decrease over offsets, and are the same for every reader",
     "txid": "txids never decrease over offsets; expect_offset is kept",
-    "truncation": "earliest moves only where somebody asked, exactly to the record",
-    "compacted": "a compacted segment holds whole segments that it replaces, their records and times; offsets stay",
+    "truncation": "earliest changes only by request or policy, exactly to the record",
+    "compacted": "a compacted segment has the records and times of the whole segments that it replaces; offsets stay",
     "kept": "a ledger of a stream is deleted only when it is dead, garbage, discarded, or its stream deleted",
     "orphans": "after the janitor no ledger and no key is left that no stream needs",
     "visible": "a tailing reader gets a record within 20 ms of its acknowledgement, also of an idle writer",
     "follow": "a following reader gets everything, and ends where the stream ends",
-    "cursor": "a cursor only moves up, to what was handed out",
-    "bulk": "a transaction is published once, its ledgers whole and in order, at the offsets that were told",
+    "cursor": "a cursor only increases, up to what was delivered",
+    "bulk": "a transaction is published once, its ledgers whole and in order, at the offsets that were returned",
     "deleted": "a deleted stream is gone with all its keys and ledgers, and nothing more is acknowledged",
-    "ends": "once all is well every operation ends and the stream can be written and read",
+    "ends": "without faults every operation ends and the stream can be written and read",
 }
-"""Beside them count the ledgers' invariants of metadata, and `uncaught`."""
+"""Violations of S2 and S10 of ledgers, and of `uncaught`, count in lives of streams, too."""
 
 SITUATIONS = (
     "took over a writer that lives",

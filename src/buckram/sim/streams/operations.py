@@ -1,5 +1,6 @@
-"""Operations on streams that crashing.py interrupts: each prepares a stage, then does one thing on the host that may
-crash, with a Spy that knows where its process speaks.
+"""Operations on streams that `crashing.py` interrupts.
+
+Each prepares a stream, then does one thing on the host that may crash, whose messages a Spy counts.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from buckram.errors import BuckramError, WriterLost
 from buckram.sim.engine.loop import Process
@@ -23,18 +25,21 @@ HOST = "x1"
 
 @dataclass(slots=True)
 class Spy:
-    """Where the process spoke, in handles since the mark, and how many of its requests changed metadata."""
+    """Records at which steps of the process it sends messages, and counts its changes of metadata. Plans one fault.
+
+    `crash_at` is a step, `lose` the number of a change whose message is lost `when`: before or after the change.
+    """
 
     crash_at: int | None = None
     lose: int | None = None
     when: str = "after"
-    spoke: dict[int, None] = field(default_factory=dict)
+    sent_at: dict[int, None] = field(default_factory=dict)
     mutations: int = 0
     process: Process | None = None
     began: int = 0
 
     def mark(self, bench: Bench) -> None:
-        """From here on it counts."""
+        """Begin to count here."""
         process = self.process = bench.world.processes[HOST]
         self.began = process.steps
         bench.world.fabric.observers.append(self)
@@ -45,39 +50,42 @@ class Spy:
             known = original(who, keys)
             if who != HOST:
                 return known
-            self._speaks()
+            self._record_message()
             if keys:
                 self.mutations += 1
                 if self.lose == self.mutations:
                     return self.when
             return known
 
-        server.fate = fate  # type: ignore[method-assign]  # of this world's server, for good
+        server.fate = fate  # type: ignore[method-assign]  # of this world's server only
         if self.crash_at is not None:
             process.crash_after(self.crash_at)
 
-    def _speaks(self) -> None:
+    def _record_message(self) -> None:
         if self.process is not None and not self.process.dead:
-            self.spoke[self.process.steps - self.began] = None
+            self.sent_at[self.process.steps - self.began] = None
 
     def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None:
         if conn.client == HOST and to_server:
-            self._speaks()
+            self._record_message()
 
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None:
         """SentRecord is enough."""
 
     @property
-    def places(self) -> list[int]:
-        """crash_after() of each: just before it speaks, and after it spoke last."""
-        return [handle - 1 for handle in self.spoke] + ([max(self.spoke)] if self.spoke else [])
+    def crash_steps(self) -> list[int]:
+        """The steps for crash_after(): just before each message, and after the last one."""
+        return [step - 1 for step in self.sent_at] + ([max(self.sent_at)] if self.sent_at else [])
 
 
-Act = Callable[[Bench, Spy], Awaitable[None]]
+class Operation(Protocol):
+    """Prepares a stream and runs one operation on HOST, with the fault of the spy."""
+
+    def __call__(self, bench: Bench, spy: Spy, /) -> Awaitable[None]: ...
 
 
-async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Spy) -> None:
-    """Run it on the host that may crash."""
+async def _run_on_host(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Spy) -> None:
+    """Run the work on the host that may crash."""
     actor = await bench.up(HOST)
     spy.mark(bench)
 
@@ -88,7 +96,7 @@ async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Sp
             actor.note(f"{type(error).__name__}: {error}")
             if isinstance(error, WriterLost):
                 bench.stage.rules.writer_lost(next(s for s in reversed(bench.facts.sessions) if s.host == HOST), error)
-            bench.report.check("ends", spy.lose is not None, "{} failed although nothing went wrong: {!r}", HOST, error)
+            bench.report.check("ends", spy.lose is not None, "{} failed without a fault: {!r}", HOST, error)
 
     try:
         await actor.inside(guarded(), "operation")
@@ -100,8 +108,8 @@ async def _doing(bench: Bench, work: Callable[[Actor], Awaitable[None]], spy: Sp
     actor.process.crash_after(1 << 60)
 
 
-async def _history(bench: Bench, segments: int = 2, records: int = 5) -> None:
-    """Some sealed segments and producers in them."""
+async def _write_segments(bench: Bench, segments: int = 2, records: int = 5) -> None:
+    """Write some sealed segments, with records of a producer."""
     recording = await bench.writer("w0")
     for _ in range(segments):
         await bench.append(recording, records)
@@ -111,8 +119,8 @@ async def _history(bench: Bench, segments: int = 2, records: int = 5) -> None:
     await recording.actor.inside(recording.writer.close(), "close")
 
 
-async def _lively(bench: Bench) -> asyncio.Event:
-    """A writer that goes on appending until the event is set."""
+async def _append_in_background(bench: Bench) -> asyncio.Event:
+    """Start a writer that appends until the event is set."""
     recording, enough = await bench.writer("w1"), asyncio.Event()
 
     async def keep_on() -> None:
@@ -134,12 +142,12 @@ async def open_first(bench: Bench, spy: Spy) -> None:
         await recording.append_many([recording.fresh(20) for _ in range(3)])
         await recording.produce(bench.stage.producers[0], 2, one_by_one=True)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
 
 
 async def take_over(bench: Bench, spy: Spy) -> None:
-    await _history(bench, 1)
-    enough = await _lively(bench)
+    await _write_segments(bench, 1)
+    enough = await _append_in_background(bench)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
     await bench.until(lambda: bench.history.top >= 12, "records")
@@ -148,14 +156,14 @@ async def take_over(bench: Bench, spy: Spy) -> None:
         fresh = await bench.open(actor, takeover=True)
         await fresh.append_many([fresh.fresh(20) for _ in range(3)])
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
     await asyncio.sleep(0.3)
     enough.set()
 
 
 async def roll(bench: Bench, spy: Spy) -> None:
-    """With records in flight, and producers known."""
-    await _history(bench, 1)
+    """A roll with records under way, among them those of a producer."""
+    await _write_segments(bench, 1)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
     actor = await bench.up(HOST)
@@ -174,11 +182,11 @@ async def roll(bench: Bench, spy: Spy) -> None:
         await asyncio.gather(rolling, *tasks)
         await recording.produce(bench.stage.producers[1], 2, one_by_one=False)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
 
 
 async def close(bench: Bench, spy: Spy) -> None:
-    await _history(bench, 1)
+    await _write_segments(bench, 1)
     actor = await bench.up(HOST)
     recording = await actor.inside(bench.open(actor), "open")
     await bench.append(recording, 4)
@@ -186,11 +194,11 @@ async def close(bench: Bench, spy: Spy) -> None:
     async def work(actor: Actor) -> None:
         await asyncio.gather(recording.append_many([recording.fresh(20) for _ in range(3)]), recording.writer.close())
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
 
 
 async def end(bench: Bench, spy: Spy) -> None:
-    await _history(bench, 1)
+    await _write_segments(bench, 1)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
     actor = await bench.up(HOST)
@@ -200,67 +208,67 @@ async def end(bench: Bench, spy: Spy) -> None:
     async def work(actor: Actor) -> None:
         await recording.writer.end()
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
 
 
 async def truncate(bench: Bench, spy: Spy) -> None:
-    """Over several segments, into the one that is written."""
-    await _history(bench, 4, 3)
+    """Truncation to an offset in a later segment, then in the open one."""
+    await _write_segments(bench, 4, 3)
     recording = await bench.writer("w1")
     await bench.append(recording, 6)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest", on_truncated="skip")
     bench.tail(reader, start="earliest")
-    tender = Truncator(bench.stage, HOST)
+    truncator = Truncator(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
-        tender.client = actor.client
+        truncator.client = actor.client
         for offset in (7, bench.history.head.end + 3 if bench.history.head else 0):
-            await tender._before(bench.stream, bench.history, offset, True)
+            await truncator.truncate_before(bench.stream, bench.history, offset, True)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
     await bench.append(recording, 3)
 
 
 async def delete(bench: Bench, spy: Spy) -> None:
-    await _history(bench, 2)
-    enough = await _lively(bench)
+    await _write_segments(bench, 2)
+    enough = await _append_in_background(bench)
     await asyncio.sleep(0.05)
     history, deleter = bench.history, Deleter(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
         await actor.ns.delete(bench.stream)
-        deleter.deleted(history)
+        deleter.check_deleted(history)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
     await asyncio.sleep(0.2)
     enough.set()
     await asyncio.sleep(2.0)
     if history.deleted_at is not None:
-        deleter.nothing_left(history)
+        deleter.check_nothing_left(history)
 
 
 async def delete_after_death(bench: Bench, spy: Spy) -> None:
-    """There is a ledger that a dead writer prepared and never listed."""
-    await _history(bench, 1)
+    """Deletion of a stream with a ledger that a dead writer prepared and did not list."""
+    await _write_segments(bench, 1)
     recording = await bench.writer("w1")
     recording.actor.process.crash()
     history, deleter = bench.history, Deleter(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
         await actor.ns.delete(bench.stream)
-        deleter.deleted(history)
+        deleter.check_deleted(history)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
     if history.deleted_at is not None:
         await asyncio.sleep(bench.world.metadata.session_timeout_s + 3.0)
-        deleter.nothing_left(history)
+        deleter.check_nothing_left(history)
 
 
 async def bulk(bench: Bench, spy: Spy) -> None:
-    """With a live writer that it fences."""
-    await _history(bench, 1)
-    enough = await _lively(bench)
+    """A bulk step that fences a writer."""
+    await _write_segments(bench, 1)
+    enough = await _append_in_background(bench)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
     await asyncio.sleep(0.03)
@@ -270,9 +278,9 @@ async def bulk(bench: Bench, spy: Spy) -> None:
         publisher.client = actor.client
         await publisher.step(bench.stream, seal_live=True)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
     enough.set()
-    # The application comes back and does its step again.
+    # The application restarts and repeats its step.
     again = Publisher(bench.stage, HOST)
     again.attempt = 1
     for _ in range(5):
@@ -286,11 +294,11 @@ async def bulk(bench: Bench, spy: Spy) -> None:
 
 
 async def janitor(bench: Bench, spy: Spy) -> None:
-    """There is something of everything: dead segments, prepared and bulk ledgers, garbage, a half-deleted stream."""
-    await _history(bench, 3, 3)
+    """A janitor with all kinds of work: truncated segments, prepared ledgers, and those of an unfinished bulk step."""
+    await _write_segments(bench, 3, 3)
     truncator, publisher = Truncator(bench.stage, "t1"), Publisher(bench.stage, "p1")
     await truncator.up(20)
-    await truncator.inside(truncator._before(bench.stream, bench.history, 12, False), "truncate")
+    await truncator.inside(truncator.truncate_before(bench.stream, bench.history, 12, False), "truncate")
     await publisher.up(20)
     left = await publisher.inside(publisher.ns.bulk(bench.stream, application="p1", version=0), "bulk")
     await publisher.inside(left.create_ledger(), "create")
@@ -300,38 +308,38 @@ async def janitor(bench: Bench, spy: Spy) -> None:
     await bench.append(second, 2)
     second.actor.process.crash()
     await asyncio.sleep(bench.world.metadata.session_timeout_s + 3.0)
-    tender = JanitorActor(bench.stage, HOST)
+    keeper = JanitorActor(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
-        bench.stage.clients[HOST] = tender.client = actor.client  # type: ignore[assignment]  # it is up
-        await tender.clean()
+        bench.stage.clients[HOST] = keeper.client = actor.client  # type: ignore[assignment]  # it is up
+        await keeper.clean()
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
 
 
 async def compact(bench: Bench, spy: Spy) -> None:
-    """Under a reader and a writer that goes on, with segments of bulk steps among the others."""
-    await _history(bench, 2, 3)
+    """Compaction with a reader and a writer at work, of segments of writers and of bulk steps."""
+    await _write_segments(bench, 2, 3)
     publisher = Publisher(bench.stage, "p1")
     await publisher.up(20)
     await publisher.inside(publisher.step(bench.stream, seal_live=False), "step")
-    await _history(bench, 3, 3)
-    enough = await _lively(bench)
+    await _write_segments(bench, 3, 3)
+    enough = await _append_in_background(bench)
     reader = await bench.up("r1")
     bench.tail(reader, start="earliest")
-    tender = Compactor(bench.stage, HOST)
+    compactor = Compactor(bench.stage, HOST)
 
     async def work(actor: Actor) -> None:
-        tender.client = actor.client
-        await tender.work(bench.stream)
+        compactor.client = actor.client
+        await compactor.work(bench.stream)
 
-    await _doing(bench, work, spy)
+    await _run_on_host(bench, work, spy)
     enough.set()
     bench.tail(reader, start="earliest")
     await asyncio.sleep(0.2)
 
 
-DRILLS: dict[str, Act] = {
+DRILLS: dict[str, Operation] = {
     "open": open_first,
     "take-over": take_over,
     "roll": roll,
@@ -345,4 +353,4 @@ DRILLS: dict[str, Act] = {
     "compact": compact,
 }
 
-__all__ = ["DRILLS", "Act", "Spy"]
+__all__ = ["DRILLS", "Operation", "Spy"]

@@ -1,4 +1,4 @@
-"""Readers: from every kind of start, record by record or in batches, following or not, with seeks and cursors."""
+"""Readers: with every kind of start, record by record or in batches, following or not, with seeks and cursors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from buckram.streams.read.reader import StreamReader
 KINDS = ("offset", "earliest", "earliest", "latest", "time", "txid", "cursor")
 VISIT_S = 90.0
 ENOUGH = 120
-"""Records of one visit."""
+"""How many records a reader that does not follow reads at most."""
 
 
 def uid_of(reader: StreamReader) -> str:
-    """The uid of the stream that an open reader reads."""
+    """Return the uid of the stream that an open reader reads."""
     source = reader._source
     assert source is not None
     return source.follower.head.uid
 
 
 class ReaderActor(Actor):
+    """A host that opens one reader after another. Its cursor may be shared with other hosts."""
+
     def __init__(self, stage: Stage, host: str) -> None:
         super().__init__(stage, host)
         self.cursor = self.rng.choice((f"c-{host}", "shared"))
@@ -41,7 +43,7 @@ class ReaderActor(Actor):
             await self.nap(2.0)
 
     async def visit(self, stream: str) -> None:
-        """One reader from its opening to its end; a follower may be left reading, the ending waits for it."""
+        """Open a reader and read to its end. A reader that follows may stay open; the ending waits for it."""
         kind, follow = self.rng.choice(KINDS), self.rng.random() < 0.4
         skip = self.rng.random() < 0.5
         options, history, wanted = self._start(stream, kind)
@@ -50,7 +52,7 @@ class ReaderActor(Actor):
         reading = self.rules.new_reader(self.host, kind, follow=follow, skip=skip)
         if kind in ("time", "txid"):
             reading.wanted = wanted
-        # Who asks a server that lies behind may be told of an earliest that was.
+        # A session with a metadata server that lags may see an older earliest offset.
         before = history.head.earliest if history.head and not self.stage.plan.pace.lag_s else 0
         reader = self.ns.read(stream, follow=follow, on_truncated="skip" if skip else "error", **options)
         self.maybe_crash(120)
@@ -61,11 +63,11 @@ class ReaderActor(Actor):
             self.report.check("ends", False, "{} could not open a reader of {} in {} s", self.host, stream, VISIT_S)
             return
         except BuckramError as error:
-            self._refused(history, kind, wanted, error)
+            self._check_error(history, kind, wanted, error)
             return
         reading.history = self.facts.histories.get(uid_of(reader))
         if reading.history is history:
-            self._began(reading, kind, wanted, position, before)
+            self._check_position(reading, kind, wanted, position, before)
         self.rules.reader_opened(reading, uid_of(reader), position)
         self.note(f"{stream}: reads from {kind} {wanted} at {position}{', follows' if follow else ''}")
         work = self._tail(reader, reading) if follow else self._read(reader, reading)
@@ -101,7 +103,7 @@ class ReaderActor(Actor):
             options["start"] = kind
         return options, history, wanted
 
-    def _refused(self, history: StreamHistory, kind: str, wanted: Any, error: BuckramError) -> None:
+    def _check_error(self, history: StreamHistory, kind: str, wanted: Any, error: BuckramError) -> None:
         self.note(f"no reader: {describe(error)}: {error}")
         if isinstance(error, OffsetTruncated):
             self.report.check(
@@ -116,8 +118,8 @@ class ReaderActor(Actor):
                 "start", kind == "offset" and wanted >= error.latest, "offset {} is refused: {}", wanted, error
             )
 
-    def _began(self, reading: ReaderSession, kind: str, wanted: Any, position: int, before: int) -> None:
-        """Where it stands right after opening; `before`: the earliest before. What comes first is judged later."""
+    def _check_position(self, reading: ReaderSession, kind: str, wanted: Any, position: int, before: int) -> None:
+        """Check the position right after opening. `before` is the earliest offset before that."""
         history = reading.history
         assert history is not None
         earliest = history.head.earliest if history.head else 0
@@ -126,7 +128,7 @@ class ReaderActor(Actor):
         elif kind == "earliest":
             holds = before <= position <= max(earliest, before)
         elif kind == "cursor" and wanted is not None:
-            holds = position >= wanted  # one that moved meanwhile
+            holds = position >= wanted  # the cursor may have moved meanwhile
         else:
             holds = position >= before
         self.report.check(
@@ -146,7 +148,7 @@ class ReaderActor(Actor):
         reading.done = True
 
     async def _read(self, reader: StreamReader, reading: ReaderSession) -> None:
-        """Until its end. Errors that pass are tried again."""
+        """Read to the end. After a retryable error try again, up to five times."""
         tries = 0
         while reading.follow or reading.delivered < ENOUGH or reading.kind == "audit":
             try:
@@ -160,14 +162,14 @@ class ReaderActor(Actor):
                         self.rules.records_read(reading, [await anext(reader)])
                     except StopAsyncIteration:
                         break
-                await self._meanwhile(reader, reading)
+                await self._between_reads(reader, reading)
             except OffsetTruncated as error:
                 history = reading.history
                 assert history is not None
                 self.report.check(
                     "truncation",
                     not reading.skip and (error.earliest in history.earliest_offsets) and error.offset < error.earliest,
-                    "{} is told: {}",
+                    "a reader from {} fails: {}",
                     reading.kind,
                     error,
                 )
@@ -181,13 +183,13 @@ class ReaderActor(Actor):
                 await asyncio.sleep(0.2)
         else:
             return
-        self._ended(reading)
+        self._check_end(reading)
 
-    def _ended(self, reading: ReaderSession) -> None:
+    def _check_end(self, reading: ReaderSession) -> None:
         self.note(f"{reading.kind} reader ends at {reading.expected}")
         history = reading.history
         if reading.follow and history is not None and history.head is not None and not history.head.deleting:
-            # It may have waited for an offset, a time or a txid that never came.
+            # It may have waited for an offset, time or txid that was never appended.
             waited = not reading.delivered and (reading.expected or history.head.end) >= history.head.end
             at_end = waited or reading.expected == history.head.end
             self.report.check(
@@ -199,8 +201,8 @@ class ReaderActor(Actor):
                 history.head,
             )
 
-    async def _meanwhile(self, reader: StreamReader, reading: ReaderSession) -> None:
-        """Between two deliveries: commit, seek, or be slow."""
+    async def _between_reads(self, reader: StreamReader, reading: ReaderSession) -> None:
+        """Sometimes commit, seek or sleep between two reads."""
         roll = self.rng.random()
         if reading.kind == "cursor" and roll < 0.3:
             await self._commit(reader, reading)
@@ -216,20 +218,24 @@ class ReaderActor(Actor):
         assert reading.history is not None
         uid = reading.history.uid
         try:
-            told = await reader.commit()
+            committed = await reader.commit()
         except CursorMoved as error:
             kept = self.facts.cursors.get((uid, self.cursor))
             self.report.check(
-                "cursor", kept is not None and kept >= error.offset, "cursor is at {}, told was {}", kept, error
+                "cursor",
+                kept is not None and kept >= error.offset,
+                "cursor is at {}, but the error says {}",
+                kept,
+                error,
             )
             return
         kept = self.facts.cursors.get((uid, self.cursor))
         self.report.check(
             "cursor",
-            told == reading.expected and kept is not None and kept >= told,
-            "commit of {} says {}, kept is {}",
+            committed == reading.expected and kept is not None and kept >= committed,
+            "commit of {} returned {}, the cursor is at {}",
             reading.expected,
-            told,
+            committed,
             kept,
         )
         self.report.situation("cursor went on")

@@ -1,4 +1,7 @@
-"""What must hold at every event of a stream's life: appends, acknowledgements, records that a reader gets."""
+"""The invariants that are checked at every event of a stream: appends, acknowledgements, records that a reader gets.
+
+Not here: changes of metadata (`heads.py`), checks of a whole life (`final_checks.py`).
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from buckram.sim.streams.facts import (
 
 
 class Rules:
-    """Keeps the facts and judges. `unknown_line` makes a violation of reading or writing what has no head."""
+    """Keeps the facts and checks each event. `acked` counts acknowledged records."""
 
     def __init__(self, facts: Facts, report: Report, now: Callable[[], float]) -> None:
         self.facts, self.report, self._now = facts, report, now
         self.acked = 0
 
-    # -- writers ------------------------------------------------------------------------------------------
+    # -- writers
 
     def new_session(self, host: str) -> WriterSession:
         session = WriterSession(host, len(self.facts.sessions))
@@ -35,7 +38,7 @@ class Rules:
         return session
 
     def writer_opened(self, session: WriterSession, uid: str, epoch: int, next_offset: int) -> None:
-        """The writer is open and says what comes next."""
+        """The writer is open and expects its first record at `next_offset`."""
         history = self.facts.histories[uid]
         session.history, session.epoch, session.first = history, epoch, next_offset
         if history.head is not None and history.head.epoch == epoch:
@@ -54,26 +57,26 @@ class Rules:
                 self.report.situation("took over a writer that lives" if lives else "took over a writer that died")
 
     def atomic_append(self, session: WriterSession, idents: Sequence[str]) -> None:
-        """These were given to one atomic append."""
+        """These records are passed to one atomic append."""
         group = AtomicBatch(list(idents), session.history)
         if session.history is not None:
             session.history.groups.append(group)
 
     def acknowledged(self, sent: SentRecord, offset: int | None) -> None:
-        """An append ended well. `offset` None: it was stored before and its offset is not told."""
+        """An append succeeded. `offset` is None if the record was stored before and the offset is not known."""
         session, history = sent.session, sent.session.history
         assert history is not None
         sent.result, sent.offset = "ok", offset
         self.acked += 1
         report = self.report
-        # A retry of what is stored already is answered by whoever knows it.
+        # A retry of a stored record may be acknowledged by any writer that knows of it.
         again = offset is None or offset < session.first or sent.ident in history.offset_of
         since = history.fenced_since(session.epoch)
         if since is not None and not again:
             report.check(
                 "fence",
                 sent.at < since,
-                "{} (epoch {}) of {} was appended after another writer sealed it and is acknowledged at {}",
+                "{} (epoch {}) of {} was appended after another writer sealed the segment, and is acknowledged at {}",
                 sent.ident,
                 session.epoch,
                 history.name,
@@ -97,30 +100,33 @@ class Rules:
             history.name,
             history.head,
         )
-        self._evidence(history, offset, KnownRecord(sent.ident, None, sent.content.txid), f"the writer {session.host}")
+        self._note_record(
+            history, offset, KnownRecord(sent.ident, None, sent.content.txid), f"the writer {session.host}"
+        )
         history.acked.setdefault(offset, sent)
 
     def refused(self, sent: Sequence[SentRecord]) -> None:
-        """A typed error said that nothing was written."""
+        """Appends failed with an error which means that nothing was written."""
         for one in sent:
             one.result = REFUSED
-            self._after_fence(one)
+            self._count_fenced(one)
 
     def unknown(self, sent: Sequence[SentRecord]) -> None:
+        """Appends ended without a certain result."""
         for one in sent:
             if one.result == "pending":
                 one.result = "unknown"
-                self._after_fence(one)
+                self._count_fenced(one)
 
-    def _after_fence(self, sent: SentRecord) -> None:
-        """It was not acknowledged; that counts where it must not have been."""
+    def _count_fenced(self, sent: SentRecord) -> None:
+        """Count the rule "fence" for an append that was fenced and not acknowledged."""
         history = sent.session.history
         since = history.fenced_since(sent.session.epoch) if history is not None else None
         if since is not None and sent.at >= since:
             self.report.check("fence", True)
 
     def already_stored(self, sent: Sequence[SentRecord]) -> None:
-        """Taken for stored before."""
+        """The writer reported these records as stored before."""
         for one in sent:
             self.report.situation("retry was stored already")
             place, history = (
@@ -135,18 +141,18 @@ class Rules:
             self.acknowledged(one, None)
 
     def writer_lost(self, session: WriterSession, error: BuckramError) -> None:
-        """The writer says that it lost the stream: somebody must have taken it."""
+        """A writer failed with WriterLost: another one, a bulk step or a deletion must have taken the stream."""
         history = session.history
         assert history is not None
         head = history.head
         taken = history.head_removed or head is None or head.deleting or head.epoch > session.epoch
         if not taken and head is not None and head.open_segment is not None:
             taken = self.facts.fencer.get(head.open_segment.ledger) in self.facts.sealers
-        # The lease goes first, the epoch follows.
+        # Another writer takes the lease before it changes the epoch.
         self.report.check(
             "undisturbed",
             taken or "took the lease" in str(error),
-            "writer {} (epoch {}) of {} is lost although nobody took it: {}; {}",
+            "writer {} (epoch {}) of {} is lost although no other took the stream: {}; {}",
             session.host,
             session.epoch,
             history.name,
@@ -155,7 +161,7 @@ class Rules:
         )
 
     def writer_failed(self, session: WriterSession, error: BuckramError, *, healthy: bool) -> None:
-        """The writer says that it cannot go on. One that nothing hindered is not taken for dead by a janitor."""
+        """A writer failed. A janitor may not cause this for a `healthy` one, whose process and session had no fault."""
         history = session.history
         if history is None or history.head_removed or history.head is None or history.head.epoch > session.epoch:
             return
@@ -163,14 +169,14 @@ class Rules:
         self.report.check(
             "undisturbed",
             not (healthy and by_janitor),
-            "writer {} (epoch {}) of {}, which nothing hindered, failed: {}",
+            "writer {} (epoch {}) of {}, which had no fault, failed: {}",
             session.host,
             session.epoch,
             history.name,
             error,
         )
 
-    # -- readers ------------------------------------------------------------------------------------------
+    # -- readers
 
     def new_reader(self, host: str, kind: str, *, follow: bool, skip: bool) -> ReaderSession:
         reading = ReaderSession(host, kind, follow, skip, began_at=self.facts.tick())
@@ -178,17 +184,17 @@ class Rules:
         return reading
 
     def reader_opened(self, reading: ReaderSession, uid: str, position: int) -> None:
-        """It is open: where it says it is."""
+        """The reader is open at this position."""
         reading.history = self.facts.histories.get(uid)
         reading.first = position
-        # From a time or txid on it may pass over records that come before.
+        # A start at a time or txid may skip records before it.
         reading.expected = None if reading.wanted is not None else position
 
     def records_read(self, reading: ReaderSession, records: Sequence[Record]) -> None:
         for record in records:
-            self._record(reading, record)
+            self._check_record(reading, record)
 
-    def _record(self, reading: ReaderSession, record: Record) -> None:
+    def _check_record(self, reading: ReaderSession, record: Record) -> None:
         history, report = reading.history, self.report
         assert history is not None
         expected = reading.expected
@@ -198,7 +204,7 @@ class Rules:
         report.check(
             "exactly-once",
             not jumped,
-            "{} reader {} of {} gets offset {}, {} was due",
+            "{} reader {} of {} gets offset {}, expected was {}",
             reading.kind,
             reading.host,
             history.name,
@@ -220,7 +226,7 @@ class Rules:
                 "reader crossed a take-over" if history.segment_starts[record.offset] else "reader crossed a roll"
             )
         if expected is None and reading.wanted is not None:
-            self._first(history, reading, record)
+            self._check_first(history, reading, record)
         reading.expected = record.offset + 1
         report.check(
             "append-time",
@@ -234,13 +240,13 @@ class Rules:
         reading.last_time = record.append_time
         reading.delivered += 1
         ident = self.facts.ident_of(record)
-        self._authentic(history, ident, record)
-        self._evidence(
+        self._check_authentic(history, ident, record)
+        self._note_record(
             history, record.offset, KnownRecord(ident, record.append_time, record.txid), f"reader {reading.host}"
         )
 
-    def _first(self, history: StreamHistory, reading: ReaderSession, record: Record) -> None:
-        """The first record from a time or txid on: it is not too early, and no known one before it was left out."""
+    def _check_first(self, history: StreamHistory, reading: ReaderSession, record: Record) -> None:
+        """Check the first record from a time or txid on: it is not too early, and no known one was skipped."""
         wanted, by_time = reading.wanted or 0, reading.kind == "time"
         known = record.append_time if by_time else record.txid
         missed = [
@@ -255,7 +261,7 @@ class Rules:
         self.report.check(
             "start",
             known is not None and known >= wanted and not missed,
-            "a reader of {} from {} {} on gets {!r} first, {} were due before",
+            "a reader of {} from {} {} on gets {!r} first, {} come before it",
             history.name,
             reading.kind,
             wanted,
@@ -263,12 +269,12 @@ class Rules:
             missed,
         )
 
-    def _authentic(self, history: StreamHistory, ident: str, record: Record) -> None:
+    def _check_authentic(self, history: StreamHistory, ident: str, record: Record) -> None:
         report, wanted = self.report, self.facts.contents(ident)
         report.check(
             "authentic",
             wanted is not None,
-            "offset {} of {} is {!r}, which nobody appended",
+            "offset {} of {} is {!r}, which was never appended",
             record.offset,
             history.name,
             record,
@@ -277,7 +283,7 @@ class Rules:
             return
         time = record.append_time if wanted.timestamp is None else wanted.timestamp
         if ident in self.facts.bulk and wanted.timestamp is None:
-            time = record.timestamp  # stamped by the clock of whoever wrote it
+            time = record.timestamp  # stamped by the clock of the bulk writer
         found = Content(
             record.value, record.key, record.headers, record.timestamp, record.txid, record.producer, record.sequence
         )
@@ -294,16 +300,16 @@ class Rules:
         report.check(
             "authentic",
             not attempts or any(sent.result != REFUSED for sent in attempts),
-            "offset {} of {} is {}, of which a typed error said that nothing was written",
+            "offset {} of {} is {}, whose append failed with an error that means nothing was written",
             record.offset,
             history.name,
             ident,
         )
 
-    # -- both ---------------------------------------------------------------------------------------------
+    # -- both
 
-    def _evidence(self, history: StreamHistory, offset: int, seen: KnownRecord, who: str) -> None:
-        """Somebody learned that this record stands there."""
+    def _note_record(self, history: StreamHistory, offset: int, seen: KnownRecord, who: str) -> None:
+        """A writer or reader (`who`) learned that this record is at the offset."""
         report, known = self.report, history.known_records.get(offset)
         if known is not None:
             report.check(

@@ -1,4 +1,5 @@
-"""Directed schedules of streams. Each docstring says what a naive build would do wrong."""
+"""Directed schedules of streams. Each docstring says what a naive implementation
+would do wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from buckram.sim.streams.wrong_clocks import WRONG_CLOCKS
 
 
 async def reading_live(b: Bench) -> None:
-    """What was acknowledged in the open segment of an idle writer is readable without following."""
+    """Acknowledged records in the open segment of an idle writer are readable without following."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     await asyncio.sleep(0.05)
@@ -39,7 +40,7 @@ async def reading_live(b: Bench) -> None:
 
 
 async def frozen_writer(b: Bench) -> None:
-    """The old writer sleeps with records on their way, wakes after two take-overs, and goes on as if nothing were."""
+    """An old writer is paused with records under way, resumed after two take-overs, and goes on to append."""
     first = await b.writer("w1")
     await b.append(first, 3)
     b.appending(first, 2)
@@ -57,7 +58,7 @@ async def frozen_writer(b: Bench) -> None:
 
 
 async def frozen_in_a_roll(b: Bench) -> None:
-    """The writer sleeps between the end of its old segment and the list of the new one, which then comes too late."""
+    """The writer is paused after the end of its old segment and lists the new one too late."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     b.faults.world.fabric.slow("w1", HOST, 0.3)
@@ -85,7 +86,7 @@ async def _quiet_roll(recording: object) -> None:
 
 
 async def lost_lease(b: Bench) -> None:
-    """A writer whose session expired goes on when nobody took its place, and ends when somebody did."""
+    """A writer whose session expired goes on if no other has taken over, and fails otherwise."""
     recording = await b.writer("w1")
     await b.append(recording, 2)
     b.world.sessions["w1"].expire()
@@ -102,7 +103,7 @@ async def lost_lease(b: Bench) -> None:
 
 
 async def polite(b: Bench) -> None:
-    """A second writer is told who is there; one that waits gets the stream when the first closes, and not before."""
+    """A second writer is refused with the name of the first; one that waits opens when the first closes."""
     recording = await b.writer("w1")
     await b.append(recording, 2)
     try:
@@ -120,13 +121,13 @@ async def polite(b: Bench) -> None:
 
 
 async def no_ensemble(b: Bench) -> None:
-    """A roll goes on with a known bookie away. Where it is not known there are too few: the roll is put off, and
-    records go on into the old segment."""
+    """A roll succeeds while a bookie with a cookie is unavailable. Without its cookie there are too few bookies: the
+    roll is postponed, and records go into the old segment."""
     recording = await b.writer("w1")
     await b.append(recording, 2)
     b.world.crash(b.world.machines["b3"], power=False)
     await asyncio.sleep(4.0)
-    b.expect(await b.roll(recording), "no roll with a known bookie away")
+    b.expect(await b.roll(recording), "no roll while a bookie is unavailable")
     await b.append(recording, 2)
     assert recording.actor.client is not None
     store = recording.actor.client.services.store
@@ -144,7 +145,7 @@ async def no_ensemble(b: Bench) -> None:
 
 
 async def metadata_away(b: Bench) -> None:
-    """The metadata store is away for a while: appends go on, a roll waits, nothing is lost."""
+    """The metadata store is unavailable for a while: appends go on, a roll waits, nothing is lost."""
     recording = await b.writer("w1")
     await b.append(recording, 2)
     b.world.metadata.down = True
@@ -160,12 +161,12 @@ async def metadata_away(b: Bench) -> None:
 
 
 async def truncated_under_readers(b: Bench) -> None:
-    """Two slow readers stand below the new earliest: one is told, one skips; both get all that is left, once."""
+    """Two slow readers are below the new earliest offset: one fails, one skips; both get all other records once."""
     recording = await b.writer("w1")
     for _ in range(3):
         await b.append(recording, 4)
         await b.roll(recording)
-    told: list[OffsetTruncated] = []
+    errors: list[OffsetTruncated] = []
 
     async def slowly(actor: ReaderActor, skip: bool) -> None:
         reading: ReaderSession = b.stage.rules.new_reader(actor.host, "slow", follow=False, skip=skip)
@@ -177,7 +178,7 @@ async def truncated_under_readers(b: Bench) -> None:
             try:
                 batch = await reader.next_batch()
             except OffsetTruncated as error:
-                told.append(error)
+                errors.append(error)
                 break
             if batch is None:
                 break
@@ -194,11 +195,13 @@ async def truncated_under_readers(b: Bench) -> None:
     b.history.requested_truncations[9] = None
     await keeper.inside(keeper.ns.truncate(b.stream, before=9), "truncate")
     await asyncio.gather(*readers)
-    b.report.check("truncation", len(told) <= 1 and all(error.earliest == 9 for error in told), "told: {}", told)
+    b.report.check(
+        "truncation", len(errors) <= 1 and all(error.earliest == 9 for error in errors), "errors: {}", errors
+    )
 
 
 async def ended(b: Bench) -> None:
-    """Nothing follows an end; a reader that follows ends there; truncation and deletion still work."""
+    """Nothing can be appended after an end; a reader that follows ends there; truncation and deletion still work."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     actor = await b.up("r1")
@@ -223,7 +226,7 @@ async def ended(b: Bench) -> None:
 
 
 async def expectations(b: Bench) -> None:
-    """expect_offset as a compare-and-set between two who think that they are the writer."""
+    """expect_offset is a compare-and-set: only one of two appends at an offset succeeds."""
     first = await b.writer("w1")
     await b.append(first, 2)
     ident, content = first.fresh(10)
@@ -237,7 +240,7 @@ async def expectations(b: Bench) -> None:
 
 
 async def retries(b: Bench) -> None:
-    """A producer hears of nothing: it repeats over a roll, a take-over and a truncation, and is stored once."""
+    """A producer gets no acknowledgement and repeats over a roll, take-overs and a truncation: all is stored once."""
     first = await b.writer("w1")
     producer = b.stage.producers[0]
     await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")
@@ -264,7 +267,7 @@ async def retries(b: Bench) -> None:
 
 
 async def table_outlives(b: Bench) -> None:
-    """Producers, then only bulk steps: the segments are trimmed, what the producers wrote last is not forgotten."""
+    """Only bulk steps follow the records of a producer: after trimming, its last sequence must still be known."""
     first = await b.writer("w1")
     producer = b.stage.producers[0]
     await first.actor.inside(first.produce(producer, 4, one_by_one=False), "produce")
@@ -297,7 +300,7 @@ async def table_outlives(b: Bench) -> None:
 
 
 async def overtaking(b: Bench) -> None:
-    """One append waits for room; a smaller one that would fit and does not wait must not come before it."""
+    """One append waits for room: a smaller one that fits must not come before it."""
     recording = await b.writer("w1")
     for bookie in ("b1", "b2", "b3"):
         b.world.fabric.slow(bookie, "w1", 0.05)
@@ -319,7 +322,7 @@ def _small_buffer() -> StreamPlan:
 
 
 async def shared_cursor(b: Bench) -> None:
-    """Two readers share a cursor: the slower one's commit is refused, and the next reader goes on where it stands."""
+    """Two readers share a cursor: the commit of the slower one is refused."""
     recording = await b.writer("w1")
     await b.append(recording, 6)
     await recording.actor.inside(recording.writer.close(), "close")

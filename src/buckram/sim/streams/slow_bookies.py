@@ -1,4 +1,4 @@
-"""A stream's writer whose bookies' disks all become slower than its patience."""
+"""A directed schedule with bookies whose disks become slower than a stream's writer waits."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MOST_LEDGERS = 15
 
 
 async def slow_bookies(b: Bench) -> None:
-    """While nothing can be acknowledged the writer waits and does not make ledger after ledger; afterwards it goes on
-    within seconds, with each record once."""
+    """While no entry can be acknowledged, a naive writer creates ledger after ledger. Afterwards it must go on within
+    seconds, with each record stored once."""
     recording = await b.writer("w1")
     await b.append(recording, 3)
     before = await _next_id(b)
-    usual = {name: machine.device.sync_s for name, machine in b.world.machines.items()}
+    normal = {name: machine.device.sync_s for name, machine in b.world.machines.items()}
     for machine in b.world.machines.values():
         b.world.disturb("w1", 1)
         machine.device.sync_s = (SLOW_S, SLOW_S)
     appending = b.appending(recording, 5)
     await asyncio.sleep(LASTS_S)
-    made = await _next_id(b) - before - 1
-    b.expect(made <= MOST_LEDGERS, f"{made} ledgers were made in {LASTS_S} s for nothing")
+    created = await _next_id(b) - before - 1
+    b.expect(created <= MOST_LEDGERS, f"{created} ledgers were created in {LASTS_S} s in vain")
     for name, machine in b.world.machines.items():
-        machine.device.sync_s = usual[name]
+        machine.device.sync_s = normal[name]
         b.world.disturb("w1", -1)
     await b.until(appending.done, "the records are acknowledged", 10.0)
     b.expect(recording.session.order[-1].result == "ok", "the writer gave up")

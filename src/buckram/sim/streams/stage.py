@@ -1,4 +1,4 @@
-"""What the actors of a stream's life share, and the actor itself: a client host that restarts after it died."""
+"""What the actors of a life of streams share, and the actor itself: a client host that restarts after it died."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ NAMESPACE = "default"
 
 
 def full(stream: str) -> str:
+    """Return the name of the stream with its namespace."""
     return f"{NAMESPACE}/{stream}"
 
 
 @dataclass(slots=True)
 class Producer:
-    """An application with an id that survives its process: it sends again what it did not hear of."""
+    """An application with an id that survives its process: it repeats records that were not acknowledged.
+
+    `acked` is the highest sequence that was acknowledged with all before it, `sent` the highest that was sent.
+    """
 
     name: str
     stream: str
@@ -40,6 +44,7 @@ class Producer:
     sent: int = -1
 
     def content(self, sequence: int) -> tuple[str, Content]:
+        """Return identity and content of the record with this sequence."""
         ident = f"{self.name}#{sequence}"
         return ident, Content(f"{ident}|".encode() + bytes(sequence * 37 % 200), producer=self.name, sequence=sequence)
 
@@ -56,8 +61,6 @@ class Stage:
     clients: dict[str, Client] = field(default_factory=dict)
     producers: list[Producer] = field(default_factory=list)
     tails: list[tuple[Process, ReaderSession]] = field(default_factory=list)
-    passes: dict[str, int] = field(default_factory=dict)
-    """Serial at which a janitor's present pass began."""
     rules: Rules = field(init=False)
     policy: Policy = field(init=False)
 
@@ -67,7 +70,7 @@ class Stage:
         self.policy = merged(self.streams.policy)
         world.metadata.observers.append(
             HeadWatch(
-                self.facts, world.judge.facts, world.report, world.stores.layout, self.policy, self._named_by_policy
+                self.facts, world.judge.facts, world.report, world.stores.layout, self.policy, self._allowed_by_policy
             )
         )
 
@@ -75,8 +78,8 @@ class Stage:
     def plan(self) -> Plan:
         return self.streams.cluster
 
-    def _named_by_policy(self, history: StreamHistory, who: str, before: int, to: int) -> bool:
-        """Retention may do this: each of its reasons covers everything from the start, so the farthest one decides."""
+    def _allowed_by_policy(self, history: StreamHistory, who: str, before: int, to: int) -> bool:
+        """Whether retention allows a truncation to the offset `to`, by one of the reasons in the policy."""
         policy, client, head = self.policy, self.clients.get(who), history.head
         if client is None or head is None:
             return False
@@ -93,7 +96,7 @@ class Stage:
             if all(time is None or time < cutoff for time in times):
                 return True
         if policy.retention_bytes is not None:
-            # Reckoned before or after a compaction, whose copies are a little smaller.
+            # The size may be from before or after a compaction, whose copies are a little smaller.
             now = [row for row in history.listed.values() if row.base >= to]
             ever = [*now, *(row for row in history.retired.values() if row.base >= to)]
             return any(
@@ -112,10 +115,10 @@ class Actor:
         self.rng = random.Random(f"{stage.streams.seed} streams {host}")
         self.client: Client | None = None
         self.doing = ""
-        """What a crash now would be a crash of."""
+        """The operation that a crash now would interrupt."""
 
     async def run(self) -> None:
-        """What it does as long as the life is not over."""
+        """Act until the life is over."""
 
     @property
     def process(self) -> Process:
@@ -133,17 +136,17 @@ class Actor:
     def note(self, text: str) -> None:
         self.world.trace.note(self.host, text)
 
-    def unhindered(self, for_s: float = 10.0) -> bool:
-        """Nothing happened to its process, its session or the metadata store for so long."""
+    def undisturbed(self, for_s: float = 10.0) -> bool:
+        """Whether its process, its session and the metadata store had no fault in the last `for_s` seconds."""
         since = self.world.loop.time() - for_s
         return self.world.steady(self.host, since) and self.world.steady(HOST, since)
 
     async def up(self, tries: int = 5) -> bool:
-        """A client in a living process, the present one or a new one."""
+        """Start a client unless there is one in a living process. Return whether there is one in the end."""
         if self.alive:
             return True
         self.client = None
-        self.stage.clients.pop(self.host, None)  # it went with its process
+        self.stage.clients.pop(self.host, None)  # it died with its process
         for _ in range(tries):
             try:
                 self.client = self.stage.clients[self.host] = await self.world.client(self.host)
@@ -154,11 +157,11 @@ class Actor:
         return False
 
     async def inside(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Run it as code of the process; Died."""
+        """Run it as code of the process. Raises Died."""
         return await self.world.join(self.process, work, name)
 
     def maybe_crash(self, within: int) -> bool:
-        """Set a crash somewhere in the next handles of the process."""
+        """By the plan's chance, plan a crash within the next `within` steps of the process. Return whether it is."""
         if self.stage.over or self.rng.random() >= self.plan.crashing:
             return False
         self.process.crash_after(int(self.rng.random() * within))
@@ -166,9 +169,11 @@ class Actor:
         return True
 
     def no_crash(self) -> None:
+        """Cancel a planned crash."""
         self.process.crash_after(1 << 60)
 
     async def nap(self, most_s: float) -> None:
+        """Sleep for a random time of at most `most_s` seconds."""
         await asyncio.sleep(self.rng.random() * most_s)
 
 

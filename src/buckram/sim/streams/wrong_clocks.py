@@ -1,4 +1,4 @@
-"""Directed schedules of wrong clocks (T1, T2). Each docstring says what a naive build would do wrong."""
+"""Directed schedules of wrong clocks (T1, T2). Each docstring says what a naive implementation would do wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NEAR_US = 60_000_000
 
 
 def _true_us(b: Bench) -> int:
-    """What a bookie's clock says; in these schedules all are right, give or take seconds."""
+    """Return the time of a bookie's clock; in these schedules all of them are right within seconds."""
     return b.world.clock("b1").wall_us()
 
 
@@ -36,7 +36,7 @@ async def _read(b: Bench) -> None:
 
 
 async def wrong_writer(b: Bench) -> None:
-    """The first writer is eight days ahead, the second's clock is set back while it writes: stamps are the bookies'."""
+    """One writer's clock is eight days ahead, another's is set back while it writes: records are stamped with these."""
     b.world.clock("w1").put(8 * _DAY_US)
     first = await b.writer("w1")
     await b.append(first, 3)
@@ -53,8 +53,8 @@ async def wrong_writer(b: Bench) -> None:
 
 
 async def wrong_janitor(b: Bench) -> None:
-    """A janitor that is eight days ahead from the start, and one whose clock is set between two rounds, with all those
-    of the bookies: nothing of a stream that keeps a day may go."""
+    """A janitor's clock is eight days ahead from the start, another's is set ahead later, together with the bookies':
+    records of a stream with a retention of one day are truncated."""
     recording = await b.writer("w1")
     await b.append(recording, 4)
     await b.roll(recording)
@@ -64,20 +64,20 @@ async def wrong_janitor(b: Bench) -> None:
         assert await janitor.up(20)
     b.world.clock("j1").put(8 * _DAY_US)
     for _ in range(2):
-        await _nothing_goes(b, wrong, doubt=True)
-    await _nothing_goes(b, set_later, doubt=False)
+        await _check_nothing_truncated(b, wrong, doubt=True)
+    await _check_nothing_truncated(b, set_later, doubt=False)
     for host in ("j2", "b1", "b2", "b3"):
         b.world.clock(host).put(8 * _DAY_US)
-    await _nothing_goes(b, set_later, doubt=True)
+    await _check_nothing_truncated(b, set_later, doubt=True)
     for host in ("j1", "j2", "b1", "b2", "b3"):
         b.world.clock(host).put(0)
     await asyncio.sleep(0.1)
 
 
-async def _nothing_goes(b: Bench, janitor: JanitorActor, *, doubt: bool) -> None:
+async def _check_nothing_truncated(b: Bench, janitor: JanitorActor, *, doubt: bool) -> None:
     report = await janitor.inside(janitor.clean(), "clean")
-    gone = report.truncated_records
-    b.report.check("clocks", gone == 0, "{} records went by a wrong clock", gone)
+    truncated = report.truncated_records
+    b.report.check("clocks", truncated == 0, "{} records were truncated by a wrong clock", truncated)
     b.report.check(
         "clocks",
         bool(report.problems) == doubt,
@@ -87,13 +87,13 @@ async def _nothing_goes(b: Bench, janitor: JanitorActor, *, doubt: bool) -> None
     )
 
 
-def _keeps_a_day() -> StreamPlan:
+def _retention_of_a_day() -> StreamPlan:
     return bench_plan(retention_s=86_400.0)
 
 
 WRONG_CLOCKS: dict[str, Scenario] = {
     "wrong-writer": Scenario(wrong_writer),
-    "wrong-janitor": Scenario(wrong_janitor, _keeps_a_day),
+    "wrong-janitor": Scenario(wrong_janitor, _retention_of_a_day),
 }
 
 __all__ = ["WRONG_CLOCKS"]
