@@ -17,7 +17,7 @@ from bench.baseline import Known, better, load, machine_kind, save, summary, wor
         ("client_cpu_us_per_record", -1), ("acked", 0), ("foreign_cpu", 0), ("cold_cache", 0), ("mb_per_s", 1),
     ],
 )  # fmt: skip
-def test_which_way_is_better(figure: str, expected: int) -> None:
+def test_whether_more_or_less_of_a_figure_is_better(figure: str, expected: int) -> None:
     assert better(figure) == expected
 
 
@@ -26,7 +26,7 @@ def test_noise_is_the_largest_distance_from_the_median() -> None:
     assert found == {"adds_per_s": Known(100, 0.1)}
 
 
-def test_what_is_worse_by_more_than_its_noise_is_named() -> None:
+def test_a_figure_worse_by_more_than_its_noise_is_reported() -> None:
     known = {"adds_per_s": Known(100, 0.08), "p99_ms": Known(2.0, 0.2)}
     assert worse("one", [{"adds_per_s": 93, "p99_ms": 2.3}], known) == []
     (found,) = worse("one", [{"adds_per_s": 91, "p99_ms": 2.3}], known)
@@ -35,26 +35,26 @@ def test_what_is_worse_by_more_than_its_noise_is_named() -> None:
     assert found.figure == "p99_ms"
 
 
-def test_noise_of_today_counts_too() -> None:
+def test_the_spread_of_the_current_rounds_counts_as_noise() -> None:
     known = {"adds_per_s": Known(100, 0.0)}
     assert worse("one", [{"adds_per_s": 90}, {"adds_per_s": 90}], known)
     assert not worse("one", [{"adds_per_s": 80}, {"adds_per_s": 90}, {"adds_per_s": 100}], known)
 
 
-def test_beside_strangers_nothing_is_compared() -> None:
+def test_rounds_with_foreign_cpu_are_not_compared() -> None:
     known = {"adds_per_s": Known(100, 0.0)}
     assert worse("one", [{"adds_per_s": 50, "foreign_cpu": 0.4}], known) == []
     assert worse("one", [{"adds_per_s": 50, "foreign_cpu": 0.4}, {"adds_per_s": 60, "foreign_cpu": 0.0}], known)
 
 
-def test_machines_of_a_kind_have_one_name() -> None:
+def test_a_machine_kind_is_named_by_cpu_model_and_count() -> None:
     cpuinfo = "".join(f"processor : {n}\nmodel name\t: Fast(R) CPU @ 2.00GHz\n\n" for n in range(2))
     assert machine_kind(cpuinfo, 2).endswith("-2x-fast-r-cpu-2-00ghz")
     assert machine_kind(cpuinfo, 4) != machine_kind(cpuinfo, 2)
     assert machine_kind("", 1)
 
 
-def test_saving_keeps_other_cases(tmp_path: Path) -> None:
+def test_saving_a_baseline_keeps_other_cases(tmp_path: Path) -> None:
     save("some", "abc", {"one": {"adds_per_s": Known(1, 0.5)}}, tmp_path)
     save("some", "abd", {"two": {"p99_ms": Known(2, 0.25)}}, tmp_path)
     assert load("some", tmp_path) == {"one": {"adds_per_s": Known(1, 0.5)}, "two": {"p99_ms": Known(2, 0.25)}}

@@ -22,7 +22,7 @@ def pair(case: str, value: str, ours: float, theirs: float, foreign: float = 0.0
     }
 
 
-def test_ratio_is_of_each_round_and_its_median_counts() -> None:
+def test_the_median_of_the_ratios_of_all_rounds_counts() -> None:
     rounds = [pair("one", "per_s", 300, 100), pair("one", "per_s", 100, 100), pair("one", "per_s", 500, 200)]
     found = outcome(MORE, rounds)
     assert found is not None
@@ -33,13 +33,13 @@ def test_ratio_is_of_each_round_and_its_median_counts() -> None:
 
 
 @pytest.mark.parametrize(("ours", "must", "aim"), [(50, True, False), (51, False, False), (25, True, True)])
-def test_less_is_better(ours: float, must: bool, aim: bool) -> None:
+def test_limits_of_a_figure_where_less_is_better(ours: float, must: bool, aim: bool) -> None:
     found = outcome(LESS, [pair("paced", "p99_ms", ours, 100)])
     assert found is not None
     assert (found.must_met, found.aim_met) == (must, aim)
 
 
-def test_a_value_of_its_own_is_held_against_the_limit_itself() -> None:
+def test_an_absolute_figure_is_compared_with_its_limit() -> None:
     found = outcome(OWN, [pair("idle", "rss_mb", 70, 150)])
     assert found is not None
     assert (found.ratio, found.theirs, found.must_met, found.aim_met) == (70, 150, True, False)
@@ -48,7 +48,7 @@ def test_a_value_of_its_own_is_held_against_the_limit_itself() -> None:
     assert alone.theirs is None
 
 
-def test_half_a_round_does_not_count() -> None:
+def test_a_round_without_both_sides_is_ignored() -> None:
     half = {"one:ours>ours": {"per_s": 900.0}}
     assert outcome(MORE, [half]) is None
     found = outcome(MORE, [half, pair("one", "per_s", 200, 100)])
@@ -56,24 +56,24 @@ def test_half_a_round_does_not_count() -> None:
     assert (found.rounds, found.ratio) == (1, 2)
 
 
-def test_strangers_are_marked() -> None:
+def test_a_row_names_a_high_share_of_foreign_cpu() -> None:
     quiet, loud = pair("one", "per_s", 200, 100, 0.02), pair("one", "per_s", 200, 100, 0.3)
     assert row(MORE, outcome(MORE, [quiet]))[-1] == ""
     assert row(MORE, outcome(MORE, [quiet, loud]))[-1] == "strangers 30%"
 
 
-def test_row_says_what_is_missed() -> None:
+def test_a_row_marks_missed_limits() -> None:
     cells = row(MORE, outcome(MORE, [pair("one", "per_s", 150, 100), pair("one", "per_s", 170, 100)]))
     assert cells[3:6] == ["1.60 (1.50 to 1.70)", ">= 2 x MISSED", ">= 3 x missed"]
     assert "not measured" in row(MORE, None)
 
 
 @pytest.mark.parametrize(("value", "unit", "shown"), [(191234.5, "/s", "191,234/s"), (0.7349, "ms", "0.735 ms")])
-def test_numbers_keep_the_digits_that_matter(value: float, unit: str, shown: str) -> None:
+def test_numbers_are_printed_with_three_digits_or_more(value: float, unit: str, shown: str) -> None:
     assert number(value, unit) == shown
 
 
-def test_every_figure_has_a_name_of_its_own_and_an_aim_beyond_its_must() -> None:
+def test_figures_have_unique_names_and_aims_stricter_than_limits() -> None:
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
     for figure in FIGURES:
         if figure.must is None or figure.aim is None:
@@ -88,7 +88,7 @@ def test_rows_are_chosen_by_figure_or_case() -> None:
     assert chosen(["nothing"]) == []
 
 
-def test_two_sides_follow_each_other_and_take_turns() -> None:
+def test_the_two_sides_alternate_in_going_first() -> None:
     steps = order(measurements(chosen(["one", "paced_p50"])), 2)
     first, second = ([run for number, run in steps if number == n and run.client != "apache-3"] for n in (0, 1))
     assert [run.case for run in first] == sorted((run.case for run in first), key=["one", "paced"].index)
@@ -96,7 +96,7 @@ def test_two_sides_follow_each_other_and_take_turns() -> None:
     assert set(first) == set(second)
 
 
-def test_v3_comes_after_v2_and_fills_go_by_side() -> None:
+def test_protocol_v3_runs_last_and_fills_are_grouped_by_bookies() -> None:
     steps = order([*measurements(FIGURES), *PLOTTED], 2)
     runs = [run for _, run in steps]
     repeated = [run for number, run in steps if number == 1]
@@ -106,7 +106,7 @@ def test_v3_comes_after_v2_and_fills_go_by_side() -> None:
     assert all(runs.count(run) == 1 for run in PLOTTED)
 
 
-def test_keys_read_back() -> None:
+def test_the_key_of_a_run_parses_back_to_the_run() -> None:
     run = Run("one", "apache-3", "ours")
     assert Run.parse(run.key) == run
 

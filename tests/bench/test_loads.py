@@ -38,7 +38,7 @@ def needs_java(client: str) -> None:
 
 
 @pytest.mark.parametrize("client", ["ours", "apache-2", "apache-3"])
-def test_every_load(client: str, side: OurSide, loaders: Loaders, tmp_path: Path) -> None:
+def test_each_load_reports_consistent_figures(client: str, side: OurSide, loaders: Loaders, tmp_path: Path) -> None:
     needs_java(client)
     loader = loaders[client]
 
@@ -67,7 +67,7 @@ def test_every_load(client: str, side: OurSide, loaders: Loaders, tmp_path: Path
         ask("sequential", ledgers=filled["ledgers"])
 
 
-def test_ledgers_that_nobody_made(side: OurSide) -> None:
+def test_raw_adds_fill_ledgers_that_metadata_does_not_know(side: OurSide) -> None:
     port = side.ports[0]
     assert answers(port)
     ids = range(1 << 40, (1 << 40) + 3000)

@@ -11,7 +11,7 @@ from bench.java.state import State, version
 from bench.machine import Snapshot, between, snapshot
 
 
-def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_resumes(tmp_path: Path) -> None:
     State(tmp_path, "v1").put(1, "one:ours>ours", {"per_s": 7})
     again = State(tmp_path, "v1")
     assert again.known(1, "one:ours>ours")
@@ -19,14 +19,14 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     assert again.rounds[1]["one:ours>ours"] == {"per_s": 7}
 
 
-def test_another_version_starts_anew(tmp_path: Path) -> None:
+def test_results_of_another_version_are_discarded(tmp_path: Path) -> None:
     State(tmp_path, "v1").put(0, "x", {})
     assert not State(tmp_path, "v2").known(0, "x")
     assert State(tmp_path, "v2", any_version=True).known(0, "x")
     assert not State(tmp_path, "v1", anew=True).known(0, "x")
 
 
-def test_only_what_is_between_the_marks_is_replaced() -> None:
+def test_only_text_between_the_markers_of_a_page_is_replaced() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert replaced(page, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
     with pytest.raises(ValueError, match="no marks"):
@@ -39,7 +39,7 @@ def test_section_has_a_line_for_every_figure() -> None:
     assert "![A plot](x.png)" in text
 
 
-def test_strangers_are_what_is_neither_measured_nor_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_cpu_excludes_measured_processes_and_kernel_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     # The second thread of the kernel ended meanwhile, and another one has its id.
     before, after = {(2, 1): 1.0, (3, 1): 60.0}, {(2, 1): 2.0, (3, 9): 1.0}
@@ -51,7 +51,7 @@ def test_strangers_are_what_is_neither_measured_nor_of_the_kernel(monkeypatch: p
     }  # fmt: skip
 
 
-def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
+def test_cpu_counters_of_this_machine_do_not_decrease(tmp_path: Path) -> None:
     import os
 
     before = snapshot(tmp_path, os.getpid(), [])
@@ -62,7 +62,7 @@ def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
     assert after.client >= before.client
 
 
-def test_the_version_is_that_of_the_sources() -> None:
+def test_version_depends_on_the_sources_alone() -> None:
     """So pages may change between two parts of a comparison."""
     found = version()
     assert found == version()

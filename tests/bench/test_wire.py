@@ -67,7 +67,7 @@ def may_make_networks() -> None:
         pytest.skip(why)
 
 
-def test_machines_have_nothing_but_the_wire_in_common_and_it_delays() -> None:
+def test_simulated_machines_share_only_a_delayed_network() -> None:
     with Wire(DELAY_US) as wire:
         command = [*wire.launcher(12), sys.executable, "-c", ECHO]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:

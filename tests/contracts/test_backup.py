@@ -43,7 +43,7 @@ async def note(store: TreeStore, name: str, epoch: int, highest: int) -> None:
     await store.keys.create(f"{store.own}/{SUSPECTS}/{name}", json.dumps(text).encode(), ephemeral=True)
 
 
-async def test_a_backup_has_what_lasts_and_can_be_put_back(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_backup_holds_all_persistent_keys_and_can_be_restored(cluster: Cluster, tmp_path: Path) -> None:
     store, ledgers = await filled(cluster)
     made = await copy_of(store)
     assert made.ledgers == 3
@@ -77,7 +77,7 @@ async def test_the_backup_of_another_cluster_is_refused(cluster: Cluster) -> Non
         await restore(await cluster.bare_store(9), made)
 
 
-async def test_accepting_begins_an_epoch_above_all_and_ids_behind_all(
+async def test_accepting_a_restore_raises_the_epoch_and_the_next_ledger_id(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptance, "WITHIN_S", 0.3)
@@ -100,7 +100,7 @@ async def test_accepting_begins_an_epoch_above_all_and_ids_behind_all(
     await allow_collection(store, RNG)
 
 
-async def test_a_client_refuses_a_store_behind_what_bookies_saw(cluster: Cluster) -> None:
+async def test_a_client_refuses_metadata_older_than_bookies_have_seen(cluster: Cluster) -> None:
     store, _ = await filled(cluster)
     past = Past(store)
     await past.start()
@@ -119,7 +119,7 @@ async def test_a_client_refuses_a_store_behind_what_bookies_saw(cluster: Cluster
     assert len(await guarded(store, again).list_ledgers()) == 3
 
 
-async def test_a_client_does_not_connect_to_what_nobody_accepted(cluster: Cluster) -> None:
+async def test_a_client_refuses_a_restored_store_until_it_is_accepted(cluster: Cluster) -> None:
     store, _ = await filled(cluster)
     now = await store.history()
     await set_history(store, History(now.epoch, now.restore, accepted=False))

@@ -57,7 +57,7 @@ async def test_there_is_no_unconditional_version(cluster: Cluster, version: int)
             await attempt
 
 
-async def test_absent_and_present_keys(cluster: Cluster) -> None:
+async def test_absent_keys_and_existing_keys_raise_their_errors(cluster: Cluster) -> None:
     keys = await cluster.keys()
     for attempt in (keys.get("/n"), keys.set("/n", b"", 0), keys.delete("/n", 0), keys.multi([CheckVersion("/n", 0)])):
         with pytest.raises(NoSuchKey):
@@ -169,7 +169,7 @@ async def test_a_multi_over_the_limit_is_refused(cluster: Cluster) -> None:
     "spoiler",
     [Create("/taken", b""), SetValue("/taken", b"", 7), Delete("/gone", 0), CheckVersion("/taken", 1), Delete("/m", 0)],
 )
-async def test_a_multi_happens_as_a_whole_or_not_at_all(cluster: Cluster, spoiler: KeyOp) -> None:
+async def test_a_multi_is_atomic(cluster: Cluster, spoiler: KeyOp) -> None:
     keys, other = await cluster.keys(), await cluster.keys()
     await keys.multi([Create("/taken", b"t"), Create("/m/old", b"o"), Create("/m/dead", b"d")])
     watch = Watch()
@@ -190,7 +190,7 @@ async def test_a_multi_happens_as_a_whole_or_not_at_all(cluster: Cluster, spoile
     await watch.fired()
 
 
-async def test_operations_of_a_multi_see_the_ones_before(cluster: Cluster) -> None:
+async def test_operations_of_a_multi_see_earlier_ones(cluster: Cluster) -> None:
     keys = await cluster.keys()
     await keys.multi([])
     changes: list[KeyOp] = [Create("/a", b"0"), SetValue("/a", b"1", 0), CheckVersion("/a", 1), Delete("/a", 1)]

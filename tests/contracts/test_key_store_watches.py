@@ -47,7 +47,7 @@ async def test_a_watch_on_an_absent_key_fires_when_it_appears(cluster: Cluster, 
     await parent.fired()
 
 
-async def test_a_key_that_was_deleted_and_created_anew_is_noticed(cluster: Cluster) -> None:
+async def test_a_watch_notices_a_key_deleted_and_created_again(cluster: Cluster) -> None:
     keys, other = await cluster.keys(), await cluster.keys()
     await other.create("/a", b"same")
     watch = Watch()
@@ -57,7 +57,7 @@ async def test_a_key_that_was_deleted_and_created_anew_is_noticed(cluster: Clust
 
 
 @pytest.mark.parametrize("same_session", [True, False])
-async def test_a_children_watch_fires_for_births_and_deaths_only(cluster: Cluster, same_session: bool) -> None:
+async def test_a_children_watch_fires_for_creation_and_deletion_only(cluster: Cluster, same_session: bool) -> None:
     keys = await cluster.keys()
     other = keys if same_session else await cluster.keys()
     born = Watch()
@@ -131,7 +131,7 @@ async def test_ephemeral_keys_end_with_their_session(cluster: Cluster) -> None:
     assert lost.times == 0
 
 
-async def test_an_ephemeral_key_is_otherwise_an_ordinary_one(cluster: Cluster) -> None:
+async def test_an_ephemeral_key_takes_no_children_and_others_may_change_it(cluster: Cluster) -> None:
     keys, other = await cluster.keys(), await cluster.keys()
     await keys.create("/e", b"", ephemeral=True)
     with pytest.raises(InvalidArgument):
@@ -145,7 +145,7 @@ async def test_an_ephemeral_key_is_otherwise_an_ordinary_one(cluster: Cluster) -
     assert (await other.get("/e")).value == b"persistent now"
 
 
-async def test_a_lost_session_is_reported_and_a_new_one_serves(cluster: Cluster) -> None:
+async def test_a_lost_session_is_reported_and_replaced(cluster: Cluster) -> None:
     keys, other = await cluster.keys(), await cluster.keys()
     await keys.create("/live/a", b"", ephemeral=True)
     await keys.create("/stays", b"")
@@ -165,7 +165,7 @@ async def test_a_lost_session_is_reported_and_a_new_one_serves(cluster: Cluster)
     await theirs.fired()
 
 
-async def test_a_closed_store_says_so_and_its_watches_are_silent(cluster: Cluster) -> None:
+async def test_a_closed_store_raises_and_fires_no_watches(cluster: Cluster) -> None:
     keys, other = await cluster.keys(), await cluster.keys()
     await keys.create("/a", b"")
     silent, heard = Watch(), Watch()

@@ -82,7 +82,7 @@ async def test_a_history_that_cannot_be_read_is_an_error_with_a_name(cluster: Cl
         await store.history()
 
 
-async def test_a_ledger_from_birth_to_death(cluster: Cluster) -> None:
+async def test_a_ledger_is_created_read_updated_and_deleted(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     first = await store.create_ledger(5, new_ledger(app=b"test"))
     assert first == Versioned(new_ledger(app=b"test"), 0)
@@ -109,7 +109,7 @@ async def test_an_update_writes_creator_token_zero_whatever_it_is_given(cluster:
     assert written.metadata.creator_token == (await store.read_ledger(1)).metadata.creator_token == 0
 
 
-async def test_two_updates_of_one_version(cluster: Cluster) -> None:
+async def test_one_of_two_updates_of_the_same_version_fails(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     begun = (await store.create_ledger(1, new_ledger())).metadata
     results = await asyncio.gather(
@@ -122,7 +122,7 @@ async def test_two_updates_of_one_version(cluster: Cluster) -> None:
     assert await store.read_ledger(1) == winner
 
 
-async def test_creating_again_with_the_same_token_is_a_lost_reply(cluster: Cluster) -> None:
+async def test_creating_again_with_the_same_token_succeeds(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     first = await store.create_ledger(1, new_ledger(token=42))
     assert await other.create_ledger(1, new_ledger(token=42)) == first
@@ -172,7 +172,7 @@ async def test_listing_ten_thousand_ledgers(cluster: Cluster) -> None:
     assert await store.list_ledgers(after=ids[-1]) == []
 
 
-async def test_a_page_of_strays_is_not_the_end(cluster: Cluster) -> None:
+async def test_listing_continues_after_a_page_of_invalid_keys(cluster: Cluster) -> None:
     store = await cluster.store()
     for number in range(5):
         await store.keys.create(store.layout.ledger(7).rpartition("/")[0] + f"/0{number}", b"")
@@ -210,13 +210,13 @@ async def test_allocated_ids_are_unique_among_sessions(cluster: Cluster) -> None
     assert ids[-1] < 4 * 128 * 3
 
 
-async def test_the_first_ids_are_dense(cluster: Cluster) -> None:
+async def test_the_first_allocated_ids_have_no_gaps(cluster: Cluster) -> None:
     """A command that makes one ledger and ends leaves no gap."""
     for expected in range(4):
         assert await (await cluster.store()).allocate_ledger_id() == expected
 
 
-async def test_a_broken_counter_is_an_error_not_a_second_use(cluster: Cluster) -> None:
+async def test_a_corrupt_id_counter_raises_instead_of_reusing_ids(cluster: Cluster) -> None:
     store = await cluster.folder_store()
     await store.keys.create("/buckram/next-ledger-id", b"not a number")
     with pytest.raises(MalformedRecord, match="next-ledger-id"):
@@ -242,7 +242,7 @@ async def test_registration_appears_refreshes_and_ends(cluster: Cluster) -> None
     assert (await client.bookies()).find("b1") is None
 
 
-async def test_a_bookie_is_always_in_one_of_the_lists(cluster: Cluster) -> None:
+async def test_a_bookie_changing_between_writable_and_readonly_stays_listed(cluster: Cluster) -> None:
     store, client = await cluster.store(), await cluster.store(2)
     await store.register(bookie("b1"), readonly=False)
     missing = 0
@@ -287,7 +287,7 @@ async def test_a_live_foreign_registration_is_an_error(cluster: Cluster) -> None
     assert not found.readonly
 
 
-async def test_a_registration_waits_for_the_one_before_to_end(cluster: Cluster) -> None:
+async def test_a_registration_waits_for_the_end_of_the_previous_one(cluster: Cluster) -> None:
     before, after = await cluster.store(), await cluster.store(2)
     await before.register(bookie("b1", port=1), readonly=True)
     registering = asyncio.create_task(after.register(bookie("b1", port=2), readonly=False))
@@ -299,7 +299,7 @@ async def test_a_registration_waits_for_the_one_before_to_end(cluster: Cluster) 
     assert not found.readonly
 
 
-async def test_a_lost_session_takes_the_registration_along_until_it_registers_again(cluster: Cluster) -> None:
+async def test_a_lost_session_removes_the_registration_until_it_is_renewed(cluster: Cluster) -> None:
     store, client = await cluster.store(), await cluster.store(2)
     await store.register(bookie("b1"), readonly=False)
     lost, gone = Watch(), Watch()
@@ -326,7 +326,7 @@ async def test_one_bad_registration_does_not_hide_the_others(cluster: Cluster) -
     assert found.readonly["nameonly"].address is None
 
 
-async def test_asking_again_and_again_leaves_no_watches_behind(cluster: Cluster) -> None:
+async def test_repeated_subscriptions_fire_each_watch_once(cluster: Cluster) -> None:
     """A notification for every question would be a leak; each subscriber hears of a change once."""
     store, client = await cluster.store(), await cluster.store(2)
     await store.register(bookie("b1"), readonly=False)
@@ -344,7 +344,7 @@ async def test_asking_again_and_again_leaves_no_watches_behind(cluster: Cluster)
 
 
 @pytest.mark.parametrize("name", ["", "readonly", "ReadOnly", "a/b", "a b", "ä", "a,b"])
-async def test_ids_that_some_peer_cannot_parse_are_refused(cluster: Cluster, name: str) -> None:
+async def test_bookie_ids_that_a_peer_cannot_parse_are_refused(cluster: Cluster, name: str) -> None:
     store = await cluster.store()
     for attempt in (
         store.register(bookie(name), readonly=False), store.unregister(name), store.read_cookie(name),
@@ -356,7 +356,7 @@ async def test_ids_that_some_peer_cannot_parse_are_refused(cluster: Cluster, nam
         await store.register(BookieInfo("b1", None), readonly=False)
 
 
-async def test_cookies(cluster: Cluster) -> None:
+async def test_cookies_are_created_replaced_and_deleted_by_version(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     assert await store.known_bookies() == []
     assert await store.write_cookie("b2", b"two", None) == 0
@@ -404,7 +404,7 @@ async def test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted(clust
     assert await other.list_ledgers() == []
 
 
-async def test_an_id_that_was_given_stays_used_after_its_ledger_is_deleted(cluster: Cluster) -> None:
+async def test_an_allocated_id_stays_used_after_its_ledger_is_deleted(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     given = await store.allocate_ledger_id()
     await store.create_ledger(given, new_ledger())
@@ -414,7 +414,7 @@ async def test_an_id_that_was_given_stays_used_after_its_ledger_is_deleted(clust
             await one.create_ledger(given, new_ledger(token=8))
 
 
-async def test_ids_chosen_by_hand_are_never_given(cluster: Cluster) -> None:
+async def test_ids_chosen_by_hand_are_never_allocated(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     given = [await store.allocate_ledger_id()]
     chosen = [given[0] + 2, given[0] + 3, given[0] + 7]
@@ -439,7 +439,7 @@ async def test_a_high_id_does_not_exhaust_the_counter(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("above", [3, 300])
-async def test_after_a_restored_counter_ids_go_on_beyond_what_bookies_hold(cluster: Cluster, above: int) -> None:
+async def test_after_a_restore_ids_continue_above_those_that_bookies_hold(cluster: Cluster, above: int) -> None:
     store, other = await cluster.store(), await cluster.store(2)
     await store.allocate_ledger_id()
     await other.raise_next_id(above)
@@ -457,7 +457,7 @@ async def test_a_creation_by_hand_whose_reply_was_lost_is_recognised(cluster: Cl
         await other.create_ledger(5, new_ledger(token=43))
 
 
-async def test_two_who_choose_one_id_do_not_both_get_it(cluster: Cluster) -> None:
+async def test_only_one_of_two_creators_gets_a_chosen_id(cluster: Cluster) -> None:
     stores = [await cluster.store(seed) for seed in range(3)]
     jobs = [one.create_ledger(5 + n, new_ledger(token=seed + 1)) for seed, one in enumerate(stores) for n in range(2)]
     results = await asyncio.gather(*jobs, return_exceptions=True)
@@ -466,7 +466,7 @@ async def test_two_who_choose_one_id_do_not_both_get_it(cluster: Cluster) -> Non
     assert await stores[0].list_ledgers() == [5, 6]
 
 
-async def test_what_is_used_is_kept_in_bounded_values(cluster: Cluster) -> None:
+async def test_used_ids_are_kept_in_values_of_bounded_size(cluster: Cluster) -> None:
     store = await cluster.store()
     for ledger_id in (40_000, 40_002, 40_001, 20_000, 50_000):
         await store.create_ledger(ledger_id, new_ledger())

@@ -24,7 +24,7 @@ PROMISED = {
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_example(name: str) -> None:
+def test_an_example_runs_and_prints_what_it_promises(name: str) -> None:
     with ThreadedCluster(bookies=3) as cluster:
         environment = {**os.environ, "BUCKRAM_METADATA": cluster.uri}
         command = [sys.executable, "-m", f"examples.{name}"]
@@ -35,7 +35,7 @@ def test_example(name: str) -> None:
         assert words in done.stdout
 
 
-def test_every_example_is_here_and_short() -> None:
+def test_every_example_is_tested_and_short() -> None:
     """Those with Spark are in tests/jobs."""
     modules = [path for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith(("__init__", "spark_"))]
     examples = {path.stem: path for path in modules}

@@ -29,14 +29,14 @@ def test_modules_named_on_a_page_exist(page: Path) -> None:
     assert missing == [], f"{page.name} names what does not exist"
 
 
-def test_where_is_names_a_function_in_every_row() -> None:
+def test_every_row_of_where_is_names_a_function() -> None:
     _, _, rest = ARCHITECTURE.read_text().partition("## Where is ...?\n")
     rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ") and "`" in line]
     assert len(rows) >= 20
     assert [row for row in rows if ".py:" not in row] == []
 
 
-def test_a_name_that_does_not_exist_is_found() -> None:
+def test_a_name_that_does_not_exist_is_reported() -> None:
     assert exists("core/ledgers/append.py:AppendWindow.acked")
     assert exists("core/ledgers/metadata.py:created")
     assert exists("core/entries/_hot.c")

@@ -33,7 +33,7 @@ def snippets() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("language", "code"), list(snippets()))
-def test_snippet_runs(language: str, code: str, tmp_path: Path) -> None:
+def test_a_snippet_of_a_page_runs(language: str, code: str, tmp_path: Path) -> None:
     with ThreadedCluster(bookies=3) as cluster:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "BUCKRAM_METADATA": cluster.uri, "PATH": path}
@@ -57,7 +57,7 @@ def test_generated_pages_are_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_of_pages_have_targets() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             path, _, anchor = target.partition("#")

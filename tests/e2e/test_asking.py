@@ -25,7 +25,7 @@ HARMLESS = [("ledger", "recover", 7), ("ledger", "close", 7), ("stream", "seal",
 
 
 @pytest.mark.parametrize("words", LOSSES)
-def test_loss_without_terminal_and_yes_is_refused(words: tuple[object, ...], tmp_path: Path) -> None:
+def test_data_loss_without_terminal_or_yes_is_refused(words: tuple[object, ...], tmp_path: Path) -> None:
     """No cluster is there: what is refused says so before it looks for one."""
     done = buckram(*words, cwd=tmp_path, uri=f"sqlite://{tmp_path}/metadata.db")
     assert (done.code, done.out) == (Exit.USAGE, "")
@@ -34,14 +34,14 @@ def test_loss_without_terminal_and_yes_is_refused(words: tuple[object, ...], tmp
 
 
 @pytest.mark.parametrize("words", HARMLESS)
-def test_what_loses_nothing_needs_no_yes(words: tuple[object, ...], tmp_path: Path) -> None:
+def test_commands_that_lose_nothing_need_no_yes(words: tuple[object, ...], tmp_path: Path) -> None:
     done = buckram(*words, cwd=tmp_path, uri=f"sqlite://{tmp_path}/metadata.db")
     assert "--yes" not in done.err
     assert "cluster" in done.err  # it went on and looked for one
 
 
 @pytest.mark.parametrize("words", [LOSSES[2], HARMLESS[0]])
-def test_no_is_an_answer_and_no_interrupt(words: tuple[object, ...], tmp_path: Path) -> None:
+def test_answering_no_is_not_reported_as_an_interrupt(words: tuple[object, ...], tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(

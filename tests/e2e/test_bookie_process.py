@@ -84,7 +84,7 @@ def read(ledger: int, entry: int) -> bytes:
 
 
 @pytest.mark.parametrize("loop", ["", "asyncio"])
-def test_kill_and_restart_under_another_port(tmp_path: Path, processes: list[Process], loop: str) -> None:
+def test_a_killed_bookie_restarts_under_another_port(tmp_path: Path, processes: list[Process], loop: str) -> None:
     processes.append(Process(tmp_path / "b", BUCKRAM_LOOP=loop))
     said = processes[-1].ready()
     assert said["id"] == f"127.0.0.1:{said['port']}"
@@ -99,14 +99,14 @@ def test_kill_and_restart_under_another_port(tmp_path: Path, processes: list[Pro
     assert "Traceback" not in processes[-1].log.read_text()
 
 
-def test_interrupt_is_a_clean_stop(tmp_path: Path, processes: list[Process]) -> None:
+def test_an_interrupt_stops_a_bookie_cleanly(tmp_path: Path, processes: list[Process]) -> None:
     processes.append(Process(tmp_path / "b"))
     said = processes[-1].ready()
     talk(said, adds(5, 1), 1)
     assert processes[-1].end(signal.SIGINT) == 0
 
 
-def test_two_processes_on_one_directory(tmp_path: Path, processes: list[Process]) -> None:
+def test_a_second_process_on_one_directory_is_refused(tmp_path: Path, processes: list[Process]) -> None:
     processes.append(Process(tmp_path / "b"))
     processes[-1].ready()
     second = Process(tmp_path / "b")
@@ -138,7 +138,7 @@ def test_metrics_are_served(tmp_path: Path, processes: list[Process]) -> None:
     assert processes[-1].end() == 0
 
 
-def test_an_idle_bookie_is_small(tmp_path: Path, processes: list[Process]) -> None:
+def test_an_idle_bookie_uses_little_memory(tmp_path: Path, processes: list[Process]) -> None:
     processes.append(Process(tmp_path / "b"))
     said = processes[-1].ready()
     talk(said, adds(5, 1), 1)
@@ -158,7 +158,7 @@ def test_a_bookie_never_imports_spark_or_arrow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_unknown_disk_layer_is_named(tmp_path: Path, processes: list[Process]) -> None:
+def test_an_unknown_disk_layer_is_refused(tmp_path: Path, processes: list[Process]) -> None:
     processes.append(Process(tmp_path / "b", BUCKRAM_DISK="imaginary:1"))
     assert processes[-1].process.wait(30) == 2
     assert "BUCKRAM_DISK" in processes[-1].log.read_text()

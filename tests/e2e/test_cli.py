@@ -25,7 +25,7 @@ def write(up: Up, lines: list[bytes], *options: object) -> int:
     return ledger
 
 
-def test_lines_become_entries_and_come_back(up: Up) -> None:
+def test_lines_are_written_as_entries_and_read_back(up: Up) -> None:
     lines = [b"one", b"", b"\xff\x00bytes", b"x" * 100_000, b"last"]
     ledger = write(up, lines, "--close")
     done = subprocess.run(
@@ -39,12 +39,12 @@ def test_lines_become_entries_and_come_back(up: Up) -> None:
     assert buckram("ledger", "read", ledger, "--first", 4, "--raw", uri=up.uri).out == "last"
 
 
-def test_a_line_without_an_end_counts(up: Up) -> None:
+def test_a_last_line_without_newline_is_an_entry(up: Up) -> None:
     done = buckram("ledger", "write", "--close", uri=up.uri, stdin=b"a\nb")
     assert done.json["entries"] == 2
 
 
-def test_no_input_is_an_empty_ledger(up: Up) -> None:
+def test_empty_input_makes_an_empty_ledger(up: Up) -> None:
     done = buckram("ledger", "write", "--close", uri=up.uri)
     assert done.json["entries"] == 0
     assert done.json["last_entry"] == -1
@@ -69,7 +69,7 @@ def test_show_list_and_metadata(up: Up) -> None:
     assert "owner = me" in buckram("ledger", "show", ledger, uri=up.uri).out
 
 
-def test_create_leaves_it_open_and_recover_closes_it(up: Up) -> None:
+def test_create_leaves_a_ledger_open_and_recover_closes_it(up: Up) -> None:
     shape = ["--ensemble", 3, "--write-quorum", 3, "--ack-quorum", 2]
     ledger = buckram("ledger", "create", *shape, "--json", uri=up.uri).json["ledger"]
     shown = buckram("ledger", "show", ledger, "--json", uri=up.uri).json
@@ -85,7 +85,7 @@ def test_a_ledger_left_open_is_readable_to_its_end(up: Up) -> None:
     assert recovered["last_entry"] == 2
 
 
-def test_delete(up: Up) -> None:
+def test_a_deleted_ledger_is_not_found(up: Up) -> None:
     ledger = write(up, [b"a"])
     assert buckram("ledger", "delete", ledger, "--yes", "--json", uri=up.uri).json["deleted"] is True
     gone = buckram("ledger", "show", ledger, uri=up.uri)
@@ -97,7 +97,7 @@ def test_delete(up: Up) -> None:
 MEMORY = ["write buffer", "tail cache", "read cache", "index", "footers", "ledger records", "connections"]
 
 
-def test_bookies_are_listed_and_asked(up: Up) -> None:
+def test_bookies_are_listed_and_show_entries_and_memory(up: Up) -> None:
     ledger = write(up, [b"abc", b"def"], "--close")
     listed = buckram("bookie", "list", "--json", uri=up.uri).json["bookies"]
     assert [(b["id"], b["state"]) for b in listed] == [(b["id"], "writable") for b in up.ready["bookies"]]
@@ -125,7 +125,7 @@ def test_repair_of_a_healthy_ledger_does_nothing(up: Up) -> None:
     assert (report.json["entries_copied"], report.json["healthy"]) == (0, True)
 
 
-def test_passwords(up: Up) -> None:
+def test_recover_needs_the_password_of_the_ledger(up: Up) -> None:
     ledger = write(up, [b"secret"], "--password", "right")
     wrong = buckram("ledger", "recover", ledger, "--yes", "--password", "wrong", uri=up.uri)
     assert wrong.code == 5
@@ -156,7 +156,7 @@ def test_errors_name_the_value_and_have_a_code(up: Up, words: list[str], code: i
     assert done.out == ""
 
 
-def test_beyond_the_end_is_not_found(up: Up) -> None:
+def test_an_entry_beyond_the_end_is_not_found(up: Up) -> None:
     ledger = write(up, [b"a", b"b"], "--close")
     done = buckram("ledger", "read", ledger, "--first", 1, "--last", 5, uri=up.uri)
     assert done.code == 3
@@ -177,7 +177,7 @@ def test_a_bad_uri_is_a_usage_error(uri: str) -> None:
     assert uri in done.err
 
 
-def test_settings_and_where_they_come_from(tmp_path: Path) -> None:
+def test_config_shows_each_setting_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "bookie.toml"
     file.write_text("[bookie]\nport = 4000\nmax_connections = 7\n")
     done = buckram("bookie", "config", "--config", file, "--port", 5000, "--json")
@@ -262,7 +262,7 @@ def test_tail_follows_until_the_ledger_is_closed(up: Up) -> None:
     assert (tail.returncode, out) == (0, b"")
 
 
-def test_output_cut_off_by_its_reader_is_no_error(up: Up) -> None:
+def test_a_closed_output_pipe_is_no_error(up: Up) -> None:
     ledger = write(up, [b"line %d" % n for n in range(50_000)], "--close")
     reader = subprocess.Popen(
         [sys.executable, "-m", "buckram", "ledger", "read", str(ledger)],
@@ -276,7 +276,7 @@ def test_output_cut_off_by_its_reader_is_no_error(up: Up) -> None:
     assert reader.wait(DEADLINE_S) == 141
 
 
-def test_bench_write_and_read_have_their_keys(up: Up) -> None:
+def test_bench_write_and_read_print_their_json_keys(up: Up) -> None:
     full = buckram("bench", "write", "--ledgers", 2, "--seconds", 0.5, "--json", uri=up.uri).json
     keys = {"adds_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "client_cpu_us_per_add", "acked", "errors"}
     assert keys <= set(full)
@@ -296,7 +296,7 @@ def test_bench_over_protocol_3(up: Up) -> None:
     assert (done["errors"], done["acked"] > 0) == (0, True)
 
 
-def test_many_lines_are_quick(up: Up) -> None:
+def test_200_000_lines_are_written_within_30_seconds(up: Up) -> None:
     """Not a benchmark: far slower than this means that something is done per line that must not be."""
     began = time.monotonic()
     write(up, [b"%d" % n for n in range(200_000)], "--close")
@@ -343,7 +343,7 @@ def test_usage_errors_take_one_line(words: list[str], said: str) -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_standard_file_that_is_closed_is_no_reason_to_abort(up: Up, closed: str) -> None:
+def test_a_command_works_with_a_standard_file_closed(up: Up, closed: str) -> None:
     """The first socket would get its number, and libuv does not close one below 3."""
     command = f'echo one | "{sys.executable}" -m buckram ledger write --close {closed}'
     done = subprocess.run(
@@ -352,7 +352,7 @@ def test_a_standard_file_that_is_closed_is_no_reason_to_abort(up: Up, closed: st
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_sizes_and_times_beyond_everything_are_named(up: Up) -> None:
+def test_sizes_and_times_out_of_range_are_refused(up: Up) -> None:
     for words in (
         ["bench", "write", "--seconds", 1, "--size", 10**11],
         ["namespace", "set", "default", "--set", f"retention_bytes={'9' * 400}"],

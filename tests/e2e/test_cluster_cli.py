@@ -39,7 +39,7 @@ def root(zookeeper_server: ZooKeeperServer) -> Root:
     return Root(zookeeper_server)
 
 
-def test_a_cluster_is_made_once(root: Root) -> None:
+def test_a_cluster_is_created_once(root: Root) -> None:
     first = buckram("cluster", "init", "--json", uri=root.uri)
     assert (first.code, first.json["created"], first.json["manager"]) == (0, True, "hierarchical")
     again = buckram("cluster", "init", "--json", uri=root.uri)
@@ -52,7 +52,7 @@ def test_a_cluster_is_made_once(root: Root) -> None:
     assert buckram("cluster", "check", uri=root.uri).code == 0
 
 
-def test_checked_and_removed(root: Root) -> None:
+def test_a_cluster_is_checked_and_removed(root: Root) -> None:
     made = buckram("cluster", "init", "--manager", "longhierarchical", "--json", uri=root.uri)
     assert made.json["manager"] == "longhierarchical"
     root.put("000/0000/0000/0000/L0007", b"junk")
@@ -98,7 +98,9 @@ def test_an_embedded_cluster_is_checked_and_not_nuked(tmp_path: Path) -> None:
     assert f"remove {tmp_path}/m.db" in refused.err
 
 
-async def test_a_cluster_of_those_who_have_its_credentials(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_without_the_credentials_of_a_cluster_are_refused(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Apache's zkEnableSecurity."""
     monkeypatch.setenv(ZOOKEEPER_AUTH, "digest:buckram:secret")
     store, peer = await open_store(root.uri), await open_store(root.uri)

@@ -50,7 +50,9 @@ def is_open(door: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(("limit", "most"), [(1024, 1010), (128, 400)])
-def test_more_idle_connections_than_descriptors(tmp_path: Path, bookies: list[Limited], limit: int, most: int) -> None:
+def test_idle_connections_leave_descriptors_for_files(
+    tmp_path: Path, bookies: list[Limited], limit: int, most: int
+) -> None:
     bookies.append(bookie := Limited(tmp_path / "b", tmp_path, files=(limit, limit), **SMALL_FILES).ready())
     with idle(bookie, most) as doors:
         wait_until(lambda: sum(map(is_open, doors)) < limit, "no connection is closed")
@@ -93,7 +95,7 @@ def test_the_soft_limit_is_raised_and_a_hard_one_that_is_too_low_is_named(
     assert "this process may have 64 open files, a bookie needs 96: raise the limit (ulimit -n" in bookie.said()
 
 
-def test_without_any_descriptor_a_bookie_waits_and_doubts_nothing(tmp_path: Path, bookies: list[Limited]) -> None:
+def test_a_bookie_out_of_descriptors_waits_and_recovers_without_limbo(tmp_path: Path, bookies: list[Limited]) -> None:
     bookies.append(bookie := Limited(tmp_path / "b", tmp_path, **SMALL_FILES).ready())
     peer = bookie.connect()
     for first in range(0, 320, 64):
@@ -121,7 +123,7 @@ def test_without_any_descriptor_a_bookie_waits_and_doubts_nothing(tmp_path: Path
     assert bookie.end() == 0
 
 
-def test_files_are_opened_with_the_descriptors_that_are_spare(tmp_path: Path, bookies: list[Limited]) -> None:
+def test_files_are_opened_with_the_spare_descriptors(tmp_path: Path, bookies: list[Limited]) -> None:
     bookies.append(bookie := Limited(tmp_path / "b", tmp_path, **SMALL_FILES).ready())
     peer = bookie.connect()
     assert set(peer.add(1, 0, 8, SIZE)) == {0}

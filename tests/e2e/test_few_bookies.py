@@ -16,7 +16,7 @@ from buckram.processes import BookieProcess
 
 
 @pytest.mark.parametrize("bookies", [1, 2])
-def test_a_small_cluster_takes_streams_out_of_the_box(tmp_path: Path, bookies: int) -> None:
+def test_a_small_cluster_takes_streams_without_settings(tmp_path: Path, bookies: int) -> None:
     up = Up(tmp_path / "data", "--bookies", bookies)
     try:
         done = buckram("stream", "write", "s", uri=up.uri, stdin=b"a\nb\n")
@@ -33,7 +33,7 @@ def test_a_small_cluster_takes_streams_out_of_the_box(tmp_path: Path, bookies: i
         assert up.stop() == 0
 
 
-def test_a_cluster_that_grows_has_the_usual_policy_again(tmp_path: Path) -> None:
+def test_a_grown_cluster_uses_the_default_policy(tmp_path: Path) -> None:
     def ensemble(uri: str) -> str:
         return str(buckram("namespace", "show", "default", "--json", uri=uri).json["policy"]["ensemble"])
 
@@ -45,7 +45,7 @@ def test_a_cluster_that_grows_has_the_usual_policy_again(tmp_path: Path) -> None
             assert up.stop() == 0
 
 
-async def test_one_of_three_restarting_stops_nobody(tmp_path: Path) -> None:
+async def test_writers_continue_while_one_of_three_bookies_is_away(tmp_path: Path) -> None:
     """kill -9 of one: new writers, rolls, take-overs and ledgers go on; afterwards each ledger is whole by itself."""
     up = Up(tmp_path / "data", "--bookies", 3, "--janitor", "never")
     lost = BookieProcess(up.uri, tmp_path / "data" / "bookie-1", bookie_id="bookie-1")

@@ -12,7 +12,7 @@ from tests.support.polling import wait_until
 from buckram.cli.exits import Exit
 
 
-def test_a_killed_bookie_is_named_and_forgotten_when_nothing_needs_it(tmp_path: Path) -> None:
+def test_a_killed_bookie_is_reported_and_can_be_forgotten_when_unneeded(tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--bookies", 4, "--janitor", "never")
     try:
         written = buckram("ledger", "write", "--ensemble", "4/4/2", "--close", uri=up.uri, stdin=b"a\n")

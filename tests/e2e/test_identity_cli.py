@@ -49,7 +49,7 @@ async def acknowledged(client: Client, shape: str) -> int:
     return writer.ledger_id
 
 
-def test_what_the_cluster_requires_can_be_taken_back(tmp_path: Path) -> None:
+def test_required_identity_can_be_turned_off_again(tmp_path: Path) -> None:
     uri = asyncio.run(cluster_at(tmp_path / "ours"))
 
     async def required() -> bool:
@@ -67,7 +67,7 @@ def test_what_the_cluster_requires_can_be_taken_back(tmp_path: Path) -> None:
     assert not asyncio.run(required())
 
 
-async def test_processes_of_another_cluster_at_our_addresses(tmp_path: Path) -> None:
+async def test_bookies_of_another_cluster_at_known_addresses_are_refused(tmp_path: Path) -> None:
     """As after a second `buckram up`, or where addresses of pods are given out again: kill -9, then others come."""
     ours, theirs = await cluster_at(tmp_path / "ours"), await cluster_at(tmp_path / "theirs")
     names = ("b1", "b2")
@@ -100,7 +100,7 @@ async def test_processes_of_another_cluster_at_our_addresses(tmp_path: Path) -> 
             bookie.kill()
 
 
-async def test_a_replacement_with_an_empty_disk_at_the_old_host_and_port(tmp_path: Path) -> None:
+async def test_an_empty_replacement_at_the_old_address_loses_no_entries(tmp_path: Path) -> None:
     uri = await cluster_at(tmp_path / "ours")
     mine = {name: await booted(uri, tmp_path / name, name) for name in ("b1", "b2")}
     new: BookieProcess | None = None
@@ -134,7 +134,7 @@ async def convicted(uri: str, bookie: str) -> None:
         await store.close()
 
 
-async def test_a_convicted_bookie_is_left_by_its_writers_and_taken_back_when_it_is_pardoned(tmp_path: Path) -> None:
+async def test_writers_avoid_an_accused_bookie_until_it_is_pardoned(tmp_path: Path) -> None:
     uri = await cluster_at(tmp_path / "ours")
     bookies = {name: await booted(uri, tmp_path / "ours" / name, name) for name in ("b1", "b2", "b3")}
 

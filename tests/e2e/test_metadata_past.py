@@ -150,7 +150,7 @@ def test_a_deleted_file_stops_the_cluster_until_a_backup_is_restored_and_accepte
     assert buckram("cluster", "collect", "--yes", "--json", uri=cluster.uri).json["epoch"] == 2
 
 
-def test_bookies_that_start_at_an_older_file_notice_too(tmp_path: Path) -> None:
+def test_bookies_that_start_on_an_older_file_notice_it(tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--bookies", 3)
     write(up, "one")
     older = copy_of(up, "older.db")
@@ -170,7 +170,7 @@ def test_bookies_that_start_at_an_older_file_notice_too(tmp_path: Path) -> None:
         again.stop()
 
 
-def test_there_is_nothing_to_accept_where_nothing_was_restored(cluster: Up) -> None:
+def test_accept_is_refused_where_nothing_was_restored(cluster: Up) -> None:
     refused = buckram("cluster", "accept-restore", "--yes", uri=cluster.uri)
     assert refused.code == 2
     assert "nothing to accept" in refused.err

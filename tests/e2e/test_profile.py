@@ -11,7 +11,7 @@ from bench.harness import cluster
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into any process everywhere")
-def test_a_budget_for_client_and_bookie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_writes_cpu_budgets_of_client_and_bookies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCH_DIR", str(tmp_path / "data"))
     folder = tmp_path / "profile"
     with cluster(1) as bench:

@@ -58,7 +58,7 @@ foo (1.2-1) unstable; urgency=low
 """
 
 
-def test_changelogs_are_cut_at_their_dates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changelogs_are_split_at_their_dates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "foo"
     folder.mkdir()
     (folder / "changelog.Debian.gz").write_bytes(gzip.compress(CHANGELOG))

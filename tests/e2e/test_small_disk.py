@@ -105,7 +105,7 @@ async def is_writable(uri: str) -> bool:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_full_disk_is_read_after_a_restart_and_emptied(
+def test_a_full_disk_is_readable_after_a_restart_and_can_be_emptied(
     tmp_path: Path, small: Path, bookies: list[Limited], end: signal.Signals
 ) -> None:
     uri = f"sqlite://{tmp_path / 'metadata.db'}"

@@ -38,7 +38,7 @@ async def test_nothing_is_left_at_the_end() -> None:
     assert not [thread for thread in left if thread.name.startswith(("buckram", "sqlite"))]
 
 
-async def test_kill_and_restart() -> None:
+async def test_a_killed_bookie_can_be_restarted() -> None:
     async with cluster(bookies=3) as c, c.client() as client:
         async with client.create() as writer:
             await writer.append(b"before")
@@ -77,7 +77,7 @@ async def test_a_paused_bookie_can_be_killed_and_comes_back() -> None:
         await asyncio.gather(lost, return_exceptions=True)
 
 
-async def test_a_bookie_more_can_be_added() -> None:
+async def test_a_bookie_can_be_added() -> None:
     async with cluster(bookies=1) as c, c.client() as client:
         with pytest.raises(NotEnoughBookies):
             await client.create(ensemble=2)
@@ -99,17 +99,17 @@ def test_the_threaded_cluster_serves_sync_clients() -> None:
             assert reader.read_payloads(0, 1) == [b"one", b"two"]
 
 
-def test_the_fixture(buckram_cluster: ThreadedCluster) -> None:
+def test_the_fixture_serves_a_sync_test(buckram_cluster: ThreadedCluster) -> None:
     with buckram.sync.connect(buckram_cluster.uri) as client, client.create() as writer:
         assert writer.append(b"x") == 0
 
 
-async def test_the_fixture_in_an_async_test(buckram_cluster: ThreadedCluster) -> None:
+async def test_the_fixture_serves_an_async_test(buckram_cluster: ThreadedCluster) -> None:
     async with buckram.connect(buckram_cluster.uri) as client, client.create() as writer:
         assert await writer.append(b"x") == 0
 
 
-def test_the_plugin_costs_nothing_until_it_is_used(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
     """It is loaded into every pytest run of whoever has the package installed."""
     heavy = "('buckram.client', 'buckram.bookie', 'buckram.net', 'uvloop', 'rich')"
     (tmp_path / "test_nothing.py").write_text(

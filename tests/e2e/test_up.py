@@ -17,7 +17,7 @@ from tests.support.polling import wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_same_directory_is_the_same_cluster_again(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_restart_on_the_same_directory_is_the_same_cluster(tmp_path: Path, number: signal.Signals) -> None:
     first = Up(tmp_path / "data", "--bookies", 2)
     assert first.ready["zookeeper"] is None
     assert buckram("ledger", "write", "--ensemble", "2/2/2", "--close", uri=first.uri, stdin=b"kept\n").code == 0
@@ -32,7 +32,7 @@ def test_the_same_directory_is_the_same_cluster_again(tmp_path: Path, number: si
         again.stop()
 
 
-def test_it_is_the_default_cluster_of_its_folder(tmp_path: Path) -> None:
+def test_up_serves_the_default_cluster_of_its_folder(tmp_path: Path) -> None:
     running = Up(tmp_path / "buckram-data", "--bookies", 1)
     try:
         assert buckram("bookie", "list", "--json", cwd=tmp_path).json["bookies"][0]["state"] == "writable"
@@ -46,7 +46,7 @@ def test_children_end_when_up_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: all(gone(pid) for pid in running.pids), "bookies outlived their parent")
 
 
-def test_a_killed_bookie_stays_down_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_killed_bookie_stays_down_and_the_others_serve(tmp_path: Path) -> None:
     running = Up(tmp_path / "data", "--bookies", 3)
     try:
         os.kill(running.pids[0], signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_a_killed_bookie_stays_down_and_the_rest_goes_on(tmp_path: Path) -> None
         assert running.stop() == 0
 
 
-def test_two_at_once_on_one_directory(tmp_path: Path) -> None:
+def test_a_second_up_on_one_directory_is_refused(tmp_path: Path) -> None:
     running = Up(tmp_path / "data", "--bookies", 1)
     try:
         second = buckram("up", "--data", tmp_path / "data")
@@ -73,14 +73,14 @@ def test_two_at_once_on_one_directory(tmp_path: Path) -> None:
         running.stop()
 
 
-def test_fewer_bookies_than_there_are_is_refused(tmp_path: Path) -> None:
+def test_starting_with_fewer_bookies_than_exist_is_refused(tmp_path: Path) -> None:
     Up(tmp_path / "data", "--bookies", 2).stop()
     done = buckram("up", "--data", tmp_path / "data", "--bookies", 1)
     assert done.code == 2
     assert "has 2 bookies" in done.err
 
 
-def test_a_lost_bookie_does_not_keep_the_others_down(tmp_path: Path) -> None:
+def test_a_bookie_without_data_does_not_prevent_the_others_from_starting(tmp_path: Path) -> None:
     first = Up(tmp_path / "data", "--bookies", 3)
     assert buckram("ledger", "write", "--close", uri=first.uri, stdin=b"kept\n").code == 0
     first.stop()
@@ -100,7 +100,7 @@ def test_a_lost_bookie_does_not_keep_the_others_down(tmp_path: Path) -> None:
         mended.stop()
 
 
-def test_a_cluster_none_of_whose_bookies_is_left(tmp_path: Path) -> None:
+def test_up_fails_when_no_bookie_has_its_data(tmp_path: Path) -> None:
     Up(tmp_path / "data", "--bookies", 1).stop()
     shutil.rmtree(tmp_path / "data" / "bookie-1")
     done = buckram("up", "--data", tmp_path / "data")
@@ -132,7 +132,7 @@ def test_bookie_run_keeps_its_identity_under_another_port(tmp_path: Path) -> Non
     assert ids[0] == ids[1]
 
 
-def test_a_port_in_use_and_a_foreign_directory_are_errors_of_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_or_a_foreign_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     uri = f"sqlite://{tmp_path / 'metadata.db'}"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

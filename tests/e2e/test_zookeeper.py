@@ -46,7 +46,7 @@ class Command:
         return self.process.returncode
 
 
-def test_the_same_directory_is_the_same_server(tmp_path: Path) -> None:
+def test_a_restart_on_the_same_directory_keeps_its_data(tmp_path: Path) -> None:
     # A name that neither Java's property files nor its arguments take as it is.
     directory = tmp_path / "zoé # 1"
     with start_zookeeper(directory) as server:
@@ -91,7 +91,7 @@ def test_a_port_in_use_is_refused_when_named_and_avoided_when_not(tmp_path: Path
         ("zookeeper.json", '{"format_version": 1, "port": 5000, "member": 2}', ForeignDirectory, "server 2 of an"),
     ],
 )
-def test_a_directory_of_something_else_is_refused_and_left_alone(
+def test_a_foreign_directory_is_refused_and_left_unchanged(
     tmp_path: Path, name: str, content: str, expected: type[Exception], said: str
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -122,7 +122,7 @@ def test_without_java_or_pyspark_it_says_what_to_do(tmp_path: Path, monkeypatch:
             start_zookeeper(tmp_path / "c")
 
 
-def test_settings_out_of_range(tmp_path: Path) -> None:
+def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="heap_mb = 1:"):
         start_zookeeper(tmp_path, heap_mb=1)
     with pytest.raises(InvalidArgument, match="port 70000"):
@@ -134,7 +134,7 @@ def test_settings_out_of_range(tmp_path: Path) -> None:
     assert "minSessionTimeout=1000\n" in text
 
 
-def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_zookeeper_run_stops_on_a_signal(tmp_path: Path) -> None:
     first = Command("--data", tmp_path / "zk", "--port", 0)
     assert set(first.ready) >= {"host", "port", "pid", "uri"}
     with socket.create_connection((first.ready["host"], first.ready["port"]), timeout=5) as connection:
@@ -153,7 +153,7 @@ def test_the_command_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert "ended with code -9" in third.said
 
 
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+def test_a_foreign_directory_or_busy_port_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     foreign = buckram("zookeeper", "run", "--data", tmp_path)
     assert (foreign.code, len(foreign.err.splitlines())) == (5, 1)
@@ -185,7 +185,7 @@ def test_up_with_zookeeper_is_the_same_cluster_again(tmp_path: Path) -> None:
     assert "was made with --zookeeper" in again.said
 
 
-def test_told_to_stop_while_it_starts(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_leaves_nothing_running(tmp_path: Path) -> None:
     """At whatever moment: nothing is left running, and the same directory starts afterwards."""
     command = [sys.executable, "-m", "buckram", "up", "--zookeeper", "--bookies", "1", "--data", str(tmp_path / "data")]
     stages = [tmp_path / "data" / name for name in ("up.lock", "zookeeper/zoo.cfg", "cluster.json", "bookie-1.log")]
@@ -200,7 +200,7 @@ def test_told_to_stop_while_it_starts(tmp_path: Path) -> None:
     Up(tmp_path / "data").stop()
 
 
-def test_up_says_that_its_zookeeper_ended(tmp_path: Path) -> None:
+def test_up_reports_that_its_zookeeper_ended(tmp_path: Path) -> None:
     running = Up(tmp_path / "data", "--zookeeper", "--bookies", 1)
     pid = running.process.pid
     children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -214,7 +214,7 @@ def test_up_says_that_its_zookeeper_ended(tmp_path: Path) -> None:
     assert gone(running.pids[0])
 
 
-def test_up_does_not_mix_the_kinds(tmp_path: Path) -> None:
+def test_up_refuses_zookeeper_where_metadata_is_embedded(tmp_path: Path) -> None:
     Up(tmp_path / "data", "--bookies", 1).stop()
     done = buckram("up", "--data", tmp_path / "data", "--zookeeper")
     assert done.code == 2
@@ -222,7 +222,7 @@ def test_up_does_not_mix_the_kinds(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "zookeeper").exists()
 
 
-def test_an_ensemble_elects_again_when_its_leader_is_killed(tmp_path: Path) -> None:
+def test_an_ensemble_elects_a_new_leader_when_its_leader_is_killed(tmp_path: Path) -> None:
     with start_ensemble(tmp_path) as ensemble:
         addresses = ensemble.address
         assert sorted(server.mode for server in ensemble.servers) == ["follower", "follower", "leader"]

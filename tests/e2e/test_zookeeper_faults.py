@@ -112,7 +112,7 @@ async def create_when_possible(client: Client) -> Writer:
     return made[0]
 
 
-async def test_a_leader_change_and_zookeeper_away(cluster: Cluster) -> None:
+async def test_a_writer_survives_a_leader_change_and_an_absent_zookeeper(cluster: Cluster) -> None:
     ensemble = cluster.ensemble
     async with connect(cluster.uri) as client:
         pump = Pump(await client.create(ensemble="3/3/2"))
@@ -154,7 +154,7 @@ async def test_a_leader_change_and_zookeeper_away(cluster: Cluster) -> None:
     assert all(bookie.alive for bookie in cluster.bookies)
 
 
-async def test_sessions_that_expire(cluster: Cluster) -> None:
+async def test_stopped_processes_continue_after_their_sessions_expired(cluster: Cluster) -> None:
     """A bookie and a client's process stand still until their sessions are gone, then go on as if nothing had been."""
     stopped = cluster.bookies[0]
     command = [sys.executable, "-m", "buckram", "ledger", "write", "--acks", "--close", "--ensemble", "2/2/2"]

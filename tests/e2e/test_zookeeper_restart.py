@@ -27,7 +27,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield uri
 
 
-def test_a_killed_bookie_is_back_before_its_session_would_end(uri: str, tmp_path: Path) -> None:
+def test_a_killed_bookie_registers_again_before_its_session_expires(uri: str, tmp_path: Path) -> None:
     bookie = BookieProcess(uri, tmp_path / "b", bookie_id="phoenix")
     try:
         bookie.start()
@@ -40,7 +40,7 @@ def test_a_killed_bookie_is_back_before_its_session_would_end(uri: str, tmp_path
         stop_all([bookie])
 
 
-def test_a_copy_of_the_directory_does_not_end_the_session_of_the_living(uri: str, tmp_path: Path) -> None:
+def test_a_copied_directory_does_not_end_the_session_of_a_live_bookie(uri: str, tmp_path: Path) -> None:
     bookie, copy = (BookieProcess(uri, tmp_path / name, bookie_id="twin") for name in ("original", "copy"))
     try:
         bookie.start()

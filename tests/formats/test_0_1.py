@@ -63,7 +63,7 @@ async def check(store: Store) -> None:
             assert digest.open(ledger, entry, body).payload == payload(ledger, entry)
 
 
-async def test_the_files_have_all_that_a_directory_can_have(place: Path) -> None:
+async def test_the_fixture_has_every_kind_of_file_and_ledger_state(place: Path) -> None:
     block = json.loads((place / "bookie" / "superblock").read_text().splitlines()[0])
     assert block["format"] == 2
     assert block["table"]
@@ -73,7 +73,7 @@ async def test_the_files_have_all_that_a_directory_can_have(place: Path) -> None
     assert {facts["state"] for facts in LEDGERS} == {"buried", "closed", "fenced", "open"}
 
 
-async def test_everything_in_it_is_read(place: Path) -> None:
+async def test_all_entries_and_ledger_states_are_read(place: Path) -> None:
     disk, store = opened(place)
     await check(store)
     await store.close()
@@ -109,7 +109,7 @@ class NothingWritten(LocalDisk):
         super().write_now(writes, sync=sync)
 
 
-async def test_that_there_is_no_way_back_is_said_before_the_first_write_and_once(
+async def test_the_irreversible_upgrade_is_logged_once_before_the_first_write(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for time in range(2):
@@ -128,7 +128,7 @@ async def test_that_there_is_no_way_back_is_said_before_the_first_write_and_once
         disk.close()
 
 
-async def test_old_and_new_states_live_beside_each_other(place: Path) -> None:
+async def test_old_and_new_ledger_states_coexist_in_one_directory(place: Path) -> None:
     """In one log file, in footers of both versions, through the ledger table and a compaction of all of it."""
     births = {facts["ledger"]: bytes([facts["ledger"] + 1]) * 16 for facts in LEDGERS if facts["ledger"] % 3 != 1}
     disk, store = opened(place)
@@ -159,7 +159,7 @@ async def test_old_and_new_states_live_beside_each_other(place: Path) -> None:
     disk.close()
 
 
-async def test_a_cluster_goes_on_with_it(place: Path) -> None:
+async def test_a_cluster_continues_on_the_old_directory(place: Path) -> None:
     metadata = await open_store(f"sqlite://{place}/metadata.db")
     runtime = production_runtime()
     disk = LocalDisk(place / "bookie", "inline")

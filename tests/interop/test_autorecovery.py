@@ -99,7 +99,7 @@ def test_a_bookie_of_apaches_is_replaced_by_one_of_ours(java: Java, zookeeper: s
         cluster.close()
 
 
-def test_recover_of_a_dead_bookie_by_the_shell(java: Java, cluster: Cluster) -> None:
+def test_the_shell_recovers_a_dead_bookie(java: Java, cluster: Cluster) -> None:
     ledgers = [create(java, cluster, 15, close=True)[0] for _ in range(2)]
     cluster.add(ours=1)
     dead = cluster.ours[2].bookie_id

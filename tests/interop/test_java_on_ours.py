@@ -26,5 +26,5 @@ ROOMS = (
 
 
 @pytest.mark.parametrize("row", rows(*ROOMS), ids=str)
-def test_check(java: Java, cluster: Cluster, row: Row) -> None:
+def test_a_java_check_passes(java: Java, cluster: Cluster, row: Row) -> None:
     java.call(f"{row.room}.{row.name}", uri=cluster.uri, wire=row.wire, digest=row.digest, bookies=cluster.bookies)

@@ -69,7 +69,7 @@ async def tree(store: ZooKeeperStore) -> list[str]:
 
 
 @every_manager
-async def test_both_clients_below_one_root(java: Java, cluster: Cluster, manager: Manager) -> None:
+async def test_both_clients_share_the_ledgers_below_one_root(java: Java, cluster: Cluster, manager: Manager) -> None:
     async def ask(step: str, **args: object) -> Any:
         return await outcome(java.start(f"Handles.{step}", uri=cluster.uri, **args))
 

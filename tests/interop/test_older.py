@@ -32,7 +32,7 @@ SMALLER_SET = [row for row in rows(*CHOSEN) if row.name in CHOSEN[row.room] and 
 
 
 @pytest.mark.parametrize("row", SMALLER_SET, ids=str)
-def test_older_client_on_ours(older_java: Java, ours: Cluster, row: Row) -> None:
+def test_the_older_client_passes_its_checks_on_our_bookies(older_java: Java, ours: Cluster, row: Row) -> None:
     older_java.call(f"{row.room}.{row.name}", uri=ours.uri, wire=row.wire, digest=row.digest, bookies=ours.bookies)
 
 

@@ -134,7 +134,7 @@ async def test_java_lists_and_deletes_what_we_made(client: Client, ask: Ask) -> 
 
 
 @each_wire
-async def test_java_gets_no_further_with_a_wrong_password(client: Client, ask: Ask) -> None:
+async def test_java_with_a_wrong_password_is_refused(client: Client, ask: Ask) -> None:
     async with client.create(password=PASSWORD) as writer:
         await writer.append(payload(0))
         with pytest.raises(JavaFailed) as refused:

@@ -76,7 +76,7 @@ async def fence(bookie_id: str, ledger: int) -> Code:
 
 @pytest.mark.parametrize("away", [False, True], ids=["refused", "unproven"])
 @pytest.mark.parametrize("wire", ["v2", "v3"])
-async def test_java_writes_recovers_and_deletes_after_a_stranger_fenced(
+async def test_java_is_not_harmed_by_a_fencing_read_with_a_wrong_key(
     java: Java, place: Stoppable, wire: str, away: bool
 ) -> None:
     known = {"uri": place.cluster.uri, "wire": wire, "digest": JAVA_DIGEST["crc32c"], "client": f"keys-{wire}-{away}"}

@@ -13,7 +13,7 @@ from buckram.errors import ConfigError
 from buckram.net.loop import loop_factory
 
 
-def test_the_last_source_wins() -> None:
+def test_arguments_override_environment_and_file() -> None:
     file = {"bookie": {"port": 1, "host": "a", "metrics": "f:1"}}
     environment = {"BUCKRAM_BOOKIE_PORT": "2", "BUCKRAM_BOOKIE_HOST": "b", "BUCKRAM_METADATA": "elsewhere"}
     value, sources = load("bookie", file, environment, {"port": 3, "host": None})
@@ -53,7 +53,7 @@ def test_a_variable_that_is_no_setting_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[bookie\n"])
-def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bookie.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"bookie\.toml: not TOML"):

@@ -77,12 +77,12 @@ def test_every_error_is_named_by_a_call_that_raises_it() -> None:
     assert {name for name in exported - NOT_OF_A_CALL if not re.search(rf"\b{name}\b", said)} == set()
 
 
-async def test_the_first_error_that_a_newcomer_meets_is_exported(tmp_path: object) -> None:
+async def test_connecting_without_a_cluster_raises_an_exported_error(tmp_path: object) -> None:
     with pytest.raises(buckram.ClusterNotInitialised, match="buckram up"):
         await buckram.connect(f"sqlite://{tmp_path}/nothing.db")
 
 
-def test_errors_name_the_public_module_and_cross_processes_as_they_are() -> None:
+def test_errors_name_the_public_module_and_can_be_pickled() -> None:
     assert errors.NoSuchLedger.__module__ == errors.StreamError.__module__ == "buckram.errors"
     for error in (errors.NoSuchLedger(3), errors.NotEnoughBookies(3, 1), errors.ConfigError("no")):
         copy = pickle.loads(pickle.dumps(error))

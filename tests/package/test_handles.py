@@ -27,7 +27,7 @@ PROMISED = {
 """Adding a name is a decision: add it here."""
 
 
-async def test_a_handle_has_what_is_promised_and_nothing_of_its_engine() -> None:
+async def test_a_handle_has_exactly_its_documented_methods() -> None:
     async with running(3) as cluster, cluster.client() as client:
         async with client.create() as ledger, client.namespace("default").writer("s", create=True) as stream:
             for handle in (ledger, stream):
@@ -45,14 +45,14 @@ async def test_a_handle_has_what_is_promised_and_nothing_of_its_engine() -> None
 
 
 @pytest.mark.parametrize("cls", [buckram.Writer, buckram.StreamWriter])
-def test_a_bound_append_is_what_the_handle_describes(cls: type) -> None:
+def test_append_of_a_handle_has_the_signature_of_its_engine(cls: type) -> None:
     """append and append_nowait of a handle are its engine's: with the same arguments."""
     engine = inspect.get_annotations(cls.__init__, eval_str=True)["engine"]
     for name in ("append", "append_nowait"):
         assert inspect.signature(getattr(cls, name)) == inspect.signature(getattr(engine, name))
 
 
-async def test_with_instead_of_async_with_gets_a_hint() -> None:
+async def test_with_on_an_async_handle_names_async_with() -> None:
     async with running(3) as cluster, cluster.client() as client:
         writer = await client.create()
         for handle in (buckram.connect(cluster.uri), client.create(), client, writer):
@@ -61,7 +61,7 @@ async def test_with_instead_of_async_with_gets_a_hint() -> None:
         await writer.close()
 
 
-def test_async_with_instead_of_with_gets_a_hint() -> None:
+def test_async_with_on_a_sync_handle_names_with() -> None:
     async def enter(handle: sync.Client | sync.Writer) -> None:
         with pytest.raises(TypeError, match="use `with` instead of `async with`"):
             async with handle:
@@ -74,6 +74,6 @@ def test_async_with_instead_of_with_gets_a_hint() -> None:
         assert repr(writer) == f"<sync.Writer ledger={writer.ledger_id} open last_confirmed=-1>"
 
 
-def test_the_package_shows_what_it_has() -> None:
+def test_dir_of_the_package_lists_its_exports() -> None:
     assert set(buckram.__all__) <= set(dir(buckram)), "else IPython completes nothing"
     assert buckram.__version__[0].isdigit()

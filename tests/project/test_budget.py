@@ -30,7 +30,7 @@ def test_two_lanes_of_all_folders_fit_into_eighteen_minutes() -> None:
     assert max(lanes) <= LIMIT_S
 
 
-def test_a_folder_that_takes_more_than_its_budget_is_named() -> None:
+def test_a_folder_over_its_budget_is_reported() -> None:
     budgets = {"core": Budget(cpu=100, seconds=50), "unit": Budget(cpu=10, seconds=5)}
     assert over_budget({"core": 99.9, "unit": 10.0}, budgets) == []
     (line,) = over_budget({"core": 120.2, "unit": 9.0}, budgets)
@@ -40,7 +40,7 @@ def test_a_folder_that_takes_more_than_its_budget_is_named() -> None:
     assert "has no row" in line
 
 
-def test_times_of_a_run_that_was_cut_short_are_read(tmp_path: Path) -> None:
+def test_times_of_an_interrupted_run_are_read(tmp_path: Path) -> None:
     path = tmp_path / "unit.jsonl"
     path.write_text('["tests/a.py::one", 1.5, 0.5]\n["tests/a.py::two", 2, 1]\n["tests/b.py::x", 0.1')
     assert read_times(path) == [Timing("tests/a.py::one", 1.5, 0.5), Timing("tests/a.py::two", 2, 1)]

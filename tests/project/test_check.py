@@ -30,14 +30,14 @@ def test_modules_are_named_as_tests_import_them() -> None:
     assert module_of("tests/support/net_kit.py") == "tests.support.net_kit"
 
 
-def test_imports_over_several_lines_are_seen() -> None:
+def test_imports_over_several_lines_are_found() -> None:
     assert "buckram.core.ledgers.append" in imported(
         "from buckram.core.ledgers import (\n    append,\n    quorum as q,\n)\n"
     )
     assert imported("import buckram.net.tcp as tcp") == {"buckram.net.tcp"}
 
 
-def test_those_that_know_most_about_the_change_come_first(tests: list[Path]) -> None:
+def test_tests_closest_to_the_change_come_first(tests: list[Path]) -> None:
     found = chosen(["src/buckram/core/ledgers/quorum.py"], tests, {}, 60.0)
     assert found == ["tests/core/ledgers/test_quorum.py", "tests/core/test_all.py"]
 
@@ -51,6 +51,6 @@ def test_a_page_chooses_the_tests_that_name_it(tests: list[Path]) -> None:
     assert chosen(["docs/reference/api.md"], tests, {}, 60.0) == ["tests/docs/test_pages.py"]
 
 
-def test_what_takes_longer_than_is_left_is_left_out(tests: list[Path]) -> None:
+def test_tests_that_exceed_the_remaining_time_are_skipped(tests: list[Path]) -> None:
     seconds = {"tests/core/ledgers/test_quorum.py": 100.0}
     assert chosen(["src/buckram/core/ledgers/quorum.py"], tests, seconds, 10.0) == ["tests/core/test_all.py"]

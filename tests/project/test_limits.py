@@ -43,11 +43,11 @@ def too_long(text: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT / "src").as_posix())
-def test_nothing_is_too_long(path: Path) -> None:
+def test_files_classes_and_functions_keep_their_size_limits(path: Path) -> None:
     assert not too_long(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
 
 
-def test_what_is_too_long_is_found() -> None:
+def test_oversized_files_classes_and_functions_are_reported() -> None:
     body = "\n\n    # why\n".join(f"    a{n} = {n}" for n in range(FUNCTION))
     assert too_long(f'def fits(\n    b: int,\n):\n    """A\n    doc."""\n{body}\n', "f.py") == []
     assert too_long(f"def large():\n{body}\n    return 0\n", "f.py") == [

@@ -51,7 +51,7 @@ def test_every_module_of_the_wheel_can_be_imported_without_the_checkout(wheel: P
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_links_of_the_readme_lead_to_files_of_the_sources(wheel: Path) -> None:
+def test_links_of_the_readme_point_to_files_of_the_sources(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -61,7 +61,7 @@ def test_links_of_the_readme_lead_to_files_of_the_sources(wheel: Path) -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_a_release_has_addresses_that_lead_somewhere(wheel: Path) -> None:
+def test_a_release_with_placeholder_addresses_is_refused(wheel: Path) -> None:
     """The check of a release sees an address of the domain that is reserved for examples."""
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
@@ -70,7 +70,7 @@ def test_a_release_has_addresses_that_lead_somewhere(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["buckram/sim/__init__.py", "tests/conftest.py", "buckram/core/x.c"])
-def test_what_is_not_for_users_is_seen(wheel: Path, tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_for_users_is_reported(wheel: Path, tmp_path: Path, name: str) -> None:
     spoilt = tmp_path / wheel.name
     spoilt.write_bytes(wheel.read_bytes())
     with zipfile.ZipFile(spoilt, "a") as archive:

@@ -137,7 +137,7 @@ MUTANTS = (
         "history-epoch-of-bookies-ignored",
         "a client goes on with a store that is behind what its bookies have seen",
         edited(("buckram.client.shared.past:Past._judge", "if now.epoch < self.epoch:", "if False:")),
-        (_CLIENT + "test_a_client_refuses_a_store_behind_what_bookies_saw[memory]",),
+        (_CLIENT + "test_a_client_refuses_metadata_older_than_bookies_have_seen[memory]",),
     ),
     TestMutant(
         "history-epoch-of-bookies-unheard",
@@ -177,7 +177,7 @@ MUTANTS = (
         (
             _IDS + "test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted[memory]",
             _IDS + "test_an_id_chosen_by_hand_stays_used_after_its_ledger_is_deleted[sqlite]",
-            _IDS + "test_ids_chosen_by_hand_are_never_given[memory]",
+            _IDS + "test_ids_chosen_by_hand_are_never_allocated[memory]",
         ),
     ),
     TestMutant(
@@ -190,7 +190,7 @@ MUTANTS = (
                 "left += mine",
             )
         ),
-        (_IDS + "test_ids_chosen_by_hand_are_never_given[memory]",),
+        (_IDS + "test_ids_chosen_by_hand_are_never_allocated[memory]",),
     ),
     TestMutant(
         "used-ids-taken-again",
