@@ -1,8 +1,8 @@
-"""compact: many small segments of streams become few large ones, their copies made by Spark's tasks. Offsets, times and
-keys stay; readers and writers are not disturbed.
+"""The job `compact`: many small segments of streams become few large ones, and Spark's tasks copy them.
 
-A task copies one run of segments into a ledger of its own; the driver puts it into the list, in one compare-and-set.
-What a task leaves behind when it dies has an intent and is the janitor's (streams/maintain/compaction).
+Offsets, times and keys stay the same, and readers and writers are not disturbed. A task copies one run of segments into
+a new ledger; the driver lists it in the place of the run, in one compare-and-set. The ledger of a task that dies has an
+intent, and the janitor deletes it. Not here: the copy itself (`streams/maintain/compaction.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from buckram.errors import BuckramError, InvalidArgument, NoSuchEntry, NoSuchLed
 from buckram.jobs.reports import RUN, open_report, run_name
 from buckram.jobs.spreading import Driver, Progress, Row, driver, in_task, parallelism, spread
 from buckram.net.pace import Pace
-from buckram.streams.maintain.compaction import Compactable, Copied, compactable, copy_run, replace_run
+from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.orphans import all_names
 from buckram.streams.shared.metadata import StreamStore
 
@@ -35,12 +35,12 @@ SCHEMA = (
 )
 _TASK_SCHEMA = "number int, copied binary, gone boolean, error string"
 _ROUND = 64
-"""Copies that wait for their place in the list at most: the longer they wait the more of a stream may have changed."""
+"""The number of runs that are copied before they are listed. With more of them, more runs would change meanwhile."""
 
 
 @dataclass(slots=True)
 class StreamCompaction:
-    """What was done to one stream: `segments` were replaced by `made`; `put_off` runs had changed meanwhile."""
+    """What was done to one stream: `segments` were replaced by `made` new ones; `put_off` runs changed meanwhile."""
 
     stream: str
     segments: int = 0
@@ -51,7 +51,7 @@ class StreamCompaction:
 
 @dataclass(slots=True)
 class CompactReport:
-    """`problems`: streams or runs that could not be compacted, with the reason; the next run tries again."""
+    """What one run of the job did. `problems` are streams or runs that failed, with the reason; run the job again."""
 
     run: str
     streams: list[StreamCompaction] = field(default_factory=list)
@@ -85,9 +85,10 @@ def compact(
 ) -> CompactReport:
     """Compact these streams, or all.
 
-    `target_bytes`: most that a new segment holds, default each stream's roll_bytes. `bytes_per_s`: of what is copied,
-    all tasks together; no bookie is asked to read more, nor to write more. `progress` is called with bytes copied.
-    Errors: NoSuchStream, MetadataUnavailable.
+    `target_bytes` is the most that a new segment holds, default each stream's roll_bytes. `bytes_per_s` limits the copy
+    rate of all tasks together, and so what a bookie reads and writes. `report` or `table`: where rows of SCHEMA are
+    added. `run`: a name of this run in the report. `progress` is called with the bytes copied and their total. Raises
+    NoSuchStream, InvalidArgument, MetadataUnavailable.
     """
     if bytes_per_s is not None and bytes_per_s < 1:
         raise InvalidArgument(f"bytes_per_s = {bytes_per_s}: needs at least 1, or None for no limit")
@@ -118,12 +119,12 @@ async def _plan(
     work: list[Compactable] = []
     for name in chosen:
         try:
-            work.append(await compactable(streams, name, target_bytes=target_bytes))
+            work.append(await plan_compaction(streams, name, target_bytes=target_bytes))
         except InvalidArgument:
             raise
         except BuckramError as error:
             if isinstance(error, NoSuchStream) and names is None:
-                continue  # deleted since it was listed
+                continue  # The stream was deleted since it was listed.
             if names is not None:
                 raise
             found.problems.append(f"{name}: {error}")
@@ -148,7 +149,7 @@ def _round(
     streams: dict[str, StreamCompaction],
     found: CompactReport,
 ) -> list[Row]:
-    """Copy all of them, then list one after another. Rows of SCHEMA."""
+    """Copy all runs of the round, then list the copies one after another. Returns rows of SCHEMA."""
     rows: list[Row] = []
     by_number = {task.number: task for task in batch}
     for result in spread(session, batch, _copy, _TASK_SCHEMA).collect():
@@ -194,7 +195,7 @@ async def _replace(client: Client, work: Compactable, copied: Copied) -> bool:
 
 
 def _copy(task: _Task) -> list[Row]:
-    """In an executor."""
+    """Copy one run, in an executor; returns a row of _TASK_SCHEMA."""
     from buckram.client.client import connect
 
     async def main() -> bytes:

@@ -1,7 +1,7 @@
-"""orphans: as `buckram stream orphans`, for clusters with so many ledgers that reading their records takes long.
+"""The job `orphans`: like `buckram stream orphans`, for clusters with very many ledgers.
 
-The order of the looks is that of streams/maintain/orphans, which makes the answer certain: tasks read records, then
-intents; after all of them the driver reads the lists.
+It reads in the order that makes the answer certain (`streams/maintain/orphans.py`): tasks read ledger metadata and then
+intents; after all tasks the driver reads the segment lists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from buckram.errors import BuckramError, InvalidArgument
 from buckram.jobs.reports import RUN, open_report, run_name
 from buckram.jobs.spreading import Progress, Row, driver, in_task, spread
-from buckram.streams.maintain.orphans import Marked, Orphan, delete_orphan, judged, owners, with_intents
+from buckram.streams.maintain.orphans import (
+    Marked,
+    Orphan,
+    delete_orphan,
+    find_with_intents,
+    judge_orphans,
+    read_owners,
+)
 from buckram.streams.shared.metadata import StreamStore
 from buckram.types import LedgerId
 
@@ -34,7 +41,7 @@ _TASKS_A_ROUND = 64
 
 @dataclass(slots=True)
 class OrphansReport:
-    """`ledgers`: how many there are in all."""
+    """What one run of the job found and did. `ledgers` is the number of all ledgers in the cluster."""
 
     run: str
     ledgers: int = 0
@@ -61,9 +68,11 @@ def orphans(
     run: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> OrphansReport:
-    """All ledgers that were made for a stream and have no place in it; `delete` those that are safe to delete.
+    """Find all ledgers that were made for a stream and are not in its list; `delete` those that are safe to delete.
 
-    `deletes_per_s` limits how fast; `progress` is called with ledgers looked at. Errors: MetadataUnavailable.
+    `deletes_per_s` limits the rate of deletions. `report` or `table`: where rows of SCHEMA are added. `run`: a name of
+    this run in the report. `progress` is called with the number of ledgers examined and of all ledgers. Raises
+    MetadataUnavailable, InvalidArgument.
     """
     if deletes_per_s is not None and deletes_per_s <= 0:
         raise InvalidArgument(f"deletes_per_s = {deletes_per_s}: needs more than 0, or None for no limit")
@@ -99,7 +108,7 @@ async def _all(client: Client) -> list[LedgerId]:
 
 
 async def _judge(client: Client, marked: Sequence[Marked], pending: Mapping[LedgerId, None]) -> list[Orphan]:
-    return await judged(client, StreamStore(client.services.store), marked, pending, in_progress=True)
+    return await judge_orphans(client, StreamStore(client.services.store), marked, pending, in_progress=True)
 
 
 async def _delete(client: Client, found: OrphansReport, per_s: float | None) -> None:
@@ -117,13 +126,13 @@ async def _delete(client: Client, found: OrphansReport, per_s: float | None) -> 
 
 
 def _look(task: _Task) -> list[Row]:
-    """In an executor: whose the ledgers are, and then which of them have an intent."""
+    """Read the owners of the ledgers, then which of them have an intent, in an executor; rows of _MARKED_SCHEMA."""
     from buckram.client.client import connect
 
     async def main() -> list[Row]:
         async with connect(task.metadata) as client:
-            marked = await owners(client, task.ledgers)
-            pending = await with_intents(StreamStore(client.services.store), marked)
+            marked = await read_owners(client, task.ledgers)
+            pending = await find_with_intents(StreamStore(client.services.store), marked)
         return [
             {
                 "ledger": one.ledger,

@@ -1,4 +1,7 @@
-"""Namespace: what `client.namespace(name)` gives. Each operation on streams begins here; the work is elsewhere."""
+"""Namespace: the handle from `client.namespace(name)`, with all operations on streams.
+
+The methods check arguments and call the rooms below: `write`, `read`, `maintain` and `shared`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from buckram.errors import (
     VersionConflict,
 )
 from buckram.streams.maintain.delete import delete_stream
-from buckram.streams.maintain.retention import consumed, held
+from buckram.streams.maintain.retention import is_lease_held, offset_passed_by_all
 from buckram.streams.maintain.truncate import offset_keeping, trim, truncate
 from buckram.streams.read.cursors import Cursor, CursorInfo, list_cursors, place_cursor
 from buckram.streams.read.locate import known_end, offset_at_time
@@ -39,12 +42,12 @@ from buckram.streams.write.writer import StreamWriter
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream at one moment. `end`: the offset after the last readable record. Times in microseconds UTC."""
+    """What is known of a stream at one moment. Times are in microseconds UTC."""
 
     name: str
     """NAMESPACE/STREAM."""
     uid: str
-    """What tells it from an earlier stream of this name."""
+    """The unique id, which tells it from earlier streams of this name."""
     created: int
     """When it was created."""
     earliest: int
@@ -52,32 +55,33 @@ class StreamInfo:
     end: int
     """The offset after the last readable record."""
     ended: bool
-    """Whether it was marked as ended: no record follows."""
+    """Whether it was marked as ended, so that no record can follow."""
     writer: WriterInfo | None
-    """Who opened it for writing and has not closed it; None if nobody."""
+    """The writer that opened it and has not closed it; None if there is none."""
     policy: Policy
-    """Its settings in force: those of its own, then the namespace's, then defaults."""
+    """The settings in force: the stream's own, then the namespace's, then defaults."""
     overrides: Mapping[str, Any]
-    """The settings of its own."""
+    """The stream's own settings."""
     properties: Mapping[str, str]
-    """The application's own names and values."""
+    """Names and values that the application has set."""
     last_append: int
-    """Append time of the last record of its sealed segments."""
+    """The append time of the last record in its sealed segments."""
     transactions: Mapping[str, Transaction]
     """The newest bulk step of each application."""
     segments: int
-    """How many are listed, dead ones that wait for deletion included. Compaction of old ones may have left fewer."""
+    """The number of segments in the list, with dead ones that wait for deletion. It is too high by those that
+    compaction has removed from older pages."""
     writer_gone: bool = False
-    """`writer` opened the stream and did not close it, and does not hold it any more: it died, or its session did."""
+    """Whether `writer` has lost the lease without closing the stream: it died, or its metadata session expired."""
 
 
 class Namespace:
-    """A namespace of streams. Stream names may be given bare or as NAMESPACE/STREAM of this namespace."""
+    """A namespace of streams. Stream names may be given alone or as NAMESPACE/STREAM of this namespace."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self.name = stream_name("x", name).namespace
-        """Of the namespace."""
+        """The namespace's name."""
         self._streams = StreamStore(client.services.store)
         self._spaces = Namespaces(self._streams)
 
@@ -86,13 +90,16 @@ class Namespace:
 
     @property
     def store(self) -> StreamStore:
-        """For rooms that work on metadata directly (retention, janitor)."""
+        """The streams' metadata, for callers within Buckram that work on it directly."""
         return self._streams
 
     # -- streams ------------------------------------------------------------------------------------------
 
     async def create(self, stream: str, *, properties: Mapping[str, str] | None = None, **policy: Any) -> StreamInfo:
-        """Make a stream. `policy`: what differs from the namespace's (core/streams/policy.Policy). StreamExists."""
+        """Create a stream. `policy` has the settings that differ from the namespace's. Raises StreamExists.
+
+        Settings are the fields of Policy in `core/streams/policy.py`; unknown ones raise InvalidArgument.
+        """
         name = self._name(stream)
         overrides = check_overrides(policy)
         check_properties(properties or {})
@@ -116,7 +123,7 @@ class Namespace:
         return await self._info(name, HeadAt(head, 0))
 
     async def exists(self, stream: str) -> bool:
-        """Whether there is a stream of this name."""
+        """Return whether there is a stream of this name."""
         try:
             check_usable(stream, (await self._streams.read(self._name(stream))).head)
         except NoSuchStream:
@@ -124,27 +131,28 @@ class Namespace:
         return True
 
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """Bare names in order, those greater than `after`; empty at the end."""
+        """Return names that begin with `prefix` and are greater than `after`, in order; an empty list is the end."""
         self._client.services.guard()
         await self._spaces.get(self.name)
         return await list_names(self._streams, self._streams.layout.heads(self.name), prefix, after, limit)
 
     async def info(self, stream: str) -> StreamInfo:
-        """What is known of a stream now. NoSuchStream."""
+        """Return what is known of a stream now. Raises NoSuchStream."""
         name = self._name(stream)
         return await self._info(name, await self._streams.read(name))
 
     async def delete(self, stream: str, *, force: bool = False) -> None:
-        """Delete a stream and all that belongs to it; its writer is fenced first. NoSuchStream.
+        """Delete a stream with its records, cursors and settings; its writer is fenced first. Raises NoSuchStream.
 
-        RecoveryFailed when too few bookies answer to fence it: the stream is marked and nothing of it is deleted; ask
-        again. `force` deletes it then, too; a writer that still reaches its bookies gets acknowledgements for a while.
+        RecoveryFailed: too few bookies answered to fence the writer. The stream is marked as deleted then, and nothing
+        is deleted yet; call it again. `force` deletes the stream all the same; a writer that still reaches its bookies
+        may get acknowledgements for a while.
         """
         self._client.services.guard()
         await delete_stream(self._client, self._streams, self._name(stream), force=force)
 
     async def set_policy(self, stream: str, **policy: Any) -> StreamInfo:
-        """Change settings of one stream; None takes a setting back to the namespace's. Writers see it when reopened."""
+        """Change settings of a stream; None resets one to the namespace's. Writers use them when they open again."""
         name = self._name(stream)
         await self._streams.change(
             name, lambda head: configured(str(name), head, changed_policy(head.policy, policy), None)
@@ -152,7 +160,7 @@ class Namespace:
         return await self.info(stream)
 
     async def set_properties(self, stream: str, properties: Mapping[str, str | None]) -> StreamInfo:
-        """Set properties; None removes one."""
+        """Set properties of a stream; a value of None removes one."""
         name = self._name(stream)
 
         def merge(head: Head) -> dict[str, str]:
@@ -163,7 +171,7 @@ class Namespace:
         return await self.info(stream)
 
     async def segments(self, stream: str) -> AsyncIterator[Segment]:
-        """The segment list, oldest first; for planning of parallel reads."""
+        """Iterate over the segments, the oldest first; for planning parallel reads."""
         head = (await self._streams.read(self._name(stream))).head
         async for segment in self._streams.segments(head):
             yield segment
@@ -180,12 +188,12 @@ class Namespace:
         name: str = "",
         linger_ms: float = 50.0,
     ) -> Opening[StreamWriter]:
-        """The stream's writer: `async with ns.writer("orders") as w` or `await ns.writer(...)`.
+        """Open the stream's writer: `async with ns.writer("orders") as w` or `await ns.writer(...)`.
 
-        `create`: makes a stream that is not there. Held by another writer: WriterExists, unless `wait` (until it goes:
-        leader election) or `takeover` (it is fenced). `name` is what others are told of this writer. `linger_ms`:
-        how long a record waits at most for earlier ones that are on their way, so that more travel together; 0 never.
-        Errors: StreamEnded, NotEnoughBookies, RecoveryFailed (retryable).
+        `create`: create the stream if it does not exist. If another writer has the stream: WriterExists, or `wait`
+        until it is free (leader election), or fence that writer (`takeover`). `name`: what others see of this writer.
+        `linger_ms`: for how long a record may wait while earlier ones are in flight, so that more records share an
+        entry; 0 sends at once. Errors: StreamEnded, NotEnoughBookies, RecoveryFailed (retryable).
         """
         full = self._name(stream)
         check_writer_name(name)
@@ -233,13 +241,13 @@ class Namespace:
         on_truncated: Truncated = "error",
         cursor: str | None = None,
     ) -> StreamReader:
-        """A reader: `async for record in ns.read("orders")`. Opens at first use; NoSuchStream then.
+        """Return a reader: `async for record in ns.read("orders")`. Its first use opens it, and may raise NoSuchStream.
 
-        From `start` (an offset, "earliest", "latest"), the first record appended at or after `start_time`, or the first
-        with at least `start_txid`; before `stop` (an offset, or "latest") and `stop_time` (append time). Without
-        `follow` it ends at what is readable now, with it only where the stream was ended. `on_truncated="skip"`: goes
-        on at the earliest instead of OffsetTruncated. `cursor`: begins at this durable cursor where it exists;
-        `reader.commit()` moves it.
+        It reads from `start` (an offset, "earliest", "latest"), from the first record appended at or after
+        `start_time`, or from the first with at least `start_txid`; up to and without `stop` (an offset, or "latest")
+        and `stop_time` (append time). Without `follow` it ends at what is readable when it opens; with it, only where
+        the stream was ended. `on_truncated="skip"`: continue at the earliest offset instead of OffsetTruncated.
+        `cursor`: start at this durable cursor if it exists; `reader.commit()` moves it.
         """
         name = self._name(stream)
         services = self._client.services
@@ -256,7 +264,7 @@ class Namespace:
         )
 
     async def get(self, stream: str, offset: int) -> Record:
-        """One record. OffsetOutOfRange (says earliest and latest), OffsetTruncated."""
+        """Return one record. Raises OffsetTruncated, or OffsetOutOfRange, which has the earliest offset and the end."""
         name = self._name(stream)
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"offset {offset!r}: needs an int from 0 on")
@@ -280,11 +288,12 @@ class Namespace:
         before_cursors: bool = False,
         trim_now: bool = True,
     ) -> int:
-        """Drop the oldest records: below an offset, appended before a time, beyond so many bytes (whole segments), or
-        what every cursor has passed (nothing where there is no cursor).
+        """Drop the oldest records and return the new earliest offset.
 
-        The new earliest offset, at once and exact to the record; space follows by whole segments, now (`trim_now`) or
-        by the janitor. OffsetOutOfRange.
+        Exactly one argument says which: those below the offset `before`; those appended before `before_time`; all but
+        the newest segments that have `keep_bytes`; or those that every cursor has passed (none without a cursor). They
+        are unreadable at once; space is freed by whole segments, now (`trim_now`) or by the janitor. OffsetOutOfRange:
+        `before` is beyond the readable end.
         """
         name = self._name(stream)
         if sum(choice is not None for choice in (before, before_time, keep_bytes)) + before_cursors != 1:
@@ -299,7 +308,7 @@ class Namespace:
         elif before_time is not None:
             offset = await offset_at_time(self._client, self._streams, name, head, microseconds(before_time))
         elif before_cursors:
-            offset = await consumed(self._streams, name)
+            offset = await offset_passed_by_all(self._streams, name)
         else:
             offset = await offset_keeping(self._streams, head, keep_bytes or 0)
         head = await truncate(self._client, self._streams, name, offset)
@@ -310,15 +319,15 @@ class Namespace:
     # -- cursors ------------------------------------------------------------------------------------------
 
     async def cursors(self, stream: str, *, after: str = "", limit: int = 1000) -> Sequence[CursorInfo]:
-        """The stream's cursors in order of their names, those greater than `after`, each with its lag in records."""
+        """Return cursors with names greater than `after`, in the order of their names, each with its lag in records."""
         return await list_cursors(self._client, self._streams, self._name(stream), after=after, limit=limit)
 
     async def move_cursor(self, stream: str, cursor: str, offset: int) -> None:
-        """Make a cursor, or move it up. CursorMoved if it is further (delete it first), OffsetOutOfRange."""
+        """Create a cursor, or move it up. Raises CursorMoved if it is further (delete it first), OffsetOutOfRange."""
         await place_cursor(self._client, self._streams, self._name(stream), cursor, offset)
 
     async def delete_cursor(self, stream: str, cursor: str) -> None:
-        """NoSuchCursor. A reader that has it fails at its next commit."""
+        """Delete a cursor. A reader that uses it fails at its next commit. Raises NoSuchCursor."""
         await Cursor(self._streams, self._name(stream), cursor, self._client.services.runtime.clock).delete()
 
     # -- bulk ---------------------------------------------------------------------------------------------
@@ -326,8 +335,11 @@ class Namespace:
     async def bulk(
         self, stream: str, *, application: str, version: int, query: str = "", place: str = "", new_epoch: bool = False
     ) -> Bulk:
-        """A bulk step (streams/write/bulk): ledgers that become segments in one compare-and-set, once per (application,
-        version). NoSuchStream. The rest is for streaming queries, see core/streams/transactions.StepId."""
+        """Begin a bulk step: ledgers that become segments in one compare-and-set, once per application and version.
+
+        `streams/write/bulk.py` shows its use. `query`, `place` and `new_epoch` are for streaming queries, see StepId in
+        `core/streams/transactions.py`. Raises NoSuchStream.
+        """
         name = self._name(stream)
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
@@ -346,7 +358,7 @@ class Namespace:
         check_usable(str(name), head)
         space = await self._spaces.get(self.name)
         count = len(head.tail) + max(head.paged - head.first, 0)
-        gone = head.writer is not None and not await held(self._streams, head.uid)
+        gone = head.writer is not None and not await is_lease_held(self._streams, head.uid)
         return StreamInfo(
             str(name),
             head.uid,

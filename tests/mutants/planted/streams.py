@@ -205,7 +205,7 @@ MUTANTS = (
         "a janitor that runs once waits for a stream that it has sealed, or whose writer lives",
         edited(
             (
-                "buckram.streams.maintain.janitor:Janitor._left",
+                "buckram.streams.maintain.janitor:Janitor._is_abandoned",
                 "self._quiet.pop(head.uid, None)",
                 "self._quiet[head.uid] = _Quiet(0, 0, 0)",
             )

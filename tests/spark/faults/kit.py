@@ -15,7 +15,7 @@ from buckram import connect, sync
 from buckram.core.streams.batch import Record
 from buckram.core.streams.names import stream_name
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
-from buckram.streams.shared.ledgers import intents
+from buckram.streams.shared.ledgers import list_intents
 
 FIRST_TIME = 1_700_000_000
 
@@ -92,9 +92,9 @@ def leftovers(uri: str, stream: str) -> tuple[int, int]:
         async with connect(uri) as client:
             ns = client.namespace(name.namespace)
             uid = (await ns.info(name.stream)).uid
-            before = len(await intents(ns.store, uid))
+            before = len(await list_intents(ns.store, uid))
             await Janitor(client, JanitorSettings(grace_s=0, orphans=False)).clean()
-            return before, len(await intents(ns.store, uid))
+            return before, len(await list_intents(ns.store, uid))
 
     return asyncio.run(look())
 

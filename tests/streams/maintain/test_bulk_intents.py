@@ -5,7 +5,7 @@ from __future__ import annotations
 from buckram.client.client import Client
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.namespace import Namespace
-from buckram.streams.shared.ledgers import intents
+from buckram.streams.shared.ledgers import list_intents
 
 
 async def test_the_janitor_asks_whether_a_step_is_decided(ns: Namespace, client: Client) -> None:
@@ -14,7 +14,7 @@ async def test_the_janitor_asks_whether_a_step_is_decided(ns: Namespace, client:
     async def left(bulk_age_s: float = 1000) -> list[tuple[str, int]]:
         await Janitor(client, JanitorSettings(grace_s=0, bulk_age_s=bulk_age_s)).clean()
         uid = (await ns.info("s")).uid
-        return [(intent.query, intent.step[1]) for intent in await intents(ns.store, uid) if intent.step]
+        return [(intent.query, intent.step[1]) for intent in await list_intents(ns.store, uid) if intent.step]
 
     async def made(query: str, version: int, *, publish: bool = False, new_epoch: bool = False) -> None:
         step = await ns.bulk("s", application="app", version=version, query=query, place="p", new_epoch=new_epoch)

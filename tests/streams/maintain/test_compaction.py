@@ -16,12 +16,12 @@ from buckram.core.streams.head import Head, Segment, Summary
 from buckram.core.streams.names import StreamName
 from buckram.errors import InvalidArgument, MetadataUnavailable
 from buckram.streams.maintain import delete as stream_delete
-from buckram.streams.maintain.compaction import compact_stream, compactable, copy_run, replace_run
+from buckram.streams.maintain.compaction import compact_stream, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.maintain.orphans import find_orphans
 from buckram.streams.namespace import Namespace
 from buckram.streams.shared import metadata as stream_metadata
-from buckram.streams.shared.ledgers import RETIRED, intents
+from buckram.streams.shared.ledgers import RETIRED, list_intents
 from buckram.testing import Cluster
 
 NAME = StreamName("shop", "s")
@@ -103,12 +103,12 @@ async def test_old_ledgers_stay_until_the_janitor_takes_them(client: Client, ns:
     assert set(old) < set(await ledgers(client))
     assert await find_orphans(client, ns.store) == []
     uid = (await ns.info("s")).uid
-    assert {intent.purpose for intent in await intents(ns.store, uid)} == {RETIRED}
+    assert {intent.purpose for intent in await list_intents(ns.store, uid)} == {RETIRED}
     await Janitor(client, JanitorSettings(grace_s=0)).clean()
     assert set(old) < set(await ledgers(client))
     await clean(client)
     assert await ledgers(client) == sorted(row.ledger for row in await rows_of(ns))
-    assert await intents(ns.store, uid) == []
+    assert await list_intents(ns.store, uid) == []
     assert [record async for record in reader] == before[1:]
 
 
@@ -116,13 +116,13 @@ async def test_it_is_done_once_and_stays_so(client: Client, ns: Namespace) -> No
     await written(ns, 6)
     assert (await compact_stream(client, ns.store, NAME)).made == 1
     assert (await compact_stream(client, ns.store, NAME)).made == 0
-    work = await compactable(ns.store, NAME)
+    work = await plan_compaction(ns.store, NAME)
     assert work.runs == ()
 
 
 async def test_two_at_once_and_a_lost_answer(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
-    work = await compactable(ns.store, NAME)
+    work = await plan_compaction(ns.store, NAME)
     first, second = [await copy_run(client, ns.store, work, work.runs[0]) for _ in range(2)]
     assert await replace_run(client, ns.store, work, first)
     assert await replace_run(client, ns.store, work, first)  # the answer was lost: asked again
@@ -135,7 +135,7 @@ async def test_a_live_writer_is_not_disturbed(client: Client, ns: Namespace) -> 
     before = await written(ns, 5)
     async with ns.writer("s") as writer:
         offset = await writer.append(b"live")
-        work = await compactable(ns.store, NAME)
+        work = await plan_compaction(ns.store, NAME)
         copied = [await copy_run(client, ns.store, work, run) for run in work.runs]
         await writer.roll()
         assert await writer.append(b"live") == offset + 1
@@ -149,7 +149,7 @@ async def test_a_live_writer_is_not_disturbed(client: Client, ns: Namespace) -> 
 
 async def test_truncated_meanwhile(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
-    work = await compactable(ns.store, NAME)
+    work = await plan_compaction(ns.store, NAME)
     (run,) = work.runs
     copy = await copy_run(client, ns.store, work, run)
     await ns.truncate("s", before=run.end)
@@ -195,7 +195,7 @@ async def test_in_pages_also_for_who_has_read_them(client: Client, ns: Namespace
 @pytest.mark.usefixtures("small_pages")
 async def test_moved_to_a_page_meanwhile(client: Client, ns: Namespace) -> None:
     await written(ns, 6)
-    work = await compactable(ns.store, NAME)
+    work = await plan_compaction(ns.store, NAME)
     copies = [await copy_run(client, ns.store, work, run) for run in work.runs]
     for number in range(6):
         async with ns.writer("s") as writer:
@@ -210,7 +210,7 @@ async def test_moved_to_a_page_meanwhile(client: Client, ns: Namespace) -> None:
 
 async def test_what_a_crash_leaves_is_found(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
-    work = await compactable(ns.store, NAME)
+    work = await plan_compaction(ns.store, NAME)
     await copy_run(client, ns.store, work, work.runs[0])  # and then this process dies
     assert len(await find_orphans(client, ns.store, in_progress=True)) == 1
     await Janitor(client, JanitorSettings(grace_s=0, bulk_age_s=0)).clean()
@@ -221,7 +221,7 @@ async def test_what_a_crash_leaves_is_found(client: Client, ns: Namespace) -> No
 async def test_a_failing_copy_leaves_nothing(client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     await written(ns, 6)
     old = await ledgers(client)
-    work = await compactable(ns.store, NAME)
+    work = await plan_compaction(ns.store, NAME)
 
     def fail(self: EntryRewriter, payload: bytes) -> bytes:
         raise MetadataUnavailable("away")
@@ -235,7 +235,7 @@ async def test_a_failing_copy_leaves_nothing(client: Client, ns: Namespace, monk
 async def test_a_target_that_is_too_small(ns: Namespace) -> None:
     await ns.create("s")
     with pytest.raises(InvalidArgument, match="at least 4096"):
-        await compactable(ns.store, NAME, target_bytes=100)
+        await plan_compaction(ns.store, NAME, target_bytes=100)
 
 
 # -- which runs -------------------------------------------------------------------------------------------

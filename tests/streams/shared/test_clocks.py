@@ -20,7 +20,7 @@ from buckram.core.streams.names import StreamName
 from buckram.net.runtime import production_runtime
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.namespace import Namespace
-from buckram.streams.shared.ledgers import intents
+from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.shared.metadata import StreamStore
 from buckram.testing import Cluster, cluster
 
@@ -178,7 +178,7 @@ async def test_ledgers_of_a_bulk_step_do_not_go_by_a_wrong_clock(ns: Namespace, 
         assert (await Janitor(other, JanitorSettings(grace_s=0)).clean()).discarded_ledgers == 0
         streams = StreamStore(other.services.store)
         head = (await streams.read(StreamName("shop", "s"))).head
-        assert len(await intents(streams, head.uid)) == 1
+        assert len(await list_intents(streams, head.uid)) == 1
     await bulk.publish([await ledger.close()])
     assert len(await _all(ns, "s")) == 3
 

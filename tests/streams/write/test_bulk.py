@@ -11,7 +11,7 @@ from buckram.core.streams.changes import MAX_BULK_SEGMENTS
 from buckram.core.streams.names import stream_name
 from buckram.errors import InvalidArgument, InvalidSegment, OpenSegment, StaleTransaction, WriterLost
 from buckram.streams.namespace import Namespace
-from buckram.streams.shared.ledgers import intents
+from buckram.streams.shared.ledgers import list_intents
 from buckram.streams.write.bulk import Bulk, SealedLedger
 
 NAME = stream_name("s", "shop")
@@ -40,7 +40,7 @@ async def test_ledgers_become_segments_in_the_order_given(ns: Namespace, client:
     assert done[:3] == (1, 0, 6)
     assert await values(ns) == [b"3.0", b"3.1", b"0.0", b"0.1", b"1.0", b"1.1"]
     await step.abort([made[2].ledger, made[4].ledger])
-    assert await intents(ns.store, step.uid) == []
+    assert await list_intents(ns.store, step.uid) == []
     listed = [row.ledger async for row in ns.segments("s")]
     assert sorted(listed) == sorted([ledger async for ledger in client.list()])
 

@@ -16,7 +16,7 @@ from buckram.core.streams.policy import DEFAULTS
 from buckram.errors import RecoveryFailed, WriterExists, WriterLost
 from buckram.streams.maintain.janitor import Janitor, JanitorSettings
 from buckram.streams.namespace import Namespace
-from buckram.streams.shared.ledgers import intents, make_ledger
+from buckram.streams.shared.ledgers import list_intents, make_ledger
 from buckram.testing import Cluster
 
 NAME = stream_name("s", "shop")
@@ -33,7 +33,7 @@ async def no_orphans(ns: Namespace, client: Client) -> None:
     async def clean() -> bool:
         left = [ledger async for ledger in client.list()]
         listed = [row.ledger async for row in ns.store.segments((await ns.store.read(NAME)).head)]
-        return sorted(left) == sorted(listed) and not await intents(ns.store, head.uid)
+        return sorted(left) == sorted(listed) and not await list_intents(ns.store, head.uid)
 
     await eventually(clean)
 
@@ -152,7 +152,7 @@ async def no_orphans_but(ns: Namespace, client: Client, writer: object) -> None:
     head = (await ns.store.read(NAME)).head
 
     async def one() -> bool:
-        return len(await intents(ns.store, head.uid)) == 1
+        return len(await list_intents(ns.store, head.uid)) == 1
 
     await eventually(one)
 

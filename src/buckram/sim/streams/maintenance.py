@@ -19,7 +19,7 @@ from buckram.sim.engine.checkers.judge import describe
 from buckram.sim.engine.world import Died
 from buckram.sim.streams.facts import StreamHistory
 from buckram.sim.streams.stage import NAMESPACE, Actor, full
-from buckram.streams.maintain.compaction import Compactable, Copied, compactable, copy_run, replace_run
+from buckram.streams.maintain.compaction import Compactable, Copied, copy_run, plan_compaction, replace_run
 from buckram.streams.maintain.janitor import BY_AGE, Janitor, JanitorReport, JanitorSettings
 from buckram.streams.shared.metadata import StreamStore
 
@@ -141,7 +141,7 @@ class Compactor(MaintenanceActor):
         assert self.client is not None
         streams, name = StreamStore(self.client.services.store), StreamName(NAMESPACE, stream)
         try:
-            work = await compactable(streams, name, target_bytes=self.rng.choice((4096, 20_000, 1 << 20)))
+            work = await plan_compaction(streams, name, target_bytes=self.rng.choice((4096, 20_000, 1 << 20)))
             for run in work.runs:
                 copied = await copy_run(self.client, streams, work, run)
                 if self.rng.random() < 0.3:

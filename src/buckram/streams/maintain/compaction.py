@@ -1,13 +1,14 @@
-"""Compaction: runs of small segments are copied into one ledger each, which then takes their place in the list.
+"""Compaction of streams: a run of small segments is copied into one ledger, which replaces the run in the list.
 
-    for run in await runs_of(...):
-        copy = await copy_run(...)          anywhere, many at once
-        await replace_run(..., copy)        one compare-and-set
+    work = await plan_compaction(...)
+    for run in work.runs:
+        copied = await copy_run(...)        in any process, many at once
+        await replace_run(..., copied)      one compare-and-set
 
-Order of steps: the intent of the new ledger, the ledger with its owner mark, its entries, its end; then one multi that
-puts it in the place of the run and gives each old ledger an intent. So a crash leaves a ledger with an intent, nothing
-else, and whoever reads an old ledger goes on until the janitor deletes it (JanitorSettings.retired_s). A writer is not
-disturbed: sealed segments are not his. What may be replaced is core/streams/compaction.
+The new ledger gets its intent, then its metadata with the owner mark, then its entries, and is closed; then one multi
+puts it in the place of the run and gives each old ledger an intent. So a crash leaves only a ledger with an intent, and
+readers of an old ledger go on until the janitor deletes it (JanitorSettings.retired_s). Writers are not disturbed, as
+only sealed segments are replaced. Not here: which segments may be replaced (`core/streams/compaction.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from buckram.errors import (
 )
 from buckram.net.pace import Pace
 from buckram.seams import KeyOp, SetValue
-from buckram.streams.shared.ledgers import COMPACT, Intent, discard, listing, make_ledger, read_intent, retiring
+from buckram.streams.shared.ledgers import COMPACT, Intent, discard, listing_op, make_ledger, read_intent, retiring_op
 from buckram.streams.shared.metadata import StreamStore, head_retries
 from buckram.streams.shared.namespaces import Namespaces
 from buckram.streams.shared.recovery import summarise
@@ -56,12 +57,12 @@ _SPANS_PER_RETENTION = 10
 _US = 1_000_000
 
 Progress = Callable[[int], None]
-"""Hears how many more payload bytes were copied."""
+"""Called with the number of payload bytes that were copied since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compactable:
-    """What a stream has to compact, as of one moment; plain values that can be sent to whoever copies."""
+    """The runs of a stream that are worth compacting, at one moment. It can be pickled for the processes that copy."""
 
     name: StreamName
     uid: str
@@ -72,7 +73,7 @@ class Compactable:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A closed ledger that can take the place of a run."""
+    """A closed ledger with a run's records, and the row that can replace the run."""
 
     run: Run
     row: Segment
@@ -81,19 +82,24 @@ class Copied:
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What was done to one stream. `put_off`: runs that changed meanwhile; the next time sees to them."""
+    """What a compaction did to one stream."""
 
     stream: str
     segments: int = 0
-    """Segments that were replaced."""
+    """The number of segments that were replaced."""
     made: int = 0
-    """Segments that took their place."""
+    """The number of segments that replaced them."""
     bytes: int = 0
     put_off: int = 0
+    """The number of runs that changed meanwhile; the next compaction may copy them."""
 
 
-async def compactable(streams: StreamStore, name: StreamName, *, target_bytes: int | None = None) -> Compactable:
-    """The runs worth compacting now. `target_bytes`: most that a new segment holds, default the policy's roll_bytes."""
+async def plan_compaction(streams: StreamStore, name: StreamName, *, target_bytes: int | None = None) -> Compactable:
+    """Return the runs worth compacting now.
+
+    `target_bytes` is the most that a new segment holds, default the policy's roll_bytes. Raises NoSuchStream, and
+    InvalidArgument for a target below MIN_TARGET_BYTES.
+    """
     if target_bytes is not None and target_bytes < MIN_TARGET_BYTES:
         raise InvalidArgument(f"target of {target_bytes} bytes for a segment: needs at least {MIN_TARGET_BYTES}")
     head = (await streams.read(name)).head
@@ -116,14 +122,17 @@ async def copy_run(
     pace: Pace | None = None,
     progress: Progress = lambda _: None,
 ) -> Copied:
-    """Write the run's records into a ledger of its own. Nothing is left when it fails; a crash leaves a ledger with an
-    intent. Errors: CorruptEntry, NotEnoughBookies, ReadFailed, WriteFailed, MetadataUnavailable."""
+    """Copy the run's records into a new ledger. A failure leaves nothing, a crash leaves a ledger with an intent.
+
+    Raises CorruptEntry, NotEnoughBookies, ReadFailed, WriteFailed, MetadataUnavailable; NoSuchLedger or NoSuchEntry if
+    the run was truncated meanwhile.
+    """
     writer, intent = await make_ledger(
         client, streams, work.name, work.uid, work.policy, epoch=work.epoch, purpose=COMPACT
     )
     try:
         try:
-            await _fill(client, work.name, run, writer, pace or Pace(None), progress)
+            await _copy_entries(client, work.name, run, writer, pace or Pace(None), progress)
             await writer.close()
         except BaseException:
             await writer.abandon()
@@ -132,12 +141,12 @@ async def copy_run(
             summary = await summarise(work.name, reader)
         return Copied(run, replacement(str(work.name), run, writer.ledger_id, summary), intent)
     except BuckramError:
-        with suppress(BuckramError):  # else the janitor finds its intent; the reason of the failure is worth more
+        with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
             await discard(client, streams, work.uid, intent)
         raise
 
 
-async def _fill(
+async def _copy_entries(
     client: Client, name: StreamName, run: Run, writer: LedgerAppender, pace: Pace, progress: Progress
 ) -> None:
     rewriter = EntryRewriter()
@@ -146,7 +155,7 @@ async def _fill(
         rewriter.segment(row)
         async with client.open(row.ledger) as reader:
             async for chunk in reader.chunks(0, row.summary.last_entry):
-                entries = [made for entry in chunk if (made := _rewritten(name, rewriter, entry)) is not None]
+                entries = [made for entry in chunk if (made := _rewrite_entry(name, rewriter, entry)) is not None]
                 size = sum(map(len, entries))
                 await pace.take(size)
                 if entries:
@@ -154,7 +163,7 @@ async def _fill(
                 progress(size)
 
 
-def _rewritten(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> bytes | None:
+def _rewrite_entry(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> bytes | None:
     try:
         return rewriter.rewrite(entry.payload)
     except MalformedBatch as error:
@@ -162,9 +171,9 @@ def _rewritten(name: StreamName, rewriter: EntryRewriter, entry: Entry) -> bytes
 
 
 async def replace_run(client: Client, streams: StreamStore, work: Compactable, copied: Copied) -> bool:
-    """List the copy in the place of the run, in one step. False: the run had changed, and the copy is discarded.
+    """List the copy in the place of the run, in one step. False: the run had changed, and the copy was discarded.
 
-    Errors leave open whether it happened: ask again, it is done once.
+    After an error it may or may not have happened; call it again, it happens once.
     """
     try:
         await _replace(client, streams, work, copied)
@@ -182,8 +191,8 @@ async def _replace(client: Client, streams: StreamStore, work: Compactable, copi
     while True:
         head = (await streams.read(work.name)).head
         paged = run.rows[0].number < head.paged
-        ops: list[KeyOp] = [listing(streams, work.uid, copied.intent)]
-        ops += [retiring(streams, work.uid, old.ledger, head.epoch, clocks.now()) for old in run.rows]
+        ops: list[KeyOp] = [listing_op(streams, work.uid, copied.intent)]
+        ops += [retiring_op(streams, work.uid, old.ledger, head.epoch, clocks.now()) for old in run.rows]
         try:
             if paged:
                 write = await _page_write(streams, work, copied)
@@ -191,22 +200,22 @@ async def _replace(client: Client, streams: StreamStore, work: Compactable, copi
                     return
                 ops.insert(0, write)
             step = partial(compacted, name, run=run, row=row, paged=paged)
-            await streams.change(work.name, step, uid=work.uid, extra=partial(_these, ops))
+            await streams.change(work.name, step, uid=work.uid, extra=partial(_return_ops, ops))
             return
         except RunChanged as error:
             if paged == (run.rows[0].number < (await streams.read(work.name)).head.paged):
                 raise
-            await retries.wait(error)  # moved to a page meanwhile: look for it there
+            await retries.wait(error)  # The run has moved from the head to a page, so replace it there.
         except (NoSuchKey, VersionConflict) as error:
             if await _is_listed(streams, work, row.ledger):
                 return
             if await read_intent(streams, work.uid, row.ledger) != copied.intent:
                 raise RunChanged(name, f"ledger {row.ledger} was discarded before it was listed ({error})") from error
-            await retries.wait(error)  # the page changed: look again
+            await retries.wait(error)  # The page has changed since it was read.
 
 
 async def _page_write(streams: StreamStore, work: Compactable, copied: Copied) -> SetValue | None:
-    """What puts the copy into the page; None if it is there."""
+    """Return the operation that puts the copy into the run's page; None if the page has it already. RunChanged."""
     run, name = copied.run, str(work.name)
     try:
         page, version = await streams.page_at(work.uid, run.page)
@@ -228,7 +237,7 @@ async def _is_listed(streams: StreamStore, work: Compactable, ledger: LedgerId) 
     return False
 
 
-def _these(ops: list[KeyOp], _: Head) -> list[KeyOp]:
+def _return_ops(ops: list[KeyOp], _: Head) -> list[KeyOp]:
     return ops
 
 
@@ -241,14 +250,14 @@ async def compact_stream(
     pace: Pace | None = None,
     progress: Progress = lambda _: None,
 ) -> CompactionReport:
-    """Compact one stream, run after run; may be stopped and repeated anywhere. NoSuchStream."""
-    work = await compactable(streams, name, target_bytes=target_bytes)
+    """Compact one stream, run after run. It may be stopped and repeated at any point. Raises NoSuchStream."""
+    work = await plan_compaction(streams, name, target_bytes=target_bytes)
     report = CompactionReport(str(name))
     for run in work.runs:
         try:
             copied = await copy_run(client, streams, work, run, pace=pace, progress=progress)
         except (NoSuchLedger, NoSuchEntry):
-            report.put_off += 1  # truncated meanwhile
+            report.put_off += 1  # The run was truncated meanwhile.
             continue
         if await replace_run(client, streams, work, copied):
             report.segments += len(run.rows)
@@ -265,7 +274,7 @@ __all__ = [
     "Copied",
     "RunChanged",
     "compact_stream",
-    "compactable",
+    "plan_compaction",
     "copy_run",
     "replace_run",
 ]

@@ -1,7 +1,7 @@
-"""Deleting a stream: first nobody can use it any more, then its writer is fenced, then everything goes, the head last.
+"""Deleting a stream: mark its head so that it cannot be opened, fence its writer, delete everything, the head last.
 
-May be stopped anywhere; asking again (or the janitor) goes on. Only records of the open segment can still be
-acknowledged, so its ledger is recovered before anything is deleted. What no list names is never acknowledged.
+It may be stopped at any point; deleting again, or the janitor, completes it. The open segment's ledger is recovered
+before anything is deleted, since records in it could still be acknowledged; records of unlisted ledgers never are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from buckram.core.streams.head import PAGE_SEGMENTS, Head
 from buckram.core.streams.names import StreamName
 from buckram.errors import KeyNotEmpty, NoSuchKey, NoSuchLedger, NoSuchStream, RecoveryFailed, VersionConflict
 from buckram.seams import KeyStore
-from buckram.streams.shared.ledgers import discard, drop_ledger, intents
+from buckram.streams.shared.ledgers import discard, drop_ledger, list_intents
 from buckram.streams.shared.metadata import StreamStore
 
 _PAGE = 1000
@@ -21,9 +21,9 @@ _PAGE = 1000
 async def delete_stream(
     client: Client, streams: StreamStore, name: StreamName, *, uid: str | None = None, force: bool = False
 ) -> None:
-    """NoSuchStream if there is none; RecoveryFailed when its writer could not be fenced, unless `force`.
+    """Delete a stream; with `uid` only if the name still belongs to that one.
 
-    `uid`: only this incarnation of the name.
+    Raises NoSuchStream, and RecoveryFailed if its writer could not be fenced, unless `force`.
     """
     head = await streams.change(name, deleted, uid=uid)
     if not force:
@@ -45,7 +45,7 @@ async def delete_stream(
 
 
 async def _fence(client: Client, name: StreamName, head: Head) -> None:
-    """After this nothing more of the stream is acknowledged."""
+    """Fence the stream's writer, after which no record of the stream is acknowledged. Raises RecoveryFailed."""
     row = head.open_segment
     if row is None:
         return
@@ -53,7 +53,7 @@ async def _fence(client: Client, name: StreamName, head: Head) -> None:
         async with client.recover(row.ledger):
             return
     except NoSuchLedger:
-        return  # deleted by an earlier try, after it was fenced
+        return  # An earlier attempt fenced and deleted it.
     except RecoveryFailed as error:
         raise RecoveryFailed(
             row.ledger,
@@ -64,7 +64,7 @@ async def _fence(client: Client, name: StreamName, head: Head) -> None:
 
 
 async def drop_leftovers(client: Client, streams: StreamStore, uid: str) -> None:
-    """What late requests left below a stream that is gone: intents, their ledgers, keys."""
+    """Delete the intents, ledgers and keys that late requests left below the data of a deleted stream."""
     head = Head(uid, 0)
     await _drop_ledgers(client, streams, head)
     await _drop_keys(streams, head)
@@ -75,7 +75,7 @@ async def _drop_ledgers(client: Client, streams: StreamStore, head: Head) -> Non
         await drop_ledger(client, row.ledger)
     for ledger in (*head.garbage, *([head.table.ledger] if head.table is not None else ())):
         await drop_ledger(client, ledger)
-    while found := await intents(streams, head.uid, limit=_PAGE):
+    while found := await list_intents(streams, head.uid, limit=_PAGE):
         for intent in found:
             await discard(client, streams, head.uid, intent)
 
@@ -94,7 +94,7 @@ async def _drop_keys(streams: StreamStore, head: Head) -> None:
 
 
 async def _drop(keys: KeyStore, key: str) -> None:
-    """Whatever its version; a key that somebody just put something under stays for the janitor."""
+    """Delete a key, whatever its version. One that has just got children stays, for the janitor."""
     while True:
         try:
             found = await keys.get(key)

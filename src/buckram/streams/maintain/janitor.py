@@ -1,8 +1,9 @@
-"""The janitor: carries out retention, frees space, and removes what crashes left. It may die at every step.
+"""The janitor of streams: it carries out retention, frees space, and removes what crashes left behind.
 
-It deletes what a policy names and what can never be listed again, nothing else; several may run at once. A writer that
-only lost its session for a moment is not robbed: what belongs to nobody now is looked at again after a while. While it
-is in doubt what time it is, nothing goes by age (T2).
+It deletes what a policy names and what can never be listed again, and nothing else. Several janitors may run at once,
+and one may crash at any step. What seems to belong to nobody is checked again after a pause, because a writer may have
+lost its session for a moment only. While the time is in doubt, nothing is deleted by age (T2). Not here: what a policy
+asks for (`maintain/retention.py`), deleting segments (`maintain/truncate.py`), finding orphans (`maintain/orphans.py`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from buckram.errors import (
 )
 from buckram.streams.maintain.delete import delete_stream, drop_leftovers
 from buckram.streams.maintain.orphans import all_names, children_of, delete_orphan, find_orphans
-from buckram.streams.maintain.retention import all_older, apply_retention, held
+from buckram.streams.maintain.retention import all_older, apply_retention, is_lease_held
 from buckram.streams.maintain.truncate import dead_rows, trim
-from buckram.streams.shared.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, intents
+from buckram.streams.shared.ledgers import RETIRED, SEGMENT, Intent, discard, drop_ledger, list_intents
 from buckram.streams.shared.metadata import StreamStore, retry_metadata
 from buckram.streams.shared.namespaces import NamespaceInfo, Namespaces
 from buckram.streams.write.opening import open_writer
@@ -47,18 +48,20 @@ BY_AGE = "what goes by age"
 
 @dataclass(frozen=True, slots=True)
 class JanitorSettings:
+    """How long a janitor waits; all times in seconds."""
+
     grace_s: float = 3.0
-    """Between the two looks that decide that something belongs to nobody."""
+    """The pause between the two checks that decide that something belongs to nobody."""
     bulk_age_s: float = 86_400.0
-    """An application is taken for dead when it neither published nor made a ledger for so long; then what it made and
-    did not publish is discarded. Of one that lives only what is decided goes, however old it is."""
+    """An application that neither published nor made a ledger for so long is taken for dead, and the ledgers that it
+    did not publish are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
     retired_s: float = 3600.0
-    """Ledgers whose segments were compacted are kept for so long: somebody may be reading them, or plan to."""
+    """Ledgers whose segments were compacted are kept for so long, because readers may still use them."""
     seal_s: float = 60.0
-    """A stream whose lease was free for so long, and whose open segment did not grow meanwhile, is sealed: its writer
-    died, and its last records are readable only then."""
+    """A stream is sealed when its lease was free and its open segment did not grow for so long: its writer died, and
+    its last records become readable only by that."""
     orphans: bool = True
-    """Read the record of every ledger and delete orphans, too."""
+    """Whether to read the metadata of every ledger and delete orphans, too."""
 
 
 @dataclass(slots=True)
@@ -70,17 +73,17 @@ class JanitorReport:
     deleted_segments: int = 0
     sealed_segments: int = 0
     discarded_ledgers: int = 0
-    """Prepared, bulk or compacted ledgers that were never listed, those that left a list empty or for a copy."""
+    """Ledgers that were never listed, left a list without records, or were replaced by a compacted copy."""
     deleted_streams: int = 0
-    """Deletions that somebody began and did not end."""
+    """Streams whose deletion another process had begun and not completed."""
     orphans: int = 0
     problems: list[str] = field(default_factory=list)
-    """What was put off, with the reason; the next pass tries again."""
+    """What failed, with the reason; the next pass tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """A ledger that belongs to nobody, if that is still so after a while."""
+    """A ledger that belongs to nobody if that is still so at the second check."""
 
     name: StreamName
     uid: str
@@ -90,7 +93,7 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _Quiet:
-    """The open segment of a stream without a lease: its last confirmed entry, and since when (loop time)."""
+    """The open segment of a stream whose lease is free: its ledger, its LAC, and since when both are so (loop time)."""
 
     ledger: LedgerId
     last: EntryId
@@ -98,8 +101,10 @@ class _Quiet:
 
 
 class Janitor:
-    """`clean` is one pass over all streams of a cluster, `run` repeats it. Owns no task; what it keeps is since when a
-    stream seems to have no writer. One pass cannot tell whether such a stream was left: `finish` waits and looks again.
+    """Cleans all streams of a cluster: `clean` is one pass, `run` repeats it.
+
+    It remembers since when each stream seems to have no writer. A single pass cannot decide that such a stream is
+    abandoned; `finish` waits and makes a second pass. It owns no task.
     """
 
     def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
@@ -110,41 +115,43 @@ class Janitor:
         self._policies: dict[str, Mapping[str, Any]] = {}
         self._rounds = Steadiness()
         self._ahead: int | None = None
-        """Wall time minus loop time as it was found right at the start of this pass; None: it is in doubt."""
+        """Wall time minus loop time, in microseconds, at the start of this pass; None while the time is in doubt."""
         self._quiet: dict[str, _Quiet] = {}
-        """By uid: streams with an open segment and a free lease."""
+        """The streams with an open segment and a free lease, by uid."""
 
     async def run(self, interval_s: float, on_report: Callable[[JanitorReport], None] = lambda _: None) -> None:
-        """Clean, tell, pause, for ever. Only InvariantViolation and HandleClosed end it."""
+        """Clean, report and pause, for ever. Only InvariantViolation and HandleClosed end it."""
         while True:
             on_report(await self.clean())
             await asyncio.sleep(interval_s)
 
     @property
     def undecided(self) -> int:
-        """Streams that seem to have no writer since the last pass: sealed if the one after `seal_s` finds them so."""
+        """The number of streams that seemed to have no writer in the last pass; a pass after `seal_s` may seal them."""
         return len(self._quiet)
 
     async def finish(self, on_waiting: Callable[[int], None] = lambda _: None) -> JanitorReport:
-        """Clean, and where streams seem to have no writer wait for `seal_s` and look at them again, for who does not
-        run all the time. `on_waiting` is called with the number of streams it waits for."""
+        """Clean, and if streams seem to have no writer, wait for `seal_s` and clean again.
+
+        This is for a janitor that does not run permanently. `on_waiting` is called with the number of such streams.
+        """
         report = await self.clean()
         if not self.undecided:
             return report
         on_waiting(self.undecided)
         await asyncio.sleep(self._settings.seal_s)
-        return both(report, await self.clean(orphans=False))
+        return combine_reports(report, await self.clean(orphans=False))
 
     async def clean(self, *, orphans: bool | None = None) -> JanitorReport:
-        """One pass. What fails for one stream is reported and does not keep others from being cleaned.
+        """Make one pass and report. A failure at one stream is reported and does not stop the pass.
 
-        `orphans`: for this pass, instead of the settings' own.
+        `orphans` replaces the setting of this name for this pass.
         """
         self._client.services.guard()
         report, suspects = JanitorReport(), []
         self._policies.clear()
-        await self._look_at_clocks(report)
-        # Before the heads: data that belongs to no head afterwards belongs to a stream that is gone.
+        await self._check_clocks(report)
+        # Data is listed before the heads, so data that belongs to no head afterwards is of a deleted stream.
         data = [uid async for uid in children_of(self._streams, self._streams.layout.all_data)]
         uids: dict[str, None] = {}
         async for name in all_names(self._streams):
@@ -154,14 +161,14 @@ class Janitor:
                 continue
             except BuckramError as error:
                 _put_off(report, str(name), error)
-                data = []  # whose data there is cannot be told without this head
+                data = []  # Without this head one cannot tell which data belongs to no stream.
                 continue
             uids[head.uid] = None
             report.streams += 1
             try:
                 suspects += await self._stream(name, head, report)
             except (NoSuchStream, NoSuchNamespace):
-                continue  # deleted under our eyes
+                continue  # It was deleted during this pass.
             except BuckramError as error:
                 _put_off(report, str(name), error)
         self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
@@ -177,17 +184,17 @@ class Janitor:
     # -- one stream ---------------------------------------------------------------------------------------
 
     async def _stream(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
-        """What may belong to nobody."""
+        """Clean one stream; returns the ledgers that need the second check."""
         streams, client = self._streams, self._client
         if head.deleting:
             await delete_stream(client, streams, name, uid=head.uid)
             report.deleted_streams += 1
             return []
-        policy = merged(await self._settings_of(name.namespace), head.policy)
+        policy = merged(await self._namespace_policy(name.namespace), head.policy)
         before = head.earliest
         head = await apply_retention(client, streams, name, head, policy, self._now())
         report.truncated_records += max(head.earliest - before, 0)
-        done = await all_older(client, name, head, policy) or await self._left(head)
+        done = await all_older(client, name, head, policy) or await self._is_abandoned(head)
         if done and await self._seal(name, head, policy):
             report.sealed_segments += 1
             self._quiet.pop(head.uid, None)
@@ -197,16 +204,16 @@ class Janitor:
         report.discarded_ledgers += await self._garbage(name, head)
         return await self._intents(name, head, report)
 
-    async def _settings_of(self, namespace: str) -> Mapping[str, Any]:
-        """A namespace's policy, looked up once a pass."""
+    async def _namespace_policy(self, namespace: str) -> Mapping[str, Any]:
+        """Return a namespace's policy, which is read once per pass."""
         if namespace not in self._policies:
             self._policies[namespace] = (await self._spaces.get(namespace)).policy
         return self._policies[namespace]
 
-    async def _left(self, head: Head) -> bool:
-        """Its writer is gone: the lease was free for a while, in which the open segment did not grow."""
+    async def _is_abandoned(self, head: Head) -> bool:
+        """Whether the writer is gone: for `seal_s` the lease was free and the open segment did not grow."""
         row = head.open_segment
-        if row is None or await held(self._streams, head.uid):
+        if row is None or await is_lease_held(self._streams, head.uid):
             self._quiet.pop(head.uid, None)
             return False
         async with self._client.open(row.ledger) as reader:
@@ -217,8 +224,8 @@ class Janitor:
         return seen.since - before.since >= self._settings.seal_s
 
     async def _seal(self, name: StreamName, head: Head, policy: Policy) -> bool:
-        """The writer died with a segment open: end it as the next writer would. One that came back is not robbed."""
-        if await held(self._streams, head.uid):
+        """Seal the open segment of a dead writer as the next writer would. False if some writer has the lease."""
+        if await is_lease_held(self._streams, head.uid):
             return False
         try:
             writer = await open_writer(
@@ -238,6 +245,7 @@ class Janitor:
             return True
 
     async def _garbage(self, name: StreamName, head: Head) -> int:
+        """Delete the ledgers that left the list without records; returns how many."""
         done = 0
         for begin in range(0, len(head.garbage), _GARBAGE_AT_ONCE):
             part: tuple[LedgerId, ...] = head.garbage[begin : begin + _GARBAGE_AT_ONCE]
@@ -248,23 +256,24 @@ class Janitor:
         return done
 
     async def _intents(self, name: StreamName, head: Head, report: JanitorReport) -> list[_Suspect]:
+        """Discard what can never be listed; returns the ledgers of the present epoch if nobody holds the lease."""
         suspects: list[_Suspect] = []
         made: list[Intent] = []
-        after = -1
-        while found := await retry_metadata(partial(intents, self._streams, head.uid, after=after, limit=_INTENTS)):
+        after, read = -1, partial(list_intents, self._streams, head.uid, limit=_INTENTS)
+        while found := await retry_metadata(partial(read, after=after)):
             after = found[-1].ledger
             made += found
-        alive = _alive(made, head)
+        last_activity = _last_activity(made, head)
         for intent in made:
-            if intent.discard or _dead(intent, head, alive, self._now(), self._settings):
+            if intent.discard or _may_discard(intent, head, last_activity, self._now(), self._settings):
                 report.discarded_ledgers += await discard(self._client, self._streams, head.uid, intent)
             elif intent.purpose == SEGMENT and intent.epoch == head.epoch:
                 suspects.append(_Suspect(name, head.uid, head.epoch, intent))
-        if not suspects or await held(self._streams, head.uid):
+        if not suspects or await is_lease_held(self._streams, head.uid):
             return []
         return suspects
 
-    # -- after a while ------------------------------------------------------------------------------------
+    # -- the second check, after `grace_s` ----------------------------------------------------------------
 
     async def _second_look(
         self, suspects: list[_Suspect], leftovers: list[str], halves: list[NamespaceInfo], report: JanitorReport
@@ -273,7 +282,7 @@ class Janitor:
             try:
                 head = (await self._streams.read(suspect.name)).head
                 same = head.uid == suspect.uid and head.epoch == suspect.epoch
-                if same and not await held(self._streams, suspect.uid):
+                if same and not await is_lease_held(self._streams, suspect.uid):
                     done = await discard(self._client, self._streams, suspect.uid, suspect.intent)
                     report.discarded_ledgers += done
             except NoSuchStream:
@@ -294,7 +303,7 @@ class Janitor:
                 _put_off(report, f"namespace {space.name}", error)
 
     async def _half_deleted(self, report: JanitorReport) -> list[NamespaceInfo]:
-        """Namespaces whose deletion began. Should it have stopped, it is taken back: there may be streams in it."""
+        """Return the namespaces that are being deleted. A deletion that has stopped half-way is undone later."""
         found: list[NamespaceInfo] = []
         async for space in children_of(self._streams, self._streams.layout.namespaces):
             try:
@@ -315,7 +324,7 @@ class Janitor:
         except BuckramError as error:
             _put_off(report, "orphans", error)
 
-    async def _look_at_clocks(self, report: JanitorReport) -> None:
+    async def _check_clocks(self, report: JanitorReport) -> None:
         clocks, self._ahead = self._client.services.clocks, None
         doubt = await clocks.doubt(self._rounds)
         if doubt:
@@ -324,13 +333,13 @@ class Janitor:
             self._ahead = self._client.services.runtime.clock.wall_us() - _loop_us()
 
     def _now(self) -> int | None:
-        """None: in doubt, also because the clock was set during this pass."""
+        """Return the time in microseconds UTC; None while it is in doubt or if the clock was set during this pass."""
         own = self._client.services.runtime.clock.wall_us()
         return None if self._ahead is None or abs(own - _loop_us() - self._ahead) > APART_US else own
 
 
-def both(first: JanitorReport, second: JanitorReport) -> JanitorReport:
-    """What two passes did together; the second one's streams and problems are those of now."""
+def combine_reports(first: JanitorReport, second: JanitorReport) -> JanitorReport:
+    """Add up what two passes did. The number of streams and the problems are those of the second."""
     return JanitorReport(
         second.streams,
         first.truncated_records + second.truncated_records,
@@ -343,23 +352,27 @@ def both(first: JanitorReport, second: JanitorReport) -> JanitorReport:
     )
 
 
-def _alive(made: list[Intent], head: Head) -> dict[str, int]:
-    """When each application was last heard of: it made a ledger or published."""
-    heard = {application: done.time for application, done in head.transactions.items()}
+def _last_activity(made: list[Intent], head: Head) -> dict[str, int]:
+    """Return when each application last made a ledger or published, in microseconds UTC."""
+    latest = {application: done.time for application, done in head.transactions.items()}
     for intent in made:
         application = _application(intent)
-        heard[application] = max(heard.get(application, 0), intent.time)
-    return heard
+        latest[application] = max(latest.get(application, 0), intent.time)
+    return latest
 
 
 def _application(intent: Intent) -> str:
+    """Return the application of a bulk step's ledger; ledgers of other purposes count as one application each."""
     return intent.step[0] if intent.step is not None else intent.purpose
 
 
-def _dead(intent: Intent, head: Head, alive: Mapping[str, int], now: int | None, settings: JanitorSettings) -> bool:
-    """It can be discarded at once: whoever made it can never list it, or has not been heard of for long.
+def _may_discard(
+    intent: Intent, head: Head, last_activity: Mapping[str, int], now: int | None, settings: JanitorSettings
+) -> bool:
+    """Whether the ledger may be discarded now: whoever made it can never list it, or has been inactive for too long.
 
-    A ledger's own age says nothing: a large batch takes its time, and its first tasks end long before it is published.
+    The ledger's own age does not count: the first tasks of a large batch end long before the batch is published. `now`
+    is in microseconds UTC, or None while the time is in doubt (T2).
     """
     if intent.purpose == SEGMENT:
         return intent.epoch < head.epoch
@@ -368,7 +381,7 @@ def _dead(intent: Intent, head: Head, alive: Mapping[str, int], now: int | None,
     step = intent.step
     if step is not None and decided(head.transactions, step[0], intent.query, step[1]):
         return True
-    return now is not None and now - alive[_application(intent)] > settings.bulk_age_s * _US
+    return now is not None and now - last_activity[_application(intent)] > settings.bulk_age_s * _US
 
 
 def _loop_us() -> int:

@@ -1,9 +1,10 @@
-"""Orphans: ledgers that name a stream as their owner, but no stream lists them and nobody is about to.
+"""Orphans: ledgers that name a stream as their owner although no stream lists them and no process is about to.
 
-Found by comparing all ledgers with all streams. The order of the looks makes the answer certain: ledgers first, then
-intents, then lists, then intents. A ledger gets its intent before it exists, loses it in the step that lists it, and
-leaves a list after it was deleted or, when a compacted copy takes its place, in a step that gives it an intent again;
-so one that has no intent and then is in no list will never be in one, and if it still has none nobody reads it.
+They are found by comparing all ledgers with all streams, and the order of reading makes the answer certain: first the
+ledgers, then intents, then lists, then intents again. A ledger gets its intent before it exists and loses it in the
+step that lists it. It leaves a list after it was deleted, or, when a compacted copy replaces it, in a step that gives
+it an intent again. So a ledger that has no intent and afterwards is in no list will never be in one; and if it still
+has no intent then, no reader uses it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ Reason = Literal["discarded", "stream deleted", "in progress"]
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A ledger without a place in its stream. `age_s` since it was created; None if that is not known.
+    """A ledger that its stream does not list. `age_s` is the time since its creation; None if that is not known.
 
-    `discarded`: the stream exists and will never list it. `stream deleted`: there is no such stream any more. Both are
-    safe to delete. `in progress`: it has an intent, so somebody may be about to list it; the janitor decides.
+    Reasons: `discarded`, the stream exists and will never list it; `stream deleted`, the stream does not exist any
+    more; `in progress`, it has an intent, so a process may be about to list it, and the janitor decides. Ledgers of the
+    first two are safe to delete.
     """
 
     ledger: LedgerId
@@ -42,12 +44,13 @@ class Orphan:
 
     @property
     def safe(self) -> bool:
+        """Whether it may be deleted."""
         return self.reason != "in progress"
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A ledger that was made for a stream."""
+    """A ledger whose custom metadata names the stream that it was made for."""
 
     ledger: LedgerId
     stream: str
@@ -56,14 +59,17 @@ class Marked:
 
 
 async def find_orphans(client: Client, streams: StreamStore, *, in_progress: bool = False) -> list[Orphan]:
-    """All orphans, by ledger. `in_progress`: also ledgers that have an intent. Reads the record of every ledger."""
+    """Return all orphans in the order of ledger ids; with `in_progress` also ledgers that have an intent.
+
+    It reads the metadata of every ledger.
+    """
     marked = [item async for item in _marked(client)]
-    pending = await with_intents(streams, marked)
-    return await judged(client, streams, marked, pending, in_progress=in_progress)
+    pending = await find_with_intents(streams, marked)
+    return await judge_orphans(client, streams, marked, pending, in_progress=in_progress)
 
 
-async def with_intents(streams: StreamStore, marked: Sequence[Marked]) -> dict[LedgerId, None]:
-    """Those that have an intent now: the second look. The ledgers were listed before."""
+async def find_with_intents(streams: StreamStore, marked: Sequence[Marked]) -> dict[LedgerId, None]:
+    """Return those that have an intent now. This is the second reading: the ledgers must have been listed before."""
     pending: dict[LedgerId, None] = {}
     for begin in range(0, len(marked), _AT_ONCE):
         part = marked[begin : begin + _AT_ONCE]
@@ -72,7 +78,7 @@ async def with_intents(streams: StreamStore, marked: Sequence[Marked]) -> dict[L
     return pending
 
 
-async def judged(
+async def judge_orphans(
     client: Client,
     streams: StreamStore,
     marked: Sequence[Marked],
@@ -80,7 +86,7 @@ async def judged(
     *,
     in_progress: bool,
 ) -> list[Orphan]:
-    """The looks after that of intents: which of them are orphans."""
+    """Read the lists, then intents again, and return which ledgers are orphans; `pending` had an intent before."""
     if not marked:
         return []
     heads = await _all_streams(streams)
@@ -100,7 +106,7 @@ async def judged(
         if ledgers is None:
             found.append(Orphan(item.ledger, item.stream, item.uid, "stream deleted", age))
         elif item.ledger not in ledgers:
-            # Compaction may have taken it out of the list since the first look at intents.
+            # Compaction may have taken it out of the list since intents were read first.
             retired = await _has_intent(streams, item)
             if in_progress or not retired:
                 reason: Reason = "in progress" if retired else "discarded"
@@ -109,7 +115,7 @@ async def judged(
 
 
 async def delete_orphan(client: Client, orphan: Orphan) -> None:
-    """Delete one that is safe to delete; one that is gone is fine."""
+    """Delete an orphan; no-op if it does not exist any more. InvalidArgument if it is not safe to delete."""
     if not orphan.safe:
         raise InvalidArgument(
             f"ledger {orphan.ledger} of stream {orphan.stream} may still be listed; `buckram stream janitor` knows when"
@@ -120,13 +126,13 @@ async def delete_orphan(client: Client, orphan: Orphan) -> None:
 async def _marked(client: Client) -> AsyncIterator[Marked]:
     after = -1
     while page := await retry_metadata(partial(client.services.store.list_ledgers, after=after, limit=_PAGE)):
-        for found in await owners(client, page):
+        for found in await read_owners(client, page):
             yield found
         after = page[-1]
 
 
-async def owners(client: Client, ledgers: Sequence[LedgerId]) -> list[Marked]:
-    """Which of these ledgers were made for a stream, and for which."""
+async def read_owners(client: Client, ledgers: Sequence[LedgerId]) -> list[Marked]:
+    """Return those of the ledgers that were made for a stream."""
     found: list[Marked] = []
     for begin in range(0, len(ledgers), _AT_ONCE):
         answers = await asyncio.gather(*(_owner(client, ledger) for ledger in ledgers[begin : begin + _AT_ONCE]))
@@ -138,7 +144,7 @@ async def _owner(client: Client, ledger: LedgerId) -> Marked | None:
     try:
         metadata = (await retry_metadata(lambda: client.services.store.read_ledger(ledger))).metadata
     except (NoSuchLedger, MalformedRecord):
-        return None  # one that cannot be read is nobody's orphan
+        return None  # It was deleted, or its metadata is unreadable and names no owner.
     owner = owner_of(metadata.custom_metadata)
     return None if owner is None else Marked(ledger, *owner, metadata.creation_time_ms)
 
@@ -147,11 +153,11 @@ async def _has_intent(streams: StreamStore, item: Marked) -> bool:
     try:
         return await retry_metadata(lambda: read_intent(streams, item.uid, item.ledger)) is not None
     except (MalformedRecord, InvalidArgument):
-        return True  # unreadable, or a uid that is none: not to be touched
+        return True  # The intent or the uid is malformed, so the ledger is not safe to delete.
 
 
 async def _all_streams(streams: StreamStore) -> dict[str, StreamName]:
-    """uid -> name of every stream, also those that are being deleted."""
+    """Return the name of every stream by its uid, including streams that are being deleted."""
     found: dict[str, StreamName] = {}
     async for name in all_names(streams):
         try:
@@ -162,13 +168,14 @@ async def _all_streams(streams: StreamStore) -> dict[str, StreamName]:
 
 
 async def all_names(streams: StreamStore) -> AsyncIterator[StreamName]:
-    """Every stream of every namespace, in order."""
+    """Yield the name of every stream of every namespace, in order."""
     async for space in children_of(streams, streams.layout.all_heads):
         async for stream in children_of(streams, streams.layout.heads(space)):
             yield StreamName(space, stream)
 
 
 async def children_of(streams: StreamStore, parent: str) -> AsyncIterator[str]:
+    """Yield the names of all children of a key, in order."""
     after = ""
     while names := await retry_metadata(partial(streams.keys.children, parent, after=after, limit=_PAGE)):
         for child in names:
@@ -177,7 +184,7 @@ async def children_of(streams: StreamStore, parent: str) -> AsyncIterator[str]:
 
 
 async def _listed(streams: StreamStore, name: StreamName, uid: str) -> dict[LedgerId, None] | None:
-    """Ledgers of the stream's list, table and garbage; None when it is gone."""
+    """Return the ledgers in the stream's list, its producers' table and its garbage; None if it was deleted."""
     found: dict[LedgerId, None] = {}
     try:
         head = (await streams.read(name)).head
@@ -186,7 +193,7 @@ async def _listed(streams: StreamStore, name: StreamName, uid: str) -> dict[Ledg
         found |= dict.fromkeys(head.garbage)
         async for row in streams.segments(head):
             found[row.ledger] = None
-        # Looked at last: a row may have moved there from a page that was gone by the time we came to it.
+        # The head's table is read last, because a row may have moved there from a page that was trimmed meanwhile.
         head = (await streams.read(name)).head
     except NoSuchStream:
         return None
@@ -203,7 +210,7 @@ __all__ = [
     "all_names",
     "delete_orphan",
     "find_orphans",
-    "judged",
-    "owners",
-    "with_intents",
+    "judge_orphans",
+    "read_owners",
+    "find_with_intents",
 ]

@@ -1,7 +1,8 @@
-"""Which offset a stream's policy asks to truncate below, and doing it. Nothing is asked for unless the policy says so.
+"""Retention: the offset below which a stream's policy asks for truncation, and the truncation itself.
 
-Age is exact to the record, also in the open segment; size goes by whole segments; cursors are a bound, or with
-`retention_consumed` a reason of their own. The janitor calls this; deleting what became dead is truncate.trim.
+By age a stream is truncated to the record, also in the open segment; by size it is truncated by whole segments. Cursors
+are a lower bound, or with `retention_consumed` the reason for truncation. A policy that names nothing truncates
+nothing. Not here: deleting segments that became dead (`maintain/truncate.py`), the rounds (`maintain/janitor.py`).
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from buckram.streams.shared.metadata import StreamStore, retry_metadata
 _US = 1_000_000
 
 
-def names_anything(policy: Policy) -> bool:
-    """The policy asks for truncation at all."""
+def asks_for_truncation(policy: Policy) -> bool:
+    """Whether the policy asks for any truncation."""
     return policy.retention_s is not None or policy.retention_bytes is not None or policy.retention_consumed
 
 
 async def wanted_earliest(
     client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> int:
-    """The offset below which the policy wants nothing kept; at least the present earliest.
+    """Return the offset below which the policy wants nothing kept; at least the present earliest offset.
 
-    `now`: microseconds UTC; None: the time is in doubt, and nothing goes by age (T2).
+    `now` is in microseconds UTC, or None while the time is in doubt: then nothing is truncated by age (T2).
     """
     wanted = head.earliest
-    if not names_anything(policy):
+    if not asks_for_truncation(policy):
         return wanted
     if policy.retention_s is not None and now is not None:
         cutoff = now - int(policy.retention_s * _US)
@@ -53,7 +54,7 @@ async def wanted_earliest(
 async def apply_retention(
     client: Client, streams: StreamStore, name: StreamName, head: Head, policy: Policy, now: int | None
 ) -> Head:
-    """Truncate to what the policy names; the head then."""
+    """Truncate as the policy asks (`now` as in wanted_earliest) and return the head after it."""
     wanted = await wanted_earliest(client, streams, name, head, policy, now)
     if wanted <= head.earliest:
         return head
@@ -63,15 +64,18 @@ async def apply_retention(
 
 
 async def all_older(client: Client, name: StreamName, head: Head, policy: Policy) -> bool:
-    """The open segment has records and all were truncated by age: a writer that is alive would have rolled by now."""
+    """Whether the open segment has records and all were truncated by age.
+
+    A live writer would have rolled by then, so the janitor seals the segment.
+    """
     segment = head.open_segment
     if segment is None or policy.retention_s is None or head.earliest <= segment.base:
         return False
     return await known_end(client, name, head) <= head.earliest
 
 
-async def held(streams: StreamStore, uid: str) -> bool:
-    """Somebody holds the stream's lease."""
+async def is_lease_held(streams: StreamStore, uid: str) -> bool:
+    """Whether some writer holds the stream's lease."""
     try:
         await retry_metadata(lambda: streams.keys.get(streams.layout.lease(uid)))
     except NoSuchKey:
@@ -79,8 +83,8 @@ async def held(streams: StreamStore, uid: str) -> bool:
     return True
 
 
-async def consumed(streams: StreamStore, name: StreamName) -> int:
-    """The offset that every cursor has reached; the earliest where there is no cursor."""
+async def offset_passed_by_all(streams: StreamStore, name: StreamName) -> int:
+    """Return the offset that every cursor has reached; the earliest offset if there is no cursor."""
     head = (await streams.read(name)).head
     check_usable(str(name), head)
     lowest = await lowest_cursor(streams, head)
@@ -88,12 +92,19 @@ async def consumed(streams: StreamStore, name: StreamName) -> int:
 
 
 async def _may_hold_older(streams: StreamStore, head: Head, cutoff: int) -> bool:
-    """Spares the reads of a search where the list alone says that nothing is old enough."""
+    """Whether records older than `cutoff` are possible by the list alone; if not, no entry needs to be read."""
     try:
         segment = await streams.segment_of(head, head.earliest)
-    except NoSuchKey:  # its page was trimmed: older than what stays
+    except NoSuchKey:  # The page of the segment was trimmed since the head was read; the search decides.
         return True
     return segment is not None and segment.created < cutoff
 
 
-__all__ = ["all_older", "apply_retention", "consumed", "held", "names_anything", "wanted_earliest"]
+__all__ = [
+    "all_older",
+    "apply_retention",
+    "asks_for_truncation",
+    "is_lease_held",
+    "offset_passed_by_all",
+    "wanted_earliest",
+]

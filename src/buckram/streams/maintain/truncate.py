@@ -1,7 +1,7 @@
-"""Truncation: the earliest offset moves at once and to the record; space follows by whole segments.
+"""Truncation: the earliest offset moves at once, to the record; space is freed later, by whole segments.
 
-Which offset a policy asks for is retention's business. Ledgers are deleted before the list forgets them, so a crash
-leaves rows without a ledger below the earliest offset, never a ledger without a row.
+Ledgers are deleted before their rows leave the list, so a crash leaves rows without a ledger below the earliest offset,
+never a ledger without a row. Not here: the offset that a policy asks for (`maintain/retention.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRIES = 5
 
 
 async def truncate(client: Client, streams: StreamStore, name: StreamName, offset: int) -> Head:
-    """Records below `offset` are gone for every reader. OffsetOutOfRange beyond what is readable."""
+    """Make the records below `offset` unreadable and return the new head. OffsetOutOfRange beyond the readable end."""
     head = (await streams.read(name)).head
     end = head.end
     if offset > end:
@@ -32,7 +32,7 @@ async def truncate(client: Client, streams: StreamStore, name: StreamName, offse
 
 
 async def offset_keeping(streams: StreamStore, head: Head, keep_bytes: int) -> int:
-    """The base of the oldest segment such that it and those after it hold at least `keep_bytes`; by whole segments."""
+    """Return the base of the newest segment from which on the segments hold at least `keep_bytes`."""
     kept, offset = 0, head.end
     async for row in streams.segments_backwards(head):
         if kept >= keep_bytes and row.sealed:
@@ -43,7 +43,7 @@ async def offset_keeping(streams: StreamStore, head: Head, keep_bytes: int) -> i
 
 
 async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_most: int | None = None) -> int:
-    """Delete dead segments, oldest first; how many. May be stopped and repeated anywhere."""
+    """Delete dead segments, the oldest first, and return how many. It may be stopped and repeated at any point."""
     done = 0
     while at_most is None or done < at_most:
         head = (await streams.read(name)).head
@@ -58,7 +58,10 @@ async def trim(client: Client, streams: StreamStore, name: StreamName, *, at_mos
 
 
 async def dead_rows(streams: StreamStore, head: Head, limit: int) -> tuple[list[Segment], Segment | None]:
-    """The oldest segments, as far as they are dead; and the one among them whose ledger holds the producers' table."""
+    """Return the oldest segments that are dead, and the one that leaves the list while its ledger stays.
+
+    That one's ledger holds the producers' table.
+    """
     found: list[Segment] = []
     table: Segment | None = None
     kept: Segment | None = None
@@ -67,24 +70,24 @@ async def dead_rows(streams: StreamStore, head: Head, limit: int) -> tuple[list[
             found.append(row)
             kept = table
         elif row.number == head.producers and row.sealed and row.end <= head.earliest:
-            table = row  # it leaves the list only if one behind it does
+            table = row  # It leaves the list only together with a dead segment after it.
         else:
             break
     return found, kept
 
 
 async def _forget(streams: StreamStore, name: StreamName, head: Head, first: int, kept: Segment | None) -> None:
-    """Move `first` and delete whole pages below it, in one multi."""
+    """Move the list's first segment number up to `first` and delete the pages wholly below it, in one multi."""
     for left in reversed(range(_TRIES)):
         ops: list[KeyOp] = await streams.trim_ops(head, first)
         step = partial(trimmed, str(name), first=first, kept=kept)
         try:
-            await streams.change(name, step, uid=head.uid, extra=partial(_these, ops))
+            await streams.change(name, step, uid=head.uid, extra=partial(_return_ops, ops))
             return
-        except VersionConflict:  # a page changed: read its version again
+        except VersionConflict:  # A page changed since its version was read.
             if not left:
                 raise
 
 
-def _these(ops: list[KeyOp], _: Head) -> list[KeyOp]:
+def _return_ops(ops: list[KeyOp], _: Head) -> list[KeyOp]:
     return ops

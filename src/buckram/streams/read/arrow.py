@@ -1,4 +1,7 @@
-"""Batches as Arrow record batches: values, keys and headers without copying. pyarrow is imported when first used."""
+"""Batches as Arrow record batches, without copying values, keys or headers. pyarrow is imported at its first use.
+
+Not here: encoding Arrow record batches as entries (`write/arrow_write.py`), Spark's columns (`spark/columns.py`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def schema() -> pa.Schema:
-    """offset, value, key, headers, timestamp, append_time, txid. Times are microseconds UTC."""
+    """Return the schema: offset, value, key, headers, timestamp, append_time, txid. Times are microseconds UTC."""
     arrow = _arrow()
     time = arrow.timestamp("us", "UTC")
     header = arrow.struct(
@@ -37,7 +40,7 @@ def schema() -> pa.Schema:
 
 
 def to_arrow(batch: Batch) -> pa.RecordBatch:
-    """The batch's records; the buffers are the entry's own bytes wherever Arrow's layout is the same."""
+    """Return the batch's records; buffers are shared with the entry wherever its layout is Arrow's."""
     arrow, shape = _arrow(), schema()
     start, stop = batch.window
     count = stop - start
@@ -67,20 +70,23 @@ def _fixed(arrow: Any, kind: Any, count: int, data: Any) -> Any:
 
 
 def binary_array(arrow: Any, column: BinaryColumn, start: int, count: int, kind: Any = None) -> Any:
-    """Rows start.. of a column of bytes, as `kind` (default: binary), sharing its buffers."""
+    """Return `count` rows of a bytes column from `start` on, as `kind` (default: binary), sharing its buffers."""
     validity = None if column.validity is None else arrow.py_buffer(column.validity)
     buffers = [validity, arrow.py_buffer(column.offsets), arrow.py_buffer(column.data)]
     return arrow.Array.from_buffers(kind or arrow.binary(), count, buffers, offset=start)
 
 
 def header_array(arrow: Any, batch: Batch, kind: Any, start: int, count: int) -> Any:
-    """The headers of rows start.. as `kind`, a list of structs of a string and bytes, sharing the entry's buffers."""
+    """Return the headers of `count` rows from `start` on as `kind`, a list of structs of a string and bytes.
+
+    The buffers are the entry's own. Raises ArrowInvalid for a name that is not UTF-8.
+    """
     column = batch.header_column
     if column is None:
         return arrow.nulls(count, kind)
     pairs = column.lists[len(column.lists) - 1]
     names = binary_array(arrow, column.names, 0, pairs, arrow.string())
-    names.validate(full=True)  # UTF-8: the only promise of a layout that decoding does not check
+    names.validate(full=True)  # Arrow requires UTF-8, the only property of the layout that decoding does not check.
     structs = arrow.StructArray.from_arrays(
         [names, binary_array(arrow, column.values, 0, pairs)], fields=list(kind.value_type)
     )

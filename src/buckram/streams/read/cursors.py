@@ -1,7 +1,7 @@
-"""Cursors: durable named positions of a stream's readers. They only move up, by compare-and-set.
+"""Cursors: durable named positions of a stream's readers, which only move up, by compare-and-set.
 
-A cursor is a key of its own below the stream's data, so that a commit never touches the head. It is made by its first
-commit, under a check that the stream still exists: a late commit leaves nothing behind in a deleted stream.
+Each cursor has a key below the stream's data, so a commit does not touch the head. The first commit creates it on
+condition that the stream exists, so a late commit leaves no key behind in a deleted stream.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from buckram.client.client import Client
 from buckram.core.streams.changes import check_usable
@@ -37,8 +38,10 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class CursorInfo:
-    """A cursor as it is listed. `changed`: microseconds UTC. `lag`: records from there to the readable end; records
-    that were truncated do not count."""
+    """A cursor in a list. `changed`: when it was last moved, in microseconds UTC.
+
+    `lag`: the number of records from the cursor to the readable end, without those that were truncated.
+    """
 
     name: str
     offset: int
@@ -47,9 +50,9 @@ class CursorInfo:
 
 
 class Cursor:
-    """One cursor of one stream, also one that does not exist yet; what readers need (reader.CursorHandle).
+    """One cursor of one stream, which need not exist yet; a CursorHandle for readers.
 
-    It belongs to the stream that has the name at its first use: one that is made later under the same name is another.
+    It belongs to the stream that has the name at the first use of this object, not to a later one of the same name.
     """
 
     def __init__(self, streams: StreamStore, name: StreamName, cursor: str, clock: Clock) -> None:
@@ -59,7 +62,7 @@ class Cursor:
         self._seen = False
 
     async def load(self) -> int | None:
-        """Its offset; None where there is none. NoSuchStream, MetadataUnavailable, MalformedRecord."""
+        """Return the offset; None if the cursor does not exist. NoSuchStream, MetadataUnavailable, MalformedRecord."""
         key = await self._key()
         found = await _get(self._streams, key)
         if found is None:
@@ -68,9 +71,9 @@ class Cursor:
         return _decode(key, found.value)[0]
 
     async def move(self, offset: int) -> None:
-        """Up to `offset`; nothing to do if it is there. CursorMoved: another reader brought it further.
+        """Move the cursor up to `offset`, or create it there. CursorMoved: another reader has moved it further.
 
-        NoSuchCursor: it was there and somebody deleted it. After MetadataUnavailable it may or may not have moved.
+        NoSuchCursor: it existed and was deleted. After MetadataUnavailable it may or may not have moved.
         """
         _check(self.stream, self.name, offset)
         key, retries = await self._key(), head_retries()
@@ -89,19 +92,19 @@ class Cursor:
                 if present < offset:
                     await self._streams.keys.set(key, self._encode(offset), found.version)
                 return
-            except (KeyExists, VersionConflict, NoSuchKey) as conflict:  # somebody was faster: look again
+            except (KeyExists, VersionConflict, NoSuchKey) as conflict:  # Another client changed it since it was read.
                 await retries.wait(conflict)
             except MetadataUnavailable as error:
                 await retries.wait(error)
 
     async def delete(self) -> None:
-        """Forget the position. NoSuchCursor."""
+        """Delete the cursor. Raises NoSuchCursor."""
         key, retries, sent = await self._key(), head_retries(), False
         while True:
             try:
                 found = await _get(self._streams, key)
                 if found is None:
-                    if sent:  # by us, and the answer was lost
+                    if sent:  # This call deleted it, and the reply was lost.
                         return
                     raise NoSuchCursor(self.stream, self.name)
                 sent = True
@@ -125,7 +128,7 @@ class Cursor:
         check_usable(self.stream, at.head)
         if at.head.uid != self._uid:
             raise NoSuchStream(self.stream, "was deleted and created anew")
-        # Not without the head's version: the stream could be deleted between the look and the creation.
+        # The stream may be deleted after the head was read, so the creation depends on the head's version.
         await self._streams.keys.multi(
             [
                 CheckVersion(self._streams.layout.head(self._stream), at.version),
@@ -139,7 +142,10 @@ class Cursor:
 
 
 async def place_cursor(client: Client, streams: StreamStore, name: StreamName, cursor: str, offset: int) -> None:
-    """Make the cursor, or move it up, by hand. OffsetOutOfRange: it is not readable yet. CursorMoved: only up."""
+    """Create the cursor or move it up, outside of a reader.
+
+    Raises OffsetOutOfRange for an offset beyond the readable end, CursorMoved if the cursor is further.
+    """
     _check(str(name), check_name("cursor", cursor), offset)
     head = (await streams.read(name)).head
     check_usable(str(name), head)
@@ -153,7 +159,7 @@ async def place_cursor(client: Client, streams: StreamStore, name: StreamName, c
 async def list_cursors(
     client: Client, streams: StreamStore, name: StreamName, *, after: str = "", limit: int = _PAGE
 ) -> list[CursorInfo]:
-    """In order of their names, those greater than `after`."""
+    """Return at most `limit` cursors with names greater than `after`, in the order of their names."""
     head = (await streams.read(name)).head
     check_usable(str(name), head)
     end = await known_end(client, name, head)
@@ -164,31 +170,41 @@ async def list_cursors(
 
 
 async def lowest_cursor(streams: StreamStore, head: Head) -> int | None:
-    """The lowest offset of all cursors; None where there are none. What it says stays true: they only move up."""
+    """Return the lowest offset of all cursors, or None if there are none. No cursor falls below it later."""
     lowest: int | None = None
     after = ""
     while page := await _positions(streams, head, after, _PAGE):
-        after = page[-1][0]
+        after = page[-1].name
         least = min(offset for _, offset, _ in page)
         lowest = least if lowest is None else min(lowest, least)
     return lowest
 
 
-async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[tuple[str, int, int]]:
-    """(name, offset, changed); empty at the end only."""
+class _Position(NamedTuple):
+    """A cursor's name, offset, and the time of its last move in microseconds UTC."""
+
+    name: str
+    offset: int
+    changed: int
+
+
+async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[_Position]:
+    """Return the next page of cursors with names greater than `after`; it is empty at the end only."""
     parent = streams.layout.cursors(head.uid)
     while True:
         names = await retry_metadata(partial(streams.keys.children, parent, after=after, limit=limit))
-        found: list[tuple[str, int, int]] = []
+        found: list[_Position] = []
         for begin in range(0, len(names), _AT_ONCE):
             keys = [(cursor, streams.layout.cursor(head.uid, cursor)) for cursor in names[begin : begin + _AT_ONCE]]
             answers = await asyncio.gather(*(_get(streams, key) for _, key in keys))
             found += [
-                (cursor, *_decode(key, kept.value)) for (cursor, key), kept in zip(keys, answers, strict=True) if kept
+                _Position(cursor, *_decode(key, kept.value))
+                for (cursor, key), kept in zip(keys, answers, strict=True)
+                if kept
             ]
         if found or not names:
             return found
-        after = names[-1]  # all of a page were deleted meanwhile: that is not the end
+        after = names[-1]  # All cursors of this page were deleted meanwhile, but more may follow.
 
 
 async def _get(streams: StreamStore, key: str) -> KeyValue | None:
@@ -204,6 +220,7 @@ def _check(stream: str, cursor: str, offset: int) -> None:
 
 
 def _decode(key: str, value: bytes) -> tuple[int, int]:
+    """Parse a cursor's record: its offset, and the time of its last move in microseconds UTC. MalformedRecord."""
     try:
         raw = json.loads(value)
         offset, changed = raw["offset"], raw["changed"]

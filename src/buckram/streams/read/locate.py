@@ -1,4 +1,4 @@
-"""Where a record is: the segment by the segment list, the entry by binary search over its ledger. O(log n) reads."""
+"""Locating a record: its segment by the segment list, its entry by binary search in the ledger, with O(log n) reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from buckram.streams.shared.recovery import entry_header
 from buckram.types import Entry, EntryId
 
 Reached = Callable[[EntryHeader], bool]
+"""Whether an entry is the wanted one or comes after it; if it is true for an entry, it is true for all after it."""
 
 
 async def first_entry(
     name: StreamName, reader: Reader, last: EntryId, reached: Reached, guess: EntryId = -1
 ) -> EntryId:
-    """The first entry of 0..last for which `reached` holds (it then holds for all after it); last + 1 if none."""
+    """Return the first entry from 0 to `last` for which `reached` is true; last + 1 if there is none.
+
+    `guess` is where the binary search begins.
+    """
     low, high = 0, last + 1
     probe = guess if low <= guess < high else (low + high) // 2
     while low < high:
@@ -34,7 +38,7 @@ async def first_entry(
 
 
 async def entry_of_offset(name: StreamName, reader: Reader, segment: Segment, offset: int, last: EntryId) -> EntryId:
-    """The entry that holds the record, or last + 1."""
+    """Return the entry that holds the record with this offset; last + 1 if it is beyond `last`."""
     relative = offset - segment.base
     if relative <= 0:
         return 0
@@ -45,7 +49,7 @@ async def entry_of_offset(name: StreamName, reader: Reader, segment: Segment, of
 
 
 async def known_end(client: Client, name: StreamName, head: Head) -> int:
-    """The offset after the last record that is readable now."""
+    """Return the offset after the last record that is readable now."""
     segment = head.open_segment
     if segment is None:
         return head.end
@@ -54,7 +58,7 @@ async def known_end(client: Client, name: StreamName, head: Head) -> int:
 
 
 async def readable_end(name: StreamName, reader: Reader, segment: Segment) -> int:
-    """As known_end, of a segment whose ledger is open for reading."""
+    """Like known_end, for the open segment, whose ledger `reader` reads."""
     last = reader.last_confirmed
     if last < 0:
         return segment.base
@@ -63,7 +67,7 @@ async def readable_end(name: StreamName, reader: Reader, segment: Segment) -> in
 
 
 async def offset_at_time(client: Client, streams: StreamStore, name: StreamName, head: Head, time: int) -> int:
-    """The first offset whose append time is at least `time` (microseconds UTC); the readable end if there is none."""
+    """Return the first offset with an append time of at least `time` (microseconds UTC), or the readable end."""
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_append >= time)
     if segment is None:
         return head.end
@@ -76,7 +80,7 @@ async def offset_at_time(client: Client, streams: StreamStore, name: StreamName,
 
 
 async def offset_of_txid(client: Client, streams: StreamStore, name: StreamName, head: Head, txid: int) -> int:
-    """The first offset whose txid is at least `txid`; the readable end if there is none."""
+    """Return the first offset with a txid of at least `txid`, or the readable end if there is none."""
     segment = await streams.find(head, lambda row: row.summary is None or row.summary.last_txid >= txid)
     if segment is None:
         return head.end
@@ -99,7 +103,10 @@ async def _offset_of(name: StreamName, reader: Reader, segment: Segment, last: E
 
 
 def decode_entry(name: StreamName, segment: Segment, entry: Entry) -> Batch | EntryHeader:
-    """CorruptEntry names ledger and entry. Times of a sealed segment are those of its row at most."""
+    """Decode an entry: a batch, or the header of an entry without records. Raises CorruptEntry.
+
+    Append times in a sealed segment are clamped to the range in its row.
+    """
     try:
         found = decode(entry.payload, segment.base, segment.ledger, entry.entry_id)
     except MalformedBatch as error:

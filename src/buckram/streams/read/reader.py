@@ -1,6 +1,7 @@
-"""StreamReader: reading a stream record by record or in batches, as its user sees it; source and locate do the work.
+"""StreamReader: the handle by which a program reads a stream, record by record or in batches.
 
-It opens at first use, so that `async for record in ns.read(name)` is all one needs; `async with` or close() ends it.
+It opens at its first use, so `async for record in ns.read(name)` is enough; `async with` or close() ends it. Not here:
+the batches over segments and rolls (`read/source.py`), finding the first record (`read/locate.py`).
 """
 
 from __future__ import annotations
@@ -27,25 +28,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Time = int | datetime
+"""A moment: microseconds since 1970 (UTC), or a datetime with a time zone."""
 Truncated = Literal["error", "skip"]
+"""What a reader does when its position was truncated: raise OffsetTruncated, or go on at the earliest offset."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CursorHandle(Protocol):
-    """What a reader needs of a durable cursor (streams/read/cursors)."""
+    """What a reader needs of a durable cursor (`read/cursors.py`)."""
 
     async def load(self) -> int | None:
-        """Its offset; None where there is none."""
+        """Return the cursor's offset, or None if it does not exist."""
         ...
 
     async def move(self, offset: int) -> None:
-        """Up only; CursorMoved, MetadataUnavailable."""
+        """Move the cursor up to `offset`. Raises CursorMoved, NoSuchCursor, MetadataUnavailable."""
         ...
+
+
+ReaderOpened = Callable[["StreamReader"], None]
+"""Called once when a reader has opened; from then on closing the client closes it."""
+ReaderClosed = Callable[["StreamReader"], None]
+"""Called when a reader has been closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to read; see Namespace.read."""
+    """The arguments of Namespace.read, which describes them."""
 
     start: int | str = "earliest"
     stop: int | str | None = None
@@ -59,9 +68,9 @@ class Range:
 class StreamReader(NotBlocking):
     """`async for record in reader`, or batches with `async for batch in reader.batches()`; one consumer at a time.
 
-    Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; on_truncated="skip" goes on at
-    the earliest), CorruptEntry, MissingCodec, ReadFailed (retryable), HandleClosed. After an error the next call goes
-    on where it was.
+    Errors: NoSuchStream, OffsetOutOfRange, OffsetTruncated (the position was truncated; with on_truncated="skip" the
+    reader goes on at the earliest offset instead), CorruptEntry, MissingCodec, ReadFailed (retryable), HandleClosed.
+    After an error the next call continues at the same position.
     """
 
     def __init__(
@@ -72,8 +81,8 @@ class StreamReader(NotBlocking):
         span: Range,
         cursor: CursorHandle | None = None,
         *,
-        on_open: Callable[[StreamReader], None],
-        on_closed: Callable[[StreamReader], None],
+        on_open: ReaderOpened,
+        on_closed: ReaderClosed,
     ) -> None:
         _check(span)
         self.stream = str(name)
@@ -95,11 +104,11 @@ class StreamReader(NotBlocking):
 
     @property
     def position(self) -> int | None:
-        """The offset after the last record handed out; None before the first use."""
+        """The offset after the last record returned; None before the first use."""
         return self._delivered
 
     async def open(self) -> int:
-        """Resolve the start now, without reading a record; the position. Done by itself at first use."""
+        """Find the start now, without reading a record, and return the position. The first use does it otherwise."""
         if self._source is None:
             self._client.services.guard()
             if self._closed:
@@ -110,12 +119,12 @@ class StreamReader(NotBlocking):
         return self._delivered
 
     async def next_batch(self) -> Batch | None:
-        """The next records, zero-copy views of one entry; None at the end (of what was asked for, or of the stream)."""
+        """Return the next records as zero-copy views of one entry; None at the end of the range or of the stream."""
         await self.open()
         source = self._source
         assert source is not None
         if self._at < len(self._records):
-            # Records of a batch were handed out one by one: the rest of it.
+            # Some records of a batch were returned one by one, so return the rest of that batch.
             await source.seek(self._records[self._at].offset)
         self._records, self._at = [], 0
         while True:
@@ -132,24 +141,25 @@ class StreamReader(NotBlocking):
                 return found
 
     def batches(self) -> AsyncIterator[Batch]:
-        """All batches: `async for batch in reader.batches()`."""
+        """Iterate over all batches: `async for batch in reader.batches()`."""
         return self._batches()
 
     async def arrow_batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """All batches as Arrow record batches (streams/read/arrow.schema)."""
+        """Iterate over all batches as Arrow record batches; `streams/read/arrow.py` has their schema."""
         from buckram.streams.read.arrow import to_arrow
 
         async for batch in self._batches():
             yield to_arrow(batch)
 
     async def commit(self, offset: int | None = None) -> int:
-        """Move the cursor past the last record handed out: what comes after is delivered again. The cursor's offset.
+        """Move the cursor past the last record returned, and return its offset. A later reader starts from there.
 
-        `offset`: to there, where less than that was dealt with. CursorMoved, NoSuchCursor.
+        `offset`: move it there instead, if not all returned records were processed. Raises CursorMoved, NoSuchCursor,
+        MetadataUnavailable, and InvalidArgument for a reader without a cursor or an offset beyond its position.
         """
         if self._cursor is None:
             raise InvalidArgument(f"stream {self.stream}: this reader has no cursor; read with cursor=NAME")
-        # Also after the end, where iteration closed this reader.
+        # Commit also works after the end, where iteration has closed this reader.
         position = self._delivered if self._delivered is not None else await self.open()
         if offset is not None:
             if type(offset) is not int or offset < 0:
@@ -161,7 +171,7 @@ class StreamReader(NotBlocking):
         return position
 
     async def seek(self, offset: int) -> None:
-        """Go on from another offset. OffsetOutOfRange beyond the end, unless this reader follows."""
+        """Continue at another offset. OffsetOutOfRange beyond the readable end, unless this reader follows."""
         if type(offset) is not int or offset < 0:
             raise InvalidArgument(f"stream {self.stream}: seek({offset!r}): an offset is an int from 0 on")
         await self.open()
@@ -169,12 +179,12 @@ class StreamReader(NotBlocking):
         assert source is not None
         await self._check_end(offset, source.follower.head)
         await source.seek(offset)
-        # Where it began no longer matters: from here on everything is wanted.
+        # The start by time or txid no longer applies: all records from here on are wanted.
         self._not_before = self._txid_not_before = NO_TXID
         self._records, self._at, self._delivered = [], 0, offset
 
     async def close(self) -> None:
-        """Idempotent; the stream is untouched."""
+        """Stop reading. Idempotent; the stream is not changed."""
         self._closed = True
         source, self._source = self._source, None
         if source is not None:
@@ -276,7 +286,7 @@ class StreamReader(NotBlocking):
         return self._checked(span.start, head.earliest)
 
     async def _check_end(self, offset: int, head: Head) -> None:
-        """Who follows may wait for what comes, unless nothing comes any more."""
+        """Raise OffsetOutOfRange beyond the readable end, unless this reader follows a stream that has not ended."""
         if offset > head.end and (head.ended or not self._span.follow):
             head = (await self._streams.read(self._name)).head
             end = await known_end(self._client, self._name, head)
@@ -292,7 +302,7 @@ class StreamReader(NotBlocking):
 
 
 def microseconds(time: Time) -> int:
-    """A moment as microseconds UTC; a datetime needs a time zone."""
+    """Return a moment as microseconds since 1970 (UTC). InvalidArgument for a datetime without a time zone."""
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise InvalidArgument(f"time {time}: has no time zone; use datetime.now(timezone.utc) or the like")

@@ -1,6 +1,7 @@
-"""Batches of a stream from a position on, over segments, rolls, truncation and take-over. The handle is reader.
+"""Source: the batches of a stream from a position on, across segments, rolls, truncation and take-over.
 
-One consumer. Never fences, never writes. Safe to cancel at every await: the position moves with what is handed out.
+It has one consumer, never fences and never writes. It may be cancelled at every await, because the position moves only
+with the batch that is returned. Not here: the handle for users (`read/reader.py`).
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from buckram.streams.shared.metadata import HeadAt, StreamStore
 from buckram.types import Entry
 
 _LOOK_MIN_S, _LOOK_MAX_S, _LOOK_FOR_S = 0.002, 0.01, 1.0
-"""After a mark the head is read every few milliseconds, for a second: a watch may take longer, or be quicker."""
+"""After a mark the head is read every few milliseconds for a second, in case the watch takes longer."""
 _IDLE_LOOK_S = 5.0
-"""Protects against a lost watch."""
-_PASSING = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
+"""The head is read so often while nothing changes, in case a watch was lost."""
+_TRANSIENT = (NoSuchLedger, NoSuchEntry, ReadFailed, MetadataUnavailable)
 _PAUSE_S, _GIVE_UP_S = 0.1, 60.0
 
 
 class Source:
-    """`position` is the next offset to be handed out, `stop` (exclusive) where it ends, if anywhere."""
+    """Returns batches in order. `position` is the next offset to return, `stop` where to end (exclusive), or None."""
 
     def __init__(
         self,
@@ -73,50 +74,55 @@ class Source:
             self.follower.follow()
 
     async def next(self) -> Batch | None:
-        """The next batch, not empty; None at the end. OffsetTruncated, NoSuchStream, errors of reading a ledger."""
+        """Return the next batch, which is not empty, or None at the end.
+
+        Raises OffsetTruncated, NoSuchStream, HandleClosed, CorruptEntry, and the errors of reading a ledger.
+        """
         while True:
             if self._closed:
                 raise HandleClosed(f"the reader of stream {self._name} was closed while it waited")
             if self.stop is not None and self.position >= self.stop:
                 return None
             if self.follower.gone or self.follower.head.deleting:
-                await self.follower.refresh()  # raises NoSuchStream
+                await self.follower.refresh()  # This raises NoSuchStream.
             if self._check_truncation():
-                await self._leave()
+                await self._leave_segment()
             if self._ready:
                 batch = self._ready.popleft().between(self.position, self.stop)
                 if len(batch):
                     self.position = batch.next_offset
                     return batch
                 continue
-            # Taken before the look at the head, so that no change falls between look and wait.
+            # The event is made before the head is read, so that no change between reading and waiting is missed.
             changed = self.follower.changes()
             if self._segment is None:
                 entered = await self._enter()
                 if entered is False and (not self._follow or self.follower.head.ended):
                     return None
                 if entered is False:
-                    await self._wait(changed)
+                    await self._wait_for_change(changed)
                 continue
             try:
-                await self._fill()
-            except _PASSING as error:
-                await self._moved(error)
+                await self._decode_next()
+            except _TRANSIENT as error:
+                await self._wait_or_raise(error)
 
     async def seek(self, position: int) -> None:
+        """Continue at another offset."""
         self.position = position
-        await self._leave()
+        await self._leave_segment()
 
     async def close(self) -> None:
+        """Stop; a call of `next` that waits raises HandleClosed."""
         self._closed = True
         self.follower.stop()
-        await self._leave()
+        await self._leave_segment()
         await self._scope.close()
 
     # -- segments -----------------------------------------------------------------------------------------
 
     def _check_truncation(self) -> bool:
-        """True when the position had to be moved."""
+        """Move a position that was truncated to the earliest offset and return True; OffsetTruncated if not allowed."""
         earliest = self.follower.head.earliest
         if self.position >= earliest:
             return False
@@ -126,7 +132,7 @@ class Source:
         return True
 
     async def _enter(self) -> bool | None:
-        """Open the segment of the position; False when there is none yet, None to look again."""
+        """Open the segment that holds the position. False: there is none yet; None: the list changed, try again."""
         segment: Segment | None = None
         try:
             segment = await self._streams.segment_of(self.follower.head, self.position)
@@ -134,16 +140,17 @@ class Source:
                 return False
             reader = await self._open.enter_async_context(self._client.open(segment.ledger))
             await self._begin(segment, reader)
-        except NoSuchKey:  # a page was trimmed under our eyes
+        except NoSuchKey:  # A page was trimmed since the head was read.
             await self.follower.refresh()
             return None
-        except _PASSING as error:
+        except _TRANSIENT as error:
             self._segment = segment
-            await self._moved(error)
+            await self._wait_or_raise(error)
             return None
         return True
 
     async def _begin(self, segment: Segment, reader: Reader) -> None:
+        """Start reading the segment at the entry of the position: in chunks, or as a tail if it is open."""
         last = segment.summary.last_entry if segment.summary is not None else reader.last_confirmed
         first = await entry_of_offset(self._name, reader, segment, self.position, last)
         if segment.sealed or not self._follow:
@@ -154,18 +161,18 @@ class Source:
             self._open.push_async_callback(self._tail.aclose)
         self._segment = segment
 
-    async def _leave(self) -> None:
+    async def _leave_segment(self) -> None:
         self._segment, self._chunks, self._tail, self._marked = None, None, None, False
         self._ready.clear()
         await self._open.aclose()
 
-    async def _fill(self) -> None:
-        """Decode the next entries of the segment; at its end leave it."""
+    async def _decode_next(self) -> None:
+        """Decode the next entries of the segment into batches, or leave the segment at its end."""
         segment = self._segment
         assert segment is not None
         if self._marked:
             self._marked = False
-            if await self._look(segment):
+            if await self._poll_for_roll(segment):
                 return
         if self._chunks is not None:
             found = await anext(self._chunks, None)
@@ -174,7 +181,7 @@ class Source:
         else:
             found = None
         if not found:
-            await self._ended(segment)
+            await self._segment_ended(segment)
             return
         marked = False
         self._failing_since = None
@@ -186,9 +193,9 @@ class Source:
                 marked = True
         self._marked = marked and self._tail is not None
 
-    async def _ended(self, segment: Segment) -> None:
-        """All of the ledger is read. Go on when the list says what comes next."""
-        await self._leave()
+    async def _segment_ended(self, segment: Segment) -> None:
+        """Leave a segment whose ledger was read to the end; if it was open, wait until the list has changed."""
+        await self._leave_segment()
         if segment.sealed:
             return
         if not self._follow:
@@ -196,17 +203,17 @@ class Source:
             return
         while True:
             changed = self.follower.changes()
-            row = await self._row()
+            row = await self._current_row()
             if self._closed or row is None or row.sealed or row.ledger != segment.ledger:
                 return
-            await self._wait(changed)
+            await self._wait_for_change(changed)
 
-    async def _row(self) -> Segment | None:
+    async def _current_row(self) -> Segment | None:
         self._check_truncation()
         return await self._streams.segment_of(self.follower.head, self.position)
 
-    async def _look(self, segment: Segment) -> bool:
-        """A mark says that the segment ends: look often, so that the next one is found at once. True when it ended."""
+    async def _poll_for_roll(self, segment: Segment) -> bool:
+        """Read the head often for a while, since a mark says that the segment ends. True when the segment was left."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LOOK_FOR_S, _LOOK_MIN_S
         while loop.time() < until and not self._closed:
@@ -215,9 +222,9 @@ class Source:
                 await self.follower.refresh()
             except MetadataUnavailable:
                 return False
-            row = await self._row()
+            row = await self._current_row()
             if row is None or row.ledger != segment.ledger:
-                await self._leave()
+                await self._leave_segment()
                 return True
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -225,8 +232,8 @@ class Source:
             pause = min(pause * 1.5, _LOOK_MAX_S)
         return False
 
-    async def _wait(self, changed: asyncio.Event) -> None:
-        """Until the head changed, or for a while."""
+    async def _wait_for_change(self, changed: asyncio.Event) -> None:
+        """Wait until the head has changed; after a while read it in any case."""
         try:
             async with asyncio.timeout(_IDLE_LOOK_S):
                 await changed.wait()
@@ -236,12 +243,14 @@ class Source:
             except MetadataUnavailable:
                 return
 
-    async def _moved(self, error: BuckramError) -> None:
-        """The ledger cannot be read: has the list changed meanwhile? What stays so is raised, what may pass after a
-        minute."""
+    async def _wait_or_raise(self, error: BuckramError) -> None:
+        """After a failed read: return if the list has changed meanwhile, else pause, or raise the error.
+
+        An error that is not retryable is raised when it occurs twice in a row, others after a minute.
+        """
         loop = asyncio.get_running_loop()
         before = self._segment
-        await self._leave()
+        await self._leave_segment()
         try:
             head = await self.follower.refresh()
             if self.position < head.earliest:

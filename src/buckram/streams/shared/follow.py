@@ -1,4 +1,7 @@
-"""Follows one stream's head through a watch. Newer versions only; the last one stays while the store is away."""
+"""HeadFollower: keeps the newest head of one stream, by a metadata watch.
+
+Older versions never replace newer ones, and while the metadata store is unavailable the last head stays.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +16,39 @@ from buckram.streams.shared.metadata import HeadAt, StreamStore
 
 
 class HeadFollower:
-    """The newest head known. Watches only after `follow`; `scope` owns its task."""
+    """The newest known head of a stream. It watches only after `follow`; `scope` owns the task."""
 
     def __init__(self, streams: StreamStore, name: StreamName, current: HeadAt, scope: TaskScope) -> None:
         self._streams, self._name, self._current, self._scope = streams, name, current, scope
         self._stale, self._changed = asyncio.Event(), asyncio.Event()
         self._following = False
         self.gone = False
-        """The stream was deleted (it may exist again under the same name)."""
+        """Whether the stream was deleted; another one may exist under its name."""
 
     @property
     def head(self) -> Head:
+        """The newest head seen so far."""
         return self._current.head
 
     def follow(self) -> None:
-        """Begin to watch (once): the head is read again now and after every change."""
+        """Start to watch, unless it does: the head is read now and after every change."""
         if not self._following:
             self._following = True
             self._stale.set()
             self._scope.spawn(self._run(), "follow the head")
 
     def changes(self) -> asyncio.Event:
-        """An event that is set by the next change (or deletion) after this call."""
+        """Return an event that the next change or deletion after this call sets."""
         if self._changed.is_set():
             self._changed = asyncio.Event()
         return self._changed
 
     async def refresh(self) -> Head:
-        """Read it now. NoSuchStream, MetadataUnavailable."""
+        """Read the head now and return it. Raises NoSuchStream or MetadataUnavailable."""
         try:
             self._install(await self._streams.read(self._name))
         except NoSuchStream:
-            self._go()
+            self._mark_gone()
         if self.gone or self.head.deleting:
             raise NoSuchStream(str(self._name), "was deleted while it was read")
         return self.head
@@ -58,22 +62,22 @@ class HeadFollower:
                 self._install(await self._streams.read(self._name, self._stale.set, within_s=0.0))
                 delays.reset()
             except NoSuchStream:
-                self._go()
+                self._mark_gone()
             except MetadataError:
                 self._stale.set()
                 await asyncio.sleep(delays.take())
 
     def _install(self, seen: HeadAt) -> None:
         if seen.head.uid != self._current.head.uid:
-            self._go()
+            self._mark_gone()
         elif seen.version > self._current.version:
             self._current = seen
             self._changed.set()
 
     def stop(self) -> None:
-        """Wakes who waits for a change; closing the scope ends the watching."""
+        """Wake those who wait for a change. Closing the scope ends the watch."""
         self._changed.set()
 
-    def _go(self) -> None:
+    def _mark_gone(self) -> None:
         self.gone = True
         self._changed.set()

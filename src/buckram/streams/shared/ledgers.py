@@ -1,7 +1,7 @@
-"""Ledgers that are made for a stream: each has an intent and an owner mark before its first entry, so none gets lost.
+"""Ledgers of a stream: each has an intent and an owner mark before its first entry, so none is lost after a crash.
 
-To discard one that is not listed: claim its intent (from then on no multi can list it), delete the ledger, delete the
-intent. That is safe at any time; whether it is polite is the caller's business.
+A ledger that is not listed is discarded in three steps: claim its intent (from then on no multi can list the ledger),
+delete the ledger, delete the intent. That is safe at any time; the caller decides whether the ledger is still wanted.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ _MADE, _DISCARD = "made", "discard"
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """`epoch`: of the writer that made it. `purpose`: "segment", "bulk APPLICATION VERSION", "compact", or "retired":
-    it was listed, and a compacted copy took its place at `time`."""
+    """The metadata key that a ledger of a stream has while it is not listed, with its `version`.
+
+    `epoch` is that of the stream when the ledger was made. `purpose` is "segment", "bulk APPLICATION VERSION",
+    "compact", or "retired": it was listed, and a compacted copy replaced it at `time`. `time` is when the intent was
+    made, in microseconds UTC. `discard`: it was claimed for deletion.
+    """
 
     ledger: LedgerId
     epoch: int
@@ -55,7 +59,7 @@ class Intent:
 
     @property
     def step(self) -> tuple[str, int] | None:
-        """(application, version) of a bulk step's ledger."""
+        """The application and version of a bulk step's ledger; None for other purposes."""
         if not self.purpose.startswith(_BULK):
             return None
         application, _, version = self.purpose.removeprefix(_BULK).rpartition(" ")
@@ -63,7 +67,7 @@ class Intent:
 
 
 def bulk_purpose(application: str, version: int) -> str:
-    """What intents and owner marks of a bulk step's ledgers say."""
+    """Return the purpose that the intents and owner marks of a bulk step's ledgers name."""
     return f"{_BULK}{application} {version}"
 
 
@@ -79,8 +83,11 @@ async def make_ledger(
     query: str = "",
     marks: Mapping[str, bytes] | None = None,
 ) -> tuple[LedgerAppender, Intent]:
-    """A new ledger of the stream, in no list. `marks`: further custom metadata. Errors: NotEnoughBookies,
-    MetadataUnavailable; nothing is left behind that a janitor does not find."""
+    """Make a ledger of the stream that is in no list yet; `marks` is added to its custom metadata.
+
+    Raises NotEnoughBookies, MetadataUnavailable, or StreamError if it was discarded meanwhile. The janitor finds
+    whatever a failure leaves behind.
+    """
     store, clocks = client.services.store, client.services.clocks
     await clocks.ensure()
     ledger = await store.allocate_ledger_id()
@@ -95,16 +102,17 @@ async def make_ledger(
             custom_metadata={**(marks or {}), **owner_mark(name, uid, purpose)},
         )
     except BuckramError as error:
-        with suppress(BuckramError):  # else it is the janitor's work; the reason of the failure is worth more
+        with suppress(BuckramError):  # The janitor deletes it otherwise; the first error is the one to report.
             await discard(client, streams, uid, intent)
         if isinstance(error, NotEnoughBookies) and 0 < error.available < error.needed:
-            raise NotEnoughBookies(error.needed, error.available, _smaller(name, policy, error)) from error
+            advice = _suggest_smaller_ensemble(name, policy, error)
+            raise NotEnoughBookies(error.needed, error.available, advice) from error
         raise
     writer = engine_of(handle)
     try:
         seen = await retry_metadata(lambda: read_intent(streams, uid, ledger))
         if seen is None or seen.discard:
-            # Somebody gave us up before the creation arrived, and may have looked for the ledger too early.
+            # Another process claimed the intent before the ledger existed, so it may have found nothing to delete.
             await drop_ledger(client, ledger)
             raise StreamError(
                 str(name), f"ledger {ledger} was discarded while it was made: the stream was deleted or taken over"
@@ -115,23 +123,23 @@ async def make_ledger(
     return writer, intent
 
 
-def _smaller(name: StreamName, policy: Policy, error: NotEnoughBookies) -> str:
+def _suggest_smaller_ensemble(name: StreamName, policy: Policy, error: NotEnoughBookies) -> str:
     fits = fitting(error.available, policy.quorum)
     return f"{error}: `buckram namespace set {name.namespace} --set ensemble={fits}` for the streams of this namespace"
 
 
-def listing(streams: StreamStore, uid: str, intent: Intent) -> Delete:
-    """To be part of the multi that lists the ledger: refuses when the intent was claimed meanwhile."""
+def listing_op(streams: StreamStore, uid: str, intent: Intent) -> Delete:
+    """Return the operation for the multi that lists the ledger; the multi fails if the intent was claimed meanwhile."""
     return Delete(streams.layout.intent(uid, intent.ledger), intent.version)
 
 
-def retiring(streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int) -> Create:
-    """To be part of the multi that takes the ledger out of the list: the janitor deletes it after a while."""
+def retiring_op(streams: StreamStore, uid: str, ledger: LedgerId, epoch: int, now: int) -> Create:
+    """Return the operation for the multi that takes the ledger out of the list; the janitor deletes it later."""
     return Create(streams.layout.intent(uid, ledger), _encode(Intent(ledger, epoch, RETIRED, now, False, 0)))
 
 
-async def intents(streams: StreamStore, uid: str, *, after: LedgerId = -1, limit: int = 1000) -> list[Intent]:
-    """In order of ledger ids; empty at the end."""
+async def list_intents(streams: StreamStore, uid: str, *, after: LedgerId = -1, limit: int = 1000) -> list[Intent]:
+    """Return the intents of ledgers with ids above `after`, in order; an empty page is the last one."""
     parent = streams.layout.intents(uid)
     names = await streams.keys.children(parent, after=f"{after:019d}" if after >= 0 else "", limit=limit)
     found: list[Intent] = []
@@ -143,6 +151,7 @@ async def intents(streams: StreamStore, uid: str, *, after: LedgerId = -1, limit
 
 
 async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Intent | None:
+    """Return a ledger's intent, or None if it has none. Raises MalformedRecord, MetadataUnavailable."""
     try:
         kept = await streams.keys.get(streams.layout.intent(uid, ledger))
     except NoSuchKey:
@@ -163,7 +172,7 @@ async def read_intent(streams: StreamStore, uid: str, ledger: LedgerId) -> Inten
 
 
 async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent) -> bool:
-    """Delete a ledger that is in no list. False: its intent is gone or changed, so it was listed or discarded."""
+    """Delete a ledger that is in no list. False: its intent is gone or has changed, as it was listed or discarded."""
     key, retries = streams.layout.intent(uid, intent.ledger), head_retries()
     while True:
         try:
@@ -179,13 +188,13 @@ async def discard(client: Client, streams: StreamStore, uid: str, intent: Intent
             seen = await read_intent(streams, uid, intent.ledger)
             if seen is None or not seen.discard:
                 return False
-            intent = seen  # claimed: by a lost request of ours or by somebody who may have died since
+            intent = seen  # An earlier request whose reply was lost claimed it, or a process that may be dead.
         except MetadataUnavailable as error:
             await retries.wait(error)
 
 
 async def drop_ledger(client: Client, ledger: LedgerId) -> None:
-    """Delete a ledger of a stream; one that is gone is fine. Also when it cannot be recovered any more."""
+    """Delete a ledger of a stream, even if it cannot be recovered any more. No-op if it does not exist."""
     try:
         await delete_ledger(client.services, ledger, force=True, of_stream=True)
     except NoSuchLedger:
@@ -207,9 +216,9 @@ __all__ = [
     "bulk_purpose",
     "discard",
     "drop_ledger",
-    "intents",
-    "listing",
+    "list_intents",
+    "listing_op",
     "make_ledger",
     "read_intent",
-    "retiring",
+    "retiring_op",
 ]

@@ -1,8 +1,8 @@
-"""Where a stream's metadata is in the tree of keys, and how it is read and changed: by compare-and-set or multi only.
+"""The metadata of streams: its keys, reading it, and changing it, which is done by compare-and-set or multi only.
 
-The head is the one cell by which a stream changes; what a legal change is says core/streams/changes. Pages hold older
-segments. Ledger intents are streams/shared/ledgers, the lease is streams/write/lease, namespaces are
-streams/shared/namespaces.
+A stream has one head, which every change replaces, and pages with its older segments. Not here: which changes are legal
+(`core/streams/changes.py`), intents (`shared/ledgers.py`), the lease (`write/lease.py`), namespaces
+(`shared/namespaces.py`).
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from buckram.types import LedgerId
 
 T = TypeVar("T")
 WITHIN_S = 10.0
-"""How long an operation goes on trying while the metadata store is away."""
+"""For how long an operation is retried while the metadata store is unavailable."""
 _CACHED_PAGES = 16
 
 Change = Callable[[Head], Step | None]
-"""Pure; asked again on the freshest head after every conflict and lost reply. None: done already."""
-Extra = Callable[[Head], Sequence[KeyOp]]
-"""More operations for the multi that writes the step."""
+"""Computes the new head from the present one; None if nothing is left to do. It must be a pure function, because it is
+called again with the newest head after every conflict and every lost reply."""
+ExtraOps = Callable[[Head], Sequence[KeyOp]]
+"""Returns further operations for the multi that writes the new head."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadAt:
+    """A head and the version of its key, for compare-and-set."""
+
     head: Head
     version: int
 
 
 class Layout:
-    """Keys of streams below the store's own root."""
+    """The paths of all keys of streams. They lie below the root of the metadata store's own keys."""
 
     def __init__(self, store: MetadataStore) -> None:
         own = getattr(getattr(store, "layout", None), "own", "/buckram")
@@ -89,32 +92,39 @@ class Layout:
 
 
 def head_retries(within_s: float = WITHIN_S) -> Retries:
-    """Attempts at what concerns a stream's records while the store is away, or others change them."""
+    """Return a retry policy for operations on a stream's keys, after conflicts or while the store is unavailable."""
     return Retries(STREAM_HEAD, within_s)
 
 
 async def retry_metadata(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a read, or whatever may be repeated, while the store is away."""
+    """Repeat an idempotent operation while the metadata store is unavailable, at most for WITHIN_S."""
     return await retry(attempt, MetadataUnavailable, STREAM_HEAD, within_s=WITHIN_S)
 
 
 class StreamStore:
-    """Reads and changes heads and pages of all streams. Errors: NoSuchStream, MetadataUnavailable (unknown outcome)."""
+    """Reads and changes heads and pages of all streams.
+
+    Methods raise NoSuchStream and MetadataUnavailable. After the latter a change may or may not have happened.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self.layout = Layout(store)
         self._pages: dict[tuple[str, int], tuple[Page, int]] = {}
-        """With `Head.rewritten` as of before it was read."""
+        """The cached pages by uid and number, each with `Head.rewritten` of the head known before it was read."""
         self._store = store
 
     @property
     def keys(self) -> KeyStore:
+        """The key-value interface of the metadata store."""
         return self._store.keys
 
     # -- the head -----------------------------------------------------------------------------------------
 
     async def create(self, name: StreamName, head: Head, namespace_version: int) -> Head:
-        """Make the stream while its namespace is at that version. StreamExists, VersionConflict of the namespace."""
+        """Create the stream on condition that its namespace is at that version; returns its head.
+
+        Raises StreamExists, and VersionConflict if the namespace has changed.
+        """
         key, retries = self.layout.head(name), head_retries()
         while True:
             try:
@@ -131,13 +141,13 @@ class StreamStore:
                 except NoSuchStream:
                     continue
                 if present.uid == head.uid:
-                    return present  # our own, whose answer was lost
+                    return present  # This call created it, and the reply was lost.
                 raise StreamExists(str(name)) from None
             except MetadataUnavailable as error:
                 await retries.wait(error)
 
     async def read(self, name: StreamName, watch: Notify | None = None, *, within_s: float = WITHIN_S) -> HeadAt:
-        """The head now. NoSuchStream; with a watch, which is then set too."""
+        """Return the present head. NoSuchStream: `watch`, if given, is set all the same and fires at its creation."""
         key, retries = self.layout.head(name), head_retries(within_s)
         while True:
             try:
@@ -155,13 +165,13 @@ class StreamStore:
         change: Change,
         *,
         uid: str | None = None,
-        extra: Extra | None = None,
+        extra: ExtraOps | None = None,
         within_s: float = WITHIN_S,
     ) -> Head:
-        """Apply `change` until it is done; the head then. `uid`: of the stream that is meant, else NoSuchStream.
+        """Apply `change` by compare-and-set, repeated after conflicts, and return the head after it.
 
-        VersionConflict or NoSuchKey of a key in `extra` is raised, those of the head are not. After MetadataUnavailable
-        the change may or may not have happened.
+        With `uid` a stream of another uid counts as NoSuchStream. A VersionConflict or NoSuchKey of a key in `extra` is
+        raised, that of the head is retried. After MetadataUnavailable the change may or may not have happened.
         """
         key, retries = self.layout.head(name), head_retries(within_s)
         while True:
@@ -183,23 +193,23 @@ class StreamStore:
                 if conflict.key != key:
                     raise
                 await retries.wait(conflict)
-            except KeyExists as error:  # a page: the multi came through before, the next look tells
+            except KeyExists as error:  # The page exists: an earlier multi succeeded and its reply was lost.
                 await retries.wait(error)
             except MetadataUnavailable as error:
                 await retries.wait(error)
 
     async def remove(self, name: StreamName, version: int) -> None:
-        """The last step of a deletion."""
+        """Delete the head at this version; the last step of a deletion."""
         await self.keys.delete(self.layout.head(name), version)
 
     async def streams(self, namespace: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        """Bare names in order, those greater than `after`."""
+        """Return the names of a namespace's streams greater than `after`, in order and without the namespace."""
         return await self.keys.children(self.layout.heads(namespace), after=after, limit=limit)
 
     # -- segments -----------------------------------------------------------------------------------------
 
     async def page(self, head: Head, number: int) -> Page:
-        """At least as new as `head`. NoSuchKey when it was trimmed away."""
+        """Return a page that is at least as new as `head`, maybe from the cache. NoSuchKey if it was trimmed."""
         known = self._pages.pop((head.uid, number), None)
         if known is None or known[1] < head.rewritten:
             known = (await self.page_at(head.uid, number))[0], head.rewritten
@@ -209,7 +219,7 @@ class StreamStore:
         return known[0]
 
     async def page_at(self, uid: str, number: int) -> tuple[Page, int]:
-        """As it is now, with its version."""
+        """Read a page and its version. NoSuchKey if it was trimmed."""
         key, retries = self.layout.page(uid, number), head_retries()
         while True:
             try:
@@ -219,9 +229,9 @@ class StreamStore:
                 await retries.wait(error)
 
     async def find(self, head: Head, reached: Callable[[Segment], bool]) -> Segment | None:
-        """The first segment for which `reached` holds; it must hold for all after it.
+        """Return the first segment for which `reached` is true; it must be true for all segments after it.
 
-        Needs no page when the tail decides it, else one page in every halving.
+        Reads no page if the tail in the head decides, otherwise one page for each step of a binary search.
         """
         tail = head.tail
         low, high = head.first // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS
@@ -240,18 +250,18 @@ class StreamStore:
         return tail[place] if place < len(tail) else None
 
     async def _rows(self, head: Head, page: int) -> list[Segment]:
-        """Of one page those that exist; none if it was trimmed meanwhile: that happens to the oldest only."""
+        """Return the rows of a page that are still listed; none if it was trimmed, as happens to the oldest pages."""
         try:
             return [row for row in (await self.page(head, page)).segments if row.number >= head.first]
         except NoSuchKey:
             return []
 
     async def segment_of(self, head: Head, offset: int) -> Segment | None:
-        """The segment that holds `offset`: the open one for all from its base on; None beyond the last.
+        """Return the segment that holds `offset`: the open one from its base on; None beyond the last sealed one.
 
-        NoSuchKey: it was trimmed after this head was read.
+        NoSuchKey: the segment was trimmed after this head was read.
         """
-        for row in reversed(head.tail[-2:]):  # where tailing readers are
+        for row in reversed(head.tail[-2:]):  # Tailing readers need one of these.
             if row.base <= offset:
                 return row if not row.sealed or offset < row.end else None
         if head.tail and head.tail[0].base <= offset:
@@ -263,7 +273,7 @@ class StreamStore:
         return found
 
     async def segments(self, head: Head, *, from_number: int = 0) -> AsyncIterator[Segment]:
-        """All rows from a number on, in order. A page that was trimmed meanwhile is passed over."""
+        """Yield all rows from a number on, in order. Pages that were trimmed meanwhile are skipped."""
         start = max(from_number, head.first)
         for number in range(start // PAGE_SEGMENTS, head.paged // PAGE_SEGMENTS):
             try:
@@ -278,7 +288,7 @@ class StreamStore:
                 yield row
 
     async def segments_backwards(self, head: Head) -> AsyncIterator[Segment]:
-        """All rows from the newest on; whoever stops early has read few pages."""
+        """Yield all rows from the newest to the oldest; pages are read as they are needed."""
         for row in reversed(head.tail):
             if row.number >= head.first:
                 yield row
@@ -286,13 +296,13 @@ class StreamStore:
             try:
                 page = await self.page(head, number)
             except NoSuchKey:
-                return  # trimmed meanwhile, and with it all before
+                return  # It was trimmed meanwhile, and so were all before it.
             for row in reversed(page.segments):
                 if row.number >= head.first:
                     yield row
 
     async def trim_ops(self, before: Head, first: int) -> list[KeyOp]:
-        """Deletes of the pages that lie wholly below segment number `first`."""
+        """Return the operations that delete the pages wholly below segment number `first`."""
         ops: list[KeyOp] = []
         stop = min(first, before.paged) // PAGE_SEGMENTS
         for number in range(before.first // PAGE_SEGMENTS, stop):
@@ -309,5 +319,5 @@ def _end(row: Segment) -> int:
 
 
 def new_uid(bits: int) -> str:
-    """A stream's unique id, from 64 random bits."""
+    """Return a stream's unique id, made from 64 random bits."""
     return f"{bits:016x}"

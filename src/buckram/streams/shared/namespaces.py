@@ -1,4 +1,7 @@
-"""Namespaces: a name, a policy, and the streams in it. `default` always exists. Streams themselves are namespace."""
+"""Namespaces: groups of streams with a policy. The namespace `default` always exists.
+
+Not here: the streams within a namespace (`streams/namespace.py`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from buckram.streams.shared.metadata import StreamStore, head_retries
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """`policy`: only what is set for it."""
+    """A namespace's record. `policy` has only the settings that were set; `deleting`: its deletion has begun."""
 
     name: str
     policy: Mapping[str, Any]
@@ -34,13 +37,13 @@ class NamespaceInfo:
 
 
 class Namespaces:
-    """Create, list, set and delete namespaces; from `client.namespaces`."""
+    """Creates, lists, changes and deletes namespaces; from `client.namespaces`."""
 
     def __init__(self, streams: StreamStore) -> None:
         self._streams = streams
 
     async def create(self, name: str, **policy: Any) -> NamespaceInfo:
-        """NamespaceExists. `policy`: settings of core/streams/policy.Policy."""
+        """Create a namespace with these settings (those of Policy in `core/streams/policy.py`). NamespaceExists."""
         key, value = self._key(name), _encode(check_overrides(policy))
         retries, doubt = head_retries(), False
         while True:
@@ -49,14 +52,14 @@ class Namespaces:
             except KeyExists:
                 present = await self.get(name)
                 if doubt and present.version == 0 and present.policy == policy:
-                    return present  # our own, whose answer was lost
+                    return present  # This call created it, and the reply was lost.
                 raise NamespaceExists(name) from None
             except MetadataUnavailable as error:
                 doubt = True
                 await retries.wait(error)
 
     async def get(self, name: str) -> NamespaceInfo:
-        """NoSuchNamespace; `default` is made when it is first asked for."""
+        """Return a namespace. NoSuchNamespace, except for `default`, which is created at its first use."""
         key, retries = self._key(name), head_retries()
         while True:
             try:
@@ -73,11 +76,11 @@ class Namespaces:
                 await retries.wait(error)
 
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
-        """Names in order, those greater than `after`; empty at the end."""
+        """Return the names that begin with `prefix` and are greater than `after`, in order; none at the end."""
         return await list_names(self._streams, self._streams.layout.namespaces, prefix, after, limit)
 
     async def set(self, name: str, **policy: Any) -> NamespaceInfo:
-        """Change settings; a value of None takes a setting back to its default (or means "no retention")."""
+        """Change settings. None resets a setting to its default, which for retention settings is no retention."""
         retries = head_retries()
         while True:
             info = await self.get(name)
@@ -89,12 +92,13 @@ class Namespaces:
                 await retries.wait(error)
 
     async def delete(self, name: str) -> None:
-        """NamespaceNotEmpty while it has streams. `default` cannot be deleted."""
+        """Delete a namespace. NamespaceNotEmpty while it has streams; `default` cannot be deleted (InvalidArgument)."""
         if name == DEFAULT_NAMESPACE:
             raise InvalidArgument("namespace default always exists; delete its streams instead")
         key, keys = self._key(name), self._streams.keys
         info = await self.get(name)
-        # A stream is created while the namespace is at a known version: this step makes older ones fail.
+        # A stream is created on condition of the namespace's version, so after this step creations that began before
+        # it fail, and later ones see `deleting`.
         version = await keys.set(key, _encode(info.policy, deleting=True), info.version)
         rest = await self._streams.streams(name, limit=1)
         if rest:
@@ -103,7 +107,7 @@ class Namespaces:
         await keys.delete(key, version)
 
     async def restore(self, info: NamespaceInfo) -> None:
-        """Take back a deletion that stopped half-way, if nothing happened since `info`; else VersionConflict."""
+        """Undo a deletion that stopped half-way. VersionConflict if the namespace has changed since `info` was read."""
         await self._streams.keys.set(self._key(info.name), _encode(info.policy), info.version)
 
     def _key(self, name: str) -> str:
@@ -111,7 +115,7 @@ class Namespaces:
 
 
 def changed_policy(present: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides with changes over them; None takes one back."""
+    """Return the overrides with the changes applied; None removes an override. InvalidArgument for unknown settings."""
     checked = check_overrides({name: value for name, value in changes.items() if value is not None})
     check_overrides({name: value for name, value in changes.items() if value is None and name.startswith("retention")})
     kept = {name: value for name, value in present.items() if name not in changes}
@@ -119,13 +123,13 @@ def changed_policy(present: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 
 async def list_names(streams: StreamStore, parent: str, prefix: str, after: str, limit: int) -> list[str]:
-    """Children that begin with `prefix`, in order, greater than `after`."""
+    """Return the children of `parent` that begin with `prefix` and are greater than `after`, in order."""
     if type(limit) is not int or limit < 1 or not isinstance(prefix, str) or not isinstance(after, str):
         raise InvalidArgument(
             f"list(prefix={prefix!r}, after={after!r}, limit={limit!r}): needs names, and a limit from 1 on"
         )
     found: list[str] = []
-    # The last string before the prefix's own range: names come in order, so nothing before it is read.
+    # Names come in order, so reading starts right before the first name that can begin with the prefix.
     start = after if after >= prefix else prefix[:-1] + chr(max(ord(prefix[-1]) - 1, 32)) + "\uffee" * 4
     if after < prefix and after:
         start = max(start, after)

@@ -1,4 +1,4 @@
-"""What callers hand to append, checked and turned into columns. Nothing is written here, and no state is looked at."""
+"""Checks of the arguments of append, and their conversion to columns. It is stateless and writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buckram.types import Buffer
 
 T = TypeVar("T")
 MAX_RECORD_BYTES = 4 * 1024 * 1024
-"""Value, key and headers of one record together; also what one atomic batch may hold. Less where frames are smaller."""
+"""The most bytes that value, key and headers of a record may have together; less where network frames are smaller."""
 MAX_TIME = 2**62
 _PLAIN = frozenset((bytes, NoneType))
 
@@ -32,7 +32,7 @@ def one(
     sequence: int | None,
     start: int | None,
 ) -> Columns:
-    """Columns of one record. InvalidArgument, RecordTooLarge."""
+    """Return the columns of one record. Raises InvalidArgument, or RecordTooLarge above `limit` bytes."""
     columns = Columns([as_bytes("value", value)])
     size = len(value) if value is not None else 0
     if key is not None:
@@ -65,7 +65,7 @@ def many(
     sequence: int | None,
     start: int | None,
 ) -> tuple[Columns, list[int]]:
-    """Columns of records in a row, and the size of each. InvalidArgument, RecordTooLarge."""
+    """Return the columns of consecutive records and the bytes of each. Raises InvalidArgument or RecordTooLarge."""
     if isinstance(values, bytes | bytearray | memoryview | str) or not isinstance(values, Iterable):
         raise InvalidArgument(f"append_many takes a sequence of values, not one {type(values).__name__}")
     columns = Columns(_binary("value", values))
@@ -91,7 +91,7 @@ def many(
 
 
 def check_order(stream: str, txids: Sequence[int], last: int) -> int:
-    """The last txid of these after `last`; TxidOutOfOrder for one that is less than one before it."""
+    """Return the last of these txids, or `last` if there is none. TxidOutOfOrder if one is less than one before it."""
     given = [txid for txid in txids if txid != NO_TXID]
     if not given:
         return last
@@ -123,7 +123,7 @@ def _binary(what: str, items: Iterable[Buffer | None]) -> list[bytes | None]:
         raise InvalidArgument(f"append_many: {what}s are a sequence, not {type(items).__name__}")
     found = list(items)
     if _PLAIN.issuperset(map(type, found)):
-        return found  # type: ignore[return-value]  # all are bytes or None, as was looked at just now
+        return found  # type: ignore[return-value]  # The line above checked that all are bytes or None.
     return [as_bytes(what, item) for item in found]
 
 
@@ -134,14 +134,16 @@ def _same_length(what: str, column: list[T], count: int) -> list[T]:
 
 
 def as_bytes(what: str, item: Buffer | None) -> bytes | None:
+    """Return a value or key as bytes. InvalidArgument names it as `what`."""
     if item is None or type(item) is bytes:
         return item
     if isinstance(item, bytes | bytearray | memoryview):
-        return bytes(item)  # a copy: the caller may change its buffer before it is sent
+        return bytes(item)  # Copied, because the caller may change its buffer before the record is sent.
     raise InvalidArgument(f"a {what} must be bytes, bytearray, memoryview or None, not {type(item).__name__}")
 
 
 def as_headers(headers: HeadersInput) -> HeaderList:
+    """Return headers as pairs of a name and bytes. Raises InvalidArgument."""
     try:
         pairs = [(name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers)]
     except (TypeError, ValueError):
@@ -153,12 +155,14 @@ def as_headers(headers: HeadersInput) -> HeaderList:
 
 
 def as_time(time: int) -> int:
+    """Check a timestamp in microseconds UTC. Raises InvalidArgument."""
     if type(time) is not int or not -MAX_TIME <= time <= MAX_TIME:
         raise InvalidArgument(f"timestamp {time!r}: needs an int, microseconds since 1970 (UTC)")
     return time
 
 
 def as_txid(txid: int) -> int:
+    """Check a txid. Raises InvalidArgument."""
     if type(txid) is not int or not 0 <= txid < 2**63:
         raise InvalidArgument(f"txid {txid!r}: needs an int from 0 to 2**63-1")
     return txid

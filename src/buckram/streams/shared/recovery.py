@@ -1,6 +1,6 @@
-"""The end of somebody else's segment: fence its ledger and find out what it holds, from its last entry alone.
+"""Recovery of another writer's segment: fence its ledger, and read what it holds from its first and last entry.
 
-Also reads the producers' table back. Changing the head is the caller's.
+It also reads the table of producers. Not here: changing the head, which is the caller's part.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ EMPTY = Summary(0, -1, 0, 0, 0, NO_MIN, NO_MAX, NO_TXID, NO_SNAPSHOT)
 
 
 async def recover_segment(client: Client, name: StreamName, ledger: LedgerId) -> Summary:
-    """Fence the segment's writer, close its ledger; what it holds. Errors: RecoveryFailed, MetadataUnavailable,
-    CorruptEntry. A ledger that is gone holds nothing that was ever acknowledged by us: NoSuchLedger."""
+    """Fence the segment's writer, close its ledger, and return what it holds.
+
+    Raises RecoveryFailed, MetadataUnavailable, CorruptEntry, and NoSuchLedger if the ledger was deleted; no record in
+    it was acknowledged then.
+    """
     async with client.recover(ledger) as reader:
         return await summarise(name, reader)
 
 
 async def summarise(name: StreamName, reader: Reader) -> Summary:
-    """What a closed ledger holds: two reads."""
+    """Return what a closed ledger holds; this takes two reads."""
     last = reader.last_confirmed
     if last < 0:
         return EMPTY
@@ -47,7 +50,7 @@ async def summarise(name: StreamName, reader: Reader) -> Summary:
 
 
 async def load_producers(client: Client, streams: StreamStore, name: StreamName, head: Head) -> ProducerTable:
-    """The producers' table as of the end of the stream; all its segments are sealed."""
+    """Return the table of producers at the end of the stream, all of whose segments must be sealed."""
     if head.producers is None:
         return ProducerTable()
     wanted, segment = head.producers, head.table
@@ -60,7 +63,7 @@ async def load_producers(client: Client, streams: StreamStore, name: StreamName,
 
 
 async def producers_of(client: Client, name: StreamName, segment: Segment, summary: Summary) -> ProducerTable:
-    """The producers' table as of the end of a closed segment, from its ledger alone."""
+    """Return the table of producers at the end of a closed segment, from its ledger alone."""
     if summary.snapshot == NO_SNAPSHOT:
         return ProducerTable()
     async with client.open(segment.ledger) as reader:
@@ -83,7 +86,7 @@ async def _replay(name: StreamName, segment: Segment, summary: Summary, reader: 
 
 
 def entry_header(name: StreamName, entry: Entry) -> EntryHeader:
-    """CorruptEntry names ledger and entry."""
+    """Parse an entry's header. Raises CorruptEntry, which names stream, ledger and entry."""
     try:
         return parse_header(entry.payload)
     except MalformedBatch as error:

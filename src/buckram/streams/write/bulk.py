@@ -28,7 +28,7 @@ from buckram.errors import InvalidArgument, InvalidSegment, NoSuchKey, StreamErr
 from buckram.seams import KeyOp
 from buckram.streams.shared import records
 from buckram.streams.shared.claim import AppendClock
-from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing, make_ledger, read_intent
+from buckram.streams.shared.ledgers import Intent, bulk_purpose, discard, listing_op, make_ledger, read_intent
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.recovery import recover_segment, summarise
 from buckram.streams.write.append_queue import RecordCursor
@@ -61,7 +61,7 @@ class _Totals:
 
 
 class CheckedLedger(NamedTuple):
-    """A ledger that may be listed: its contents, and the intent that the listing multi deletes."""
+    """A ledger that may be listed: its contents, and the intent that goes when it is listed."""
 
     ledger: LedgerId
     summary: Summary
@@ -261,7 +261,7 @@ class Bulk:
 
     async def _publish(self, checked: list[CheckedLedger], *, seal_live: bool) -> Transaction:
         segments = [(ledger, summary) for ledger, summary, _ in checked]
-        ops: list[KeyOp] = [listing(self._streams, self.uid, intent) for *_, intent in checked]
+        ops: list[KeyOp] = [listing_op(self._streams, self.uid, intent) for *_, intent in checked]
         clocks = self._client.services.clocks
         await clocks.ensure()
         while True:

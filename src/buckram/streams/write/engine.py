@@ -33,9 +33,9 @@ from buckram.streams.shared.claim import Claim
 from buckram.streams.write.append_queue import PendingAppend
 from buckram.streams.write.appender import Appender
 from buckram.streams.write.lease import Lease
-from buckram.streams.write.repair import settle
+from buckram.streams.write.repair import recover_broken
 from buckram.streams.write.roll import Roller
-from buckram.streams.write.sealing import ended, finish, sweep_garbage
+from buckram.streams.write.sealing import as_writer_error, finish, sweep_garbage
 from buckram.streams.write.segment import SegmentWriter
 from buckram.types import Buffer, LedgerId
 
@@ -300,7 +300,7 @@ class StreamEngine:
         except InvariantViolation:
             raise
         except BuckramError as failed:
-            error = ended(self.stream, failed)
+            error = as_writer_error(self.stream, failed)
             if isinstance(error, WriterLost):
                 self.lost.set()
         await self._dispose()
@@ -328,7 +328,7 @@ class StreamEngine:
         try:
             return segment.ledger.ledger_id, await finish(segment)
         except WriteFailed:
-            broken = await settle(self._claim, segment, lambda _: None)
+            broken = await recover_broken(self._claim, segment, lambda _: None)
         held = broken.records if broken.sealed is not None else -1
         check(held == segment.records, "S9", f"{self.stream}: {segment.records} records acknowledged, {held} stored")
         assert broken.sealed is not None
@@ -398,7 +398,7 @@ class StreamEngine:
             self.pause()
             self._roller.repair(segment)
         else:
-            self.fail(ended(self.stream, error))
+            self.fail(as_writer_error(self.stream, error))
 
     def pause(self) -> None:
         self._appender.paused = True

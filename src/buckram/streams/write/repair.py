@@ -50,7 +50,7 @@ async def retry_transient(attempt: Callable[[], Awaitable[T]], on_error: Trouble
             await retries.wait(error)
 
 
-async def settle(claim: Claim, failed: SegmentWriter, on_error: TroubleReport) -> Broken:
+async def recover_broken(claim: Claim, failed: SegmentWriter, on_error: TroubleReport) -> Broken:
     """Close a broken segment's ledger by recovery and return what it holds.
 
     Raises WriterLost if another writer has the stream, otherwise the error that prevented recovery for a minute.

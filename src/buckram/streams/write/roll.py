@@ -24,8 +24,8 @@ from buckram.net.tasks import TaskScope
 from buckram.streams.shared.claim import Claim
 from buckram.streams.shared.ledgers import discard, make_ledger
 from buckram.streams.shared.metadata import head_retries
-from buckram.streams.write.repair import retry_transient, settle
-from buckram.streams.write.sealing import WITHIN_S, ended, finish, list_segment
+from buckram.streams.write.repair import recover_broken, retry_transient
+from buckram.streams.write.sealing import WITHIN_S, as_writer_error, finish, list_segment
 from buckram.streams.write.segment import SegmentEvents, SegmentWriter
 from buckram.types import LedgerId
 
@@ -285,7 +285,7 @@ class Roller:
             return (old.ledger.ledger_id, await finish(old)), fresh
         except WriteFailed as error:
             self.last_trouble = str(error)
-        broken = await settle(self._claim, old, self._note_trouble)
+        broken = await recover_broken(self._claim, old, self._note_trouble)
         end = old.progress.base + broken.records
         if end == fresh.progress.base:
             self._events.segment_acked(old, end)
@@ -308,7 +308,7 @@ class Roller:
         """Close the broken segment, find out what it holds, and send the other records again in a new one."""
         self.last_trouble = str(failed.broken)
         try:
-            broken = await settle(self._claim, failed, self._note_trouble)
+            broken = await recover_broken(self._claim, failed, self._note_trouble)
             if not broken.records:
                 if self._recovery_time is None or self._recovery_time.deadline + WITHIN_S < self._loop.time():
                     self._recovery_time = head_retries(WITHIN_S)
@@ -345,4 +345,4 @@ class Roller:
         self._rolling = None
         if isinstance(error, InvariantViolation):
             raise error
-        self._events.fail(ended(str(self._claim.name), error))
+        self._events.fail(as_writer_error(str(self._claim.name), error))

@@ -22,7 +22,7 @@ from buckram.errors import (
     WriterLost,
 )
 from buckram.streams.shared.claim import Claim
-from buckram.streams.shared.ledgers import drop_ledger, listing
+from buckram.streams.shared.ledgers import drop_ledger, listing_op
 from buckram.streams.shared.metadata import head_retries
 from buckram.streams.write.segment import SegmentWriter
 
@@ -59,7 +59,7 @@ async def list_segment(claim: Claim, old: tuple[int, Summary] | None, fresh: Seg
             claim.name,
             lambda head: rolled(name, head, claim.epoch, old, ledger, base, claim.now()),
             uid=claim.uid,
-            extra=lambda _: [listing(claim.streams, claim.uid, fresh.intent)],
+            extra=lambda _: [listing_op(claim.streams, claim.uid, fresh.intent)],
             within_s=WITHIN_S,
         )
     except (VersionConflict, NoSuchKey) as error:
@@ -77,7 +77,7 @@ async def sweep_garbage(claim: Claim, head: Head) -> None:
         await claim.streams.change(claim.name, lambda head: swept(head, done), uid=claim.uid)
 
 
-def ended(stream: str, error: BuckramError) -> BuckramError:
+def as_writer_error(stream: str, error: BuckramError) -> BuckramError:
     """Turn the error that ended a writer into the WriterLost or WriterFailed that its callers get."""
     if isinstance(error, WriterLost | WriterFailed):
         return error

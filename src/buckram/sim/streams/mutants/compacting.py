@@ -132,7 +132,7 @@ MUTANTS = (
         "compact-forgets",
         "25",
         "old ledgers leave the list without an intent",
-        plant((compaction, "retiring", _no_intents)),
+        plant((compaction, "retiring_op", _no_intents)),
         drills=("compact",),
         lives=_compacting,
     ),

@@ -139,7 +139,7 @@ MUTANTS = (
         "delete-leaves-intents",
         "25",
         "deletion does not look for ledgers that are in no list",
-        plant((delete, "intents", _no_intents)),
+        plant((delete, "list_intents", _no_intents)),
         drills=("delete-after-death",),
     ),
     Mutant(

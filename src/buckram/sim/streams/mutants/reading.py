@@ -86,7 +86,7 @@ def _no_idle(self: SegmentWriter) -> None:
 
 async def _ended_means_end(self: Source, segment: Any) -> None:
     """The end of an open segment's ledger is taken for the end of what there is."""
-    await self._leave()
+    await self._leave_segment()
     self.stop = self.position
 
 
@@ -159,7 +159,7 @@ MUTANTS = (
         "ended-means-end",
         "17",
         "a follower takes the end of a ledger for the end of the stream",
-        plant((Source, "_ended", _ended_means_end)),
+        plant((Source, "_segment_ended", _ended_means_end)),
         drills=("roll",),
     ),
     Mutant(

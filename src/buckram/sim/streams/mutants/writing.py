@@ -68,7 +68,7 @@ async def _list_first(self: Any, old: Any, fresh: Any, sealed: Any = None) -> No
         await sealing.list_segment(claim, sealed, fresh)
     except Exception as error:
         self._rolling = None
-        self._events.fail(sealing.ended(str(claim.name), error))  # type: ignore[arg-type]  # ours only
+        self._events.fail(sealing.as_writer_error(str(claim.name), error))  # type: ignore[arg-type]  # ours only
         return
     if old is not None:
         old.rest()
@@ -163,7 +163,7 @@ def _gaps_pass(
 
 
 async def _all_of_it(claim: Any, failed: SegmentWriter, told: Any) -> Any:
-    found = await repair.settle(claim, failed, told)
+    found = await repair.recover_broken(claim, failed, told)
     if found.sealed is None:
         return found
     ledger, summary = found.sealed
@@ -285,7 +285,7 @@ MUTANTS = (
         "broken-is-whole",
         "20",
         "a ledger that broke is taken to hold all that was sent to it",
-        plant((roll, "settle", _all_of_it)),
+        plant((roll, "recover_broken", _all_of_it)),
         scenarios=("breaks-before-a-roll-for-all",),
     ),
     Mutant(
