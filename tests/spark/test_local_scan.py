@@ -25,7 +25,7 @@ from buckram.types import BookieAddress, DigestType
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     yield
-    local_scan._elsewhere.clear()
+    local_scan._remote.clear()
     for link in stream_scan._idle.values():
         link.close()
     stream_scan._idle.clear()
@@ -119,21 +119,21 @@ def test_files_that_are_gone_or_elsewhere(
             extents = [extent._replace(name=change.get("name", extent.name)) for extent in there.extents]
             return Located(change.get("directory", there.directory), there.identity, extents)
 
-        local_scan._elsewhere.clear()
+        local_scan._remote.clear()
         monkeypatch.setattr(LocalScan, "_ask", other)
         return found(LocalScan(Peer(address), ledger, CRC32C, 0, len(payloads) - 1))
 
     assert changed({"directory": "/nowhere"}) == []
-    assert (os.getpid(), Peer(address)) in local_scan._elsewhere
+    assert (os.getpid(), Peer(address)) in local_scan._remote
     assert changed({"name": "../bookie/log-1"}) == []
     assert changed({"name": "gone"}) == []
-    assert (os.getpid(), Peer(address)) not in local_scan._elsewhere
+    assert (os.getpid(), Peer(address)) not in local_scan._remote
     assert changed({}) == list(enumerate(payloads))
     monkeypatch.setattr(LocalScan, "_ask", ask)
     monkeypatch.setattr(neighbours, "identity_of", lambda directory: "another machine")
     assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []
     monkeypatch.undo()
-    assert (os.getpid(), Peer(address)) in local_scan._elsewhere
+    assert (os.getpid(), Peer(address)) in local_scan._remote
     assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []  # it is not asked again
     assert found(LocalScan(Peer(BookieAddress("127.0.0.1", 1)), ledger, CRC32C, 0, 3)) == []
 

@@ -24,7 +24,7 @@ CRC32C = Digest(DigestType.CRC32C, b"")
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     yield
-    local_scan._elsewhere.clear()
+    local_scan._remote.clear()
     for link in stream_scan._idle.values():
         link.close()
     stream_scan._idle.clear()

@@ -13,7 +13,7 @@ from buckram import sync
 from buckram.errors import InvalidArgument, NoSuchStream, NotReadable, RecordsLost
 from buckram.spark.clients import close_connections
 from buckram.spark.columns import STREAM_COLUMNS, Shape
-from buckram.spark.cursor import cursor_moves
+from buckram.spark.cursor import cursor_move
 from buckram.spark.planning import StreamOptions
 from buckram.spark.stream_live import LiveReader, positions
 from buckram.testing import ThreadedCluster
@@ -330,9 +330,9 @@ def test_the_end_offset_tells_the_listener_which_cursor(cluster: ThreadedCluster
     write(cluster.uri, stream, numbered(3))
     run = Run(cluster.uri, subscribe=stream, cursor="billing", **EARLIEST)
     run.offsets()
-    assert cursor_moves(json.dumps(run.start)) == (cluster.uri, "billing", {stream: 3})
+    assert cursor_move(json.dumps(run.start)) == (cluster.uri, "billing", {stream: 3})
     for foreign in (None, "", "17", '{"orders": {"0": 5}}', "not json", json.dumps({stream: 3, "uids": {}})):
-        assert cursor_moves(foreign) is None
+        assert cursor_move(foreign) is None
 
 
 def test_batch_options_are_refused(cluster: ThreadedCluster, stream: str) -> None:

@@ -1,9 +1,9 @@
-"""Maintenance that is a scan of much, and therefore runs on Spark: `scrub` reads every replica of every ledger,
-`compact` makes large segments of small ones, `orphans` looks for ledgers that no stream needs.
+"""Maintenance jobs that scan a whole cluster, and therefore run on Spark.
 
-Each is a function that takes a Spark session and a metadata URI, and a command, `buckram job NAME`. Each may be stopped
-anywhere and run again, and leaves room to others: `bytes_per_s` limits what one bookie is asked for. What must be quick
-(fencing, repair of a ledger) is the client's and the bookies', not here.
+`scrub` reads every replica of every ledger, `compact` makes large segments from small ones, and `orphans` finds ledgers
+that no stream needs. Each is a function that takes a Spark session and a metadata URI, and a command, `buckram job
+NAME`. Each may be stopped at any point and run again; `bytes_per_s` limits the load on a bookie. Not here: operations
+that must be quick, such as fencing and repairing one ledger (`client/maintain`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Where a job writes down what it found: a folder of Parquet files or a table, in parts; read again to go on.
+"""Reports of jobs: rows in a folder of Parquet files or in a table, written round by round.
 
-Each part is one round of a run, which has a name; a round that was not written did not happen.
+A run has a name, and a job that is run again under that name reads the rows to continue. A round counts as done only if
+its rows were written.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUN = "run"
-"""The column that says which run a row is of."""
+"""The column with the name of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Rows of all runs of one job. `place`: folder (any URI that Spark writes to) or table."""
+    """The rows of all runs of one job. `place` is a folder (any URI that Spark can write to) or a table."""
 
     session: SparkSession
     place: str
@@ -34,7 +35,7 @@ class Report:
     schema: str
 
     def add(self, rows: DataFrame) -> None:
-        """Compute and keep them; all or none."""
+        """Compute the rows and append all of them, or none after a failure."""
         writer = rows.write.mode("append")
         if self.is_table:
             writer.saveAsTable(self.place)
@@ -42,12 +43,12 @@ class Report:
             writer.parquet(self.place)
 
     def rows(self, run: str) -> DataFrame:
-        """What was written down of one run so far."""
+        """Return the rows of one run that were written so far."""
         found = self.found(run)
         return self.session.createDataFrame([], self.schema) if found is None else found
 
     def found(self, run: str) -> DataFrame | None:
-        """The same; None where nothing was ever written, which is known without a query."""
+        """Like `rows`, but returns None, without a query, if the report does not exist yet."""
         from pyspark.sql import functions as f
 
         if self.is_table:
@@ -71,7 +72,7 @@ class Report:
 
 @contextmanager
 def open_report(session: SparkSession, schema: str, folder: str | None, table: str | None) -> Iterator[Report]:
-    """The one that is named, else one that is gone at the end. InvalidArgument for both."""
+    """Open the report in the folder or table; without one, a temporary report. InvalidArgument if both are given."""
     if folder is not None and table is not None:
         raise InvalidArgument("a report goes to a folder or to a table: name one of them")
     if table is not None:
@@ -88,7 +89,7 @@ def open_report(session: SparkSession, schema: str, folder: str | None, table: s
 
 
 def run_name(job: str, given: str | None) -> str:
-    """The name of a run: the given one, or a new one from the time."""
+    """Return the name of a run: the given one, or one made from the time. InvalidArgument for a malformed name."""
     if given is None:
         return f"{job}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     if not re.fullmatch(r"[\w.:+-]{1,100}", given):

@@ -1,9 +1,10 @@
-"""scrub: every replica of every ledger is read from the bookie that holds it and verified; bad ones are listed, each
-with the command that repairs it. Reads only; what can still grow is left for the next time.
+"""The job `scrub`: it reads every replica of every ledger from its bookie, verifies it, and lists bad replicas.
 
-Only sums of digests and findings go through Spark. Work is dealt out by bookie, so that no bookie is asked by more than
-`tasks_per_bookie` tasks, and in rounds: what a round found is written down before the next begins, and a run that has
-the name of an earlier one goes on where that stopped.
+Each bad replica is listed with the command that repairs it. The job only reads, and skips the parts of ledgers that can
+still grow. Only sums of digests and findings go through Spark. The work is divided by bookie, so that at most
+`tasks_per_bookie` tasks read from one, and into rounds: the findings of a round are written before the next one begins,
+and a run with the name of an earlier one continues where that stopped. Not here: verifying a piece
+(`client/maintain/audit.py`).
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ Key = tuple[LedgerId, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BadReplica:
-    """`kind`: missing, damaged, differs (good by itself, other contents than the others'), lied (so the bookie is
-    convicted), or unknown (not asked)."""
+    """A bad copy of a ledger on one bookie.
+
+    `kind`: missing; damaged; differs, its digests are good but its contents are not those of other replicas; lied, the
+    bookie is convicted; or unknown, the bookie could not be read. `entries` counts the bad ones, `examples` has some.
+    """
 
     ledger: LedgerId
     bookie: str
@@ -57,12 +61,15 @@ class BadReplica:
     examples: tuple[int, ...]
     detail: str
     repair: str
-    """The command to run; empty where there is none. A password is named as a variable: no report has it."""
+    """The command that repairs it; empty if there is none. A password appears as a shell variable only."""
 
 
 @dataclass(slots=True)
 class ScrubReport:
-    """`replicas`: copies of ledgers on bookies. `growing`: ledgers with a part that can still grow, which was left."""
+    """What one run of the job found. `replicas` counts copies of ledgers on bookies; `growing` ledgers that are open.
+
+    The part of an open ledger that can still grow was skipped.
+    """
 
     run: str
     ledgers: int = 0
@@ -76,12 +83,13 @@ class ScrubReport:
 
     @property
     def healthy(self) -> bool:
+        """Whether all replicas were read and are good."""
         return not self.bad and not self.unknown
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Pieces of one bookie, one after another."""
+    """Pieces on one bookie that a task reads one after another."""
 
     run: str
     peer: Peer | None
@@ -91,8 +99,11 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class ScrubSettings:
-    """`bytes_per_s`: of one bookie, None is no limit. A round has about `round_bytes`, less where the limit would make
-    it take longer than half a minute: what is stopped begins anew at its last round."""
+    """The limits of a scrub. `bytes_per_s` is per bookie; None for no limit.
+
+    A round reads about `round_bytes`, or less if `bytes_per_s` would make it last longer than half a minute, because a
+    run that was stopped repeats its last round.
+    """
 
     bytes_per_s: float | None = None
     tasks_per_bookie: int = 2
@@ -100,7 +111,7 @@ class ScrubSettings:
     round_bytes: int = 2048 * MIB
 
     def round_of(self, bookies: int) -> int:
-        """Bytes of a round when so many bookies are read from."""
+        """Return the bytes of a round that reads from so many bookies."""
         if self.bytes_per_s is None:
             return self.round_bytes
         return min(self.round_bytes, max(1, int(self.bytes_per_s * bookies * _ROUND_S)))
@@ -127,8 +138,9 @@ def scrub(
 ) -> ScrubReport:
     """Audit these ledgers, the segments of these streams, or all ledgers.
 
-    `report`, `table`: where rows of SCHEMA are added (docs/tutorial/spark.md). `run`: a name; one that was there before
-    goes on. `progress` is called with ledgers done. Errors: NoSuchLedger, NoSuchStream, MetadataUnavailable.
+    `report` or `table`: where rows of SCHEMA are added (docs/tutorial/spark.md). `run`: the run's name; a run whose
+    name is in the report continues. `progress` is called with the number of ledgers done and of all. Raises
+    NoSuchLedger, NoSuchStream, InvalidArgument, MetadataUnavailable.
     """
     chosen, name = settings or ScrubSettings(), run_name("scrub", run)
     began = time.monotonic()
@@ -177,7 +189,7 @@ async def _pieces(
         except NoSuchLedger:
             if named is not None and ledger in named:
                 raise
-            continue  # deleted since it was listed
+            continue  # The ledger was deleted since it was listed.
         growing += not metadata.closed
         found += plan_pieces(ledger, metadata, settings.piece_bytes)
     return found, growing
@@ -195,7 +207,7 @@ async def _peers(client: Client) -> dict[str, Peer]:
 
 
 def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
-    """Whole ranges: pieces that are compared with one another are in one round."""
+    """Divide the pieces into rounds; the pieces of one range, which are compared, stay in one round."""
     batch: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -209,7 +221,7 @@ def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
 
 
 def _deal(run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings) -> list[_Task]:
-    """Tasks of one bookie each; those of different bookies by turns, so that all bookies work at the same time."""
+    """Make tasks that read from one bookie each, in an order that keeps all bookies busy."""
     hands: dict[tuple[int, str], list[Piece]] = {}
     dealt: dict[str, int] = {}
     for piece in sorted(pieces, key=lambda p: (p.ledger, p.first)):
@@ -268,7 +280,7 @@ def _key(piece: Piece) -> Key:
 
 
 def _known(kept: Report, run: str) -> dict[Key, None]:
-    """Pieces that this run has dealt with; those that could not be asked for are tried again."""
+    """Return the pieces that this run has read. Those whose bookie could not be read are left out, to be read again."""
     rows = kept.found(run)
     if rows is None:
         return {}
@@ -277,14 +289,17 @@ def _known(kept: Report, run: str) -> dict[Key, None]:
 
 
 def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
-    """One plain query, and the rest here, by ledger: aggregates of Spark cost more CPU than reading a gigabyte."""
+    """Add up a run's findings, ledger by ledger.
+
+    This is one plain query, because aggregation by Spark costs more CPU than reading a gigabyte.
+    """
     rows = kept.found(found.run)
     if rows is None:
         return
     ordered = rows.orderBy("ledger", "first", "last", "bookie", "at").toLocalIterator()
     groups: list[dict[str, Any]] = []
     for _, own in groupby(ordered, key=lambda row: row["ledger"]):
-        # A piece that was tried again counts as it was found the last time.
+        # A piece that was read twice counts as the last reading found it.
         pieces = list({(row["first"], row["last"], row["bookie"]): row.asDict(recursive=True) for row in own}.values())
         found.replicas += len({piece["bookie"] for piece in pieces})
         found.entries += sum(piece["good"] for piece in pieces)
@@ -302,7 +317,7 @@ def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
 
 
 def _different(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Blocks of a ledger whose replicas have not all the same sum."""
+    """Return the blocks of a ledger whose replicas do not all have the same sum."""
     sums: dict[tuple[int, int, int, int], dict[int, None]] = {}
     for piece in pieces:
         for one in piece["sums"]:
@@ -315,22 +330,22 @@ def _different(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def _repair(client: Client, ledger: LedgerId) -> str:
-    """The command that repairs it."""
+    """Return the command that repairs the ledger; empty if it was deleted."""
     try:
         secret = (await client.metadata(ledger)).password
     except NoSuchLedger:
-        return ""  # deleted meanwhile
+        return ""
     return f"buckram ledger repair {ledger}" + (' --password "$LEDGER_PASSWORD"' if secret else "")
 
 
 async def _accuse(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write down who lied, and who may have: what does not fit a MAC (F21)."""
+    """Record evidence against bookies: lies, and copies that do not match a MAC (F21)."""
     bookies, now = client.services.bookies, client.services.runtime.clock.wall_us()
     wrong = [row for row in rows if row["error"]]
     try:
         sealed = bool(wrong) and names_mac(await client.metadata(wrong[0]["ledger"]))
     except NoSuchLedger:
-        return  # deleted meanwhile
+        return  # The ledger was deleted meanwhile.
     found = [
         Evidence(
             Deed.MIXED if row["state"] == "lied" else Deed.DAMAGED,
@@ -349,7 +364,7 @@ async def _accuse(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadReplica], list[BadReplica]]:
-    """Bad pieces of one copy of a ledger as one finding."""
+    """Merge the bad pieces of each copy of a ledger; returns bad and unknown replicas."""
     bad: list[BadReplica] = []
     unknown: list[BadReplica] = []
     copies: dict[tuple[int, str, bool], list[Mapping[str, Any]]] = {}
@@ -379,7 +394,10 @@ def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadR
 
 
 async def _compare(client: Client, group: Mapping[str, Any]) -> list[BadReplica]:
-    """The sums of a block differ although all copies are good: is it their contents, or the LACs beside them?"""
+    """Compare the entries of a block whose sums differ although all copies are good.
+
+    Different LACs in the entries' headers are not an error; different contents are reported as `differs`.
+    """
     ledger = group["ledger"]
     try:
         metadata = await client.metadata(ledger)

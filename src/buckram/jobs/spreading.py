@@ -1,7 +1,7 @@
-"""Work spread over Spark's executors: one task a partition, Arrow back. Clients on the driver and in tasks.
+"""Spreading work over Spark's executors, one task per partition; and clients for the driver and for tasks.
 
-A data source of its own for each round is what carries tasks out: PySpark's other ways either need pandas or make rows
-of everything.
+The tasks travel as partitions of a data source that is registered for each round, because PySpark's other ways either
+need pandas or convert everything to rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
-"""(how much is done, of how much)"""
+"""Called with the amount of work that is done and the total."""
 
 
 class _Task(InputPartition):
@@ -54,9 +54,10 @@ class _Reader(DataSourceReader):
 
 
 def spread(session: SparkSession, tasks: Sequence[T], work: Callable[[T], Sequence[Row]], schema: str) -> DataFrame:
-    """What `work` gives for each task (at least one), computed by the executors when the frame is used: once a use.
+    """Return a frame with the rows that `work` returns for each task. `schema` is in Spark's DDL.
 
-    `work` is a function of a module that executors have, and tasks can be pickled.
+    Executors compute the rows anew whenever the frame is used. `work` must be a function of a module that executors
+    have, tasks must be picklable, and there must be at least one.
     """
     wanted = list(tasks)
 
@@ -76,7 +77,7 @@ def spread(session: SparkSession, tasks: Sequence[T], work: Callable[[T], Sequen
 
 
 def in_task(main: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine in an executor's process; nothing of it is left afterwards."""
+    """Run a coroutine in an executor's process, on an event loop that is closed afterwards."""
 
     async def run() -> T:
         return await main()
@@ -86,18 +87,19 @@ def in_task(main: Callable[[], Awaitable[T]]) -> T:
 
 
 class Driver:
-    """A client on a loop of its own, so that jobs can also be called where a loop runs: in notebooks."""
+    """A client on an event loop of its own, so that jobs also work where a loop runs, as in notebooks."""
 
     def __init__(self, thread: LoopThread, client: Client) -> None:
         self._thread, self.client = thread, client
 
     def run(self, main: Callable[[Client], Awaitable[T]]) -> T:
+        """Run `await main(client)` on the loop, wait for it, and return its result."""
         return self._thread.run(lambda: main(self.client))
 
 
 @contextmanager
 def driver(metadata: str) -> Iterator[Driver]:
-    """Connected to the cluster that the URI names. ConfigError, MetadataUnavailable."""
+    """Connect to the cluster with this metadata URI. Raises ConfigError, MetadataUnavailable."""
     from buckram.client.client import connect
 
     thread = LoopThread()
@@ -116,10 +118,10 @@ def driver(metadata: str) -> Iterator[Driver]:
 
 
 def parallelism(session: SparkSession) -> int:
-    """How many tasks run at the same time, as far as is known."""
+    """Return how many tasks run at the same time, or 2 if that is not known."""
     try:
         return max(1, int(session.sparkContext.defaultParallelism))
-    except Exception:  # Spark Connect has no context and many errors of its own to say so
+    except Exception:  # Spark Connect has no SparkContext, and raises different errors for that.
         return max(1, int(str(session.conf.get("spark.default.parallelism", "2"))))
 
 

@@ -1,7 +1,9 @@
-"""Spark reads ledgers: `spark.read.format("buckram").option("metadata", uri).option("ledgers", "1-8").load()`.
+"""Spark's data source `buckram`: it reads streams and ledgers and writes streams, in batches and in streaming queries.
 
-source.py is the data source, planning.py decides the partitions, session.py starts a local session. Nothing here is
-imported by bookies or the client.
+    spark.read.format("buckram").option("metadata", uri).load("shop/orders")
+
+`source.py` is the entry point for PySpark, `session.py` starts a local session. Neither bookies nor the client import
+anything from here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ __all__ = ["BuckramDataSource", "Java", "find_java", "local_session", "register"
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily, because pyspark_buckram is imported in each of Spark's many Python processes.
+    # Imports are lazy, because each of Spark's many Python processes imports pyspark_buckram.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "BuckramDataSource":

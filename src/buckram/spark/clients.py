@@ -1,7 +1,8 @@
-"""The clients of Spark's processes. Spark's workers are forked and reused, and end without running exit hooks.
+"""The clients in Spark's processes, which are forked, reused, and end without running exit hooks.
 
-Two kinds: a client of the cluster (planning, cursors, writing; it has a metadata session), and one that reads ledgers
-of which everything is known (executors; it asks the metadata store only when something went wrong).
+There are two kinds: `connection`, a client of the cluster with a metadata session, for planning, cursors and writing;
+and `direct`, a client for executors that reads ledgers whose metadata the planner has sent, and asks the metadata store
+only after a failure.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ T = TypeVar("T")
 
 
 class Connection(NamedTuple):
-    """A client of the cluster on a loop in a thread of its own."""
+    """A client of the cluster, on an event loop in a thread of its own."""
 
     thread: LoopThread
     client: Client
     blocking: sync.Client
 
-    def run(self, make: Callable[[Client], Awaitable[T]]) -> T:
-        """Wait for `await make(client)`, done on the loop."""
-        return self.thread.run(lambda: make(self.client))
+    def run(self, call: Callable[[Client], Awaitable[T]]) -> T:
+        """Run `await call(client)` on the loop, wait for it, and return its result."""
+        return self.thread.run(lambda: call(self.client))
 
 
 _connections: dict[tuple[int, str], Connection] = {}
 
 
 def connection(uri: str) -> Connection:
-    """One a process and cluster."""
+    """Return this process's client of the cluster; the first call connects. ConfigError, MetadataUnavailable."""
     from buckram import sync
     from buckram.client.client import client_config, connect
     from buckram.sync.thread import LoopThread
@@ -67,13 +68,13 @@ def connection(uri: str) -> Connection:
 
 
 def close_connections() -> None:
-    """Close those of this process: a program that goes on after its cluster has gone."""
+    """Close this process's clients, for a program that continues after its cluster was stopped."""
     for key in [key for key in _connections if key[0] == os.getpid()]:
         _connections.pop(key).blocking.close()
 
 
 def shared_client(uri: str) -> sync.Client:
-    """The blocking client of this process's connection."""
+    """Return the blocking client of this process's connection."""
     return connection(uri).blocking
 
 
@@ -81,10 +82,10 @@ _settled = 0
 
 
 def settle() -> None:
-    """To be called when a task begins: what is loaded by now stays for as long as the process, so Python's collector,
-    which PySpark runs after every task, need not walk it each time (15 ms, an eighth of what a scan costs).
+    """Exempt the objects that are loaded by now from garbage collection. Call it when a task begins.
 
-    Only in processes that PySpark forked, and only for their first tasks: what later ones hold is not for good.
+    PySpark collects after every task, and walking the loaded modules takes 15 ms, an eighth of what a scan costs. It is
+    done in processes that PySpark forked, and for their first two tasks only: later objects do not live for ever.
     """
     global _settled
     keep_freed_memory()
@@ -95,7 +96,7 @@ def settle() -> None:
 
 
 class plainly:
-    """Our errors leave without the frames they came through: Spark prints them all, and they help nobody."""
+    """Removes the traceback from Buckram's errors, because Spark prints every frame and the message says enough."""
 
     def __enter__(self) -> None:
         return None
@@ -104,7 +105,7 @@ class plainly:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, BuckramError):
-            # Not a generator's context manager: that would put the frames back.
+            # contextlib.contextmanager is not used, since it would add the frames again.
             raise error.with_traceback(None) from None
 
 
@@ -112,7 +113,7 @@ class plainly:
 
 
 class _NoKeys:
-    """The keys of a store that was not opened. Who chooses no bookies needs to know nothing of them."""
+    """The keys of a metadata store that was not opened: none. Only the choice of bookies needs them."""
 
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
@@ -121,8 +122,11 @@ class _NoKeys:
 
 
 class PinnedStore:
-    """What a client that only reads known ledgers asks a metadata store: where bookies are, and how a ledger has
-    changed. The first is told by the planner; the second opens the real store, the first time it is asked."""
+    """The part of a metadata store that a client needs to read ledgers whose metadata is known.
+
+    The addresses of bookies come from the planner (`pin`). The first question that only the real store can answer, such
+    as a ledger's newer metadata, opens it.
+    """
 
     def __init__(self, uri: str, cluster: str, history: History) -> None:
         self.uri, self._cluster, self._history = uri, cluster, history
@@ -135,6 +139,7 @@ class PinnedStore:
 
     @property
     def own(self) -> str:
+        """The root of the store's own keys; empty until the real store is open."""
         return "" if self._real is None else self._real.own
 
     @property
@@ -142,12 +147,12 @@ class PinnedStore:
         return _NoKeys() if self._real is None else self._real.keys
 
     def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> bool:
-        """Bookies are here, and have to say who they are; True when that is news."""
+        """Note the addresses of bookies, and whether they must prove their identity. True if that changed something."""
         changed = identity_required != self._identity_required
         self._identity_required = identity_required
         news = [info for info in bookies if self._pins.get(info.bookie_id) != info]
         for info in news:
-            # Who was at this address before is there no more.
+            # Another bookie that had this address has moved.
             for other in [b for b, old in self._pins.items() if old.address == info.address]:
                 del self._pins[other]
             self._pins[info.bookie_id] = info
@@ -157,7 +162,7 @@ class PinnedStore:
         return self._cluster
 
     async def history(self, watch: Notify | None = None) -> History:
-        """As the planner saw it; asked again, a bookie knows more."""
+        """Return the history that the planner saw, then that of the real store: a bookie has seen a newer one."""
         if not self._asked:
             self._asked = True
             return self._history
@@ -189,7 +194,7 @@ class PinnedStore:
         try:
             return await open_store(self.uri)
         except BuckramError as error:
-            # To a reader this is: no news. Its own failure says more to the user.
+            # A reader ignores an unavailable store, and the error of its read says more to the user.
             raise MetadataUnavailable(str(error)) from None
 
     async def close(self) -> None:
@@ -198,14 +203,14 @@ class PinnedStore:
 
 
 class Direct(NamedTuple):
-    """A client over a PinnedStore, on a loop in a thread of its own."""
+    """A client over a PinnedStore, on an event loop in a thread of its own."""
 
     thread: LoopThread
     client: Client
     store: PinnedStore
 
     def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> None:
-        """Before reading: where the bookies are."""
+        """Tell the client the addresses of bookies, before it reads from them."""
         if self.store.pin(bookies, identity_required=identity_required):
             self.thread.run(self.client.services.identities.refresh)
             self.thread.run(self.client.services.bookies.refresh)
@@ -215,7 +220,7 @@ _direct: dict[tuple[int, str, str, History], Direct] = {}
 
 
 def direct(uri: str, cluster: str, history: History) -> Direct:
-    """One a process and cluster, which has this instance id and this past."""
+    """Return this process's client for reading known ledgers of the cluster with this instance id and history."""
     from buckram.client.client import connect
     from buckram.sync.thread import LoopThread
 
@@ -226,7 +231,7 @@ def direct(uri: str, cluster: str, history: History) -> Direct:
         store = PinnedStore(uri, cluster, history)
 
         async def start() -> Client:
-            # Readers of known ledgers call nothing else of a store.
+            # Reading ledgers with known metadata calls only what PinnedStore has.
             return await connect(cast("MetadataStore", store))
 
         found = _direct[key] = Direct(thread, thread.run(start), store)

@@ -1,7 +1,7 @@
-"""Columns of the source: names and types, the schema that a user asks for, and batches of records as Arrow.
+"""The columns of the data source: names and types, the schema that a query asks for, and Arrow record batches of them.
 
-Only the columns of the schema are built. A single entry's records keep the entry's own buffers; small entries are put
-together, one copy per column, because Spark pays for each record batch.
+Only the columns of the schema are built. The columns of a single entry share its buffers; small entries are joined,
+with one copy per column, because each record batch costs Spark time.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ HEADERS: Mapping[str, str] = {"headers": "array<struct<key:string,value:binary>>
 LEDGER_COLUMNS: Mapping[str, str] = {"ledger": "bigint", "entry": "bigint", "value": "binary"}
 BATCH_ROWS = 8_192
 BATCH_BYTES = 4 * 1024 * 1024
-"""Record batches are cut when they have so many rows or bytes; one entry is never cut."""
+"""A record batch ends when it has so many rows or bytes; an entry is never split."""
 
 
 def ddl(columns: Mapping[str, str]) -> str:
-    """The columns as Spark's DDL."""
-    # Plain `timestamp` means the type without a zone where spark.sql.timestampType says so.
+    """Return the columns as a schema in Spark's DDL."""
+    # Plain `timestamp` would be a type without time zone where spark.sql.timestampType says so.
     return ", ".join(f"{name} {kind.replace('timestamp', 'timestamp_ltz')}" for name, kind in columns.items())
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The columns to build, in order, with their nullability; picklable. `nested`: that of headers' parts (the
-    element, its key, its value)."""
+    """The columns to build, in order, with their nullability; it can be pickled.
+
+    `nested` is the nullability within the column `headers`: of an element, its key, and its value.
+    """
 
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
@@ -53,7 +55,7 @@ class Shape:
 
     @classmethod
     def of(cls, schema: StructType, known: Mapping[str, str]) -> Shape:
-        """From the schema that a query asks for; InvalidArgument for a column that is not there."""
+        """Return the shape of the schema that a query asks for; InvalidArgument for a column that is not `known`."""
         nested = (True, True, True)
         for field in schema.fields:
             kind = field.dataType.simpleString()
@@ -68,7 +70,7 @@ class Shape:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Exactly what Spark expects: order, types, nullability."""
+        """The Arrow schema, with exactly the order, types and nullability that Spark expects."""
         import pyarrow as pa
 
         element, key, value = self.nested
@@ -92,7 +94,7 @@ class Shape:
         return {name: value for name, value in self.__dict__.items() if name != "arrow"}
 
     def record_batch(self, arrays: Sequence[Any]) -> pa.RecordBatch:
-        """One record batch of these columns; InvalidArgument where a `not null` column has a null."""
+        """Return a record batch of these columns; InvalidArgument if a `not null` column has a null."""
         import pyarrow as pa
 
         for name, nullable, column in zip(self.names, self.nullable, arrays, strict=True):
@@ -102,14 +104,14 @@ class Shape:
 
 
 class StreamRows:
-    """Makes record batches of one stream's batches."""
+    """Converts the batches of one stream to record batches."""
 
     def __init__(self, shape: Shape, stream: str) -> None:
         self._shape, self._stream = shape, stream
         self._names: Any = None
 
     def make(self, batches: Sequence[Batch]) -> pa.RecordBatch:
-        """All records of `batches` (at least one, consecutive offsets) as one record batch."""
+        """Return all records of `batches`, of which there is at least one, with consecutive offsets, as one batch."""
         return self._shape.record_batch([self._column(name, batches) for name in self._shape.names])
 
     def _column(self, name: str, batches: Sequence[Batch]) -> Any:
@@ -133,10 +135,14 @@ class StreamRows:
 
 
 _COUNTED: list[Any] = []
+"""The Arrow array 0, 1, 2, ... that `longs` keeps."""
 
 
 def longs(first: int, stop: int) -> Any:
-    """An Arrow array of first..stop - 1; adding to one that was counted before is much faster than counting anew."""
+    """Return an Arrow array of the numbers from `first` to stop - 1.
+
+    Adding to an array that was made before is much faster than converting a range.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,7 +179,7 @@ def _append_times(pa: Any, batch: Batch, kind: Any) -> Any:
 def _headers(pa: Any, batch: Batch, kind: Any) -> Any:
     start, stop = batch.window
     if batch.header_column is None:
-        # An empty list, as records without headers have in entries in which others have some.
+        # Records without headers get an empty list, as in entries where other records have headers.
         blank, none = pa.py_buffer(bytes(4 * (stop - start + 1))), pa.array([], kind.value_type)
         return pa.Array.from_buffers(kind, stop - start, [None, blank], children=[none])
     return header_array(pa, batch, kind, start, stop - start)
@@ -193,7 +199,7 @@ _BUILDERS = {
 
 
 def ledger_batch(shape: Shape, ledger: int, first: int, payloads: Sequence[bytes]) -> pa.RecordBatch:
-    """Entries `first` and following of a ledger."""
+    """Return consecutive entries of a ledger, the first of which is `first`, as one record batch."""
     import pyarrow as pa
 
     count = len(payloads)

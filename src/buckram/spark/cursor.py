@@ -1,7 +1,8 @@
-"""The durable cursor of a streaming query: the source moves it with each batch, a listener past the last one.
+"""The durable cursor of a streaming query. The source moves it with each batch, a listener moves it past the last one.
 
-Spark tells the source of a batch when it plans the next, so never of the last; the listener hears of every completed
-batch in the driver program. Both only move it up.
+Spark reports the end of a batch to the source when it plans the next batch, so it never reports the last one. The
+listener runs in the driver program and gets every completed batch. Both only move the cursor up. Not here: how a cursor
+is stored (`streams/read/cursors.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -33,8 +34,10 @@ log = logging.getLogger("buckram.spark")
 
 
 async def advance(client: Client, cursor: str, offsets: Mapping[str, int]) -> None:
-    """Move the cursor of each stream up to its offset. One that is further stays, a stream that is gone is passed over.
-    MetadataUnavailable."""
+    """Move the cursor of each stream up to its offset. Raises MetadataUnavailable.
+
+    A cursor that is further stays where it is, and a stream that does not exist any more is skipped.
+    """
     store = client.namespace().store
 
     async def move(stream: str, offset: int) -> None:
@@ -49,14 +52,14 @@ async def advance(client: Client, cursor: str, offsets: Mapping[str, int]) -> No
 
 
 class Follower:
-    """Moves a cursor after a query; asks the store for those streams only of which there is news."""
+    """Moves a cursor behind a query, and writes only for streams whose offset has changed."""
 
     def __init__(self, uri: str, cursor: str) -> None:
         self._uri, self._cursor = uri, cursor
         self._known: dict[str, int] = {}
 
     def move(self, offsets: Mapping[str, int]) -> None:
-        """Up to `offsets`. What may pass is logged: the next batch moves it further, and no query fails for its lag."""
+        """Move the cursor up to `offsets`. A retryable error is only logged, because the next batch moves it again."""
         news = {stream: offset for stream, offset in offsets.items() if self._known.get(stream, -1) < offset}
         try:
             connection(self._uri).run(lambda client: advance(client, self._cursor, news))
@@ -68,34 +71,42 @@ class Follower:
             self._known |= news
 
 
-def cursor_moves(end_offset: str | None) -> tuple[str, str, dict[str, int]] | None:
-    """(cluster, cursor, offsets) of a source's end offset as Spark reports it; None where it is not ours."""
+class CursorMove(NamedTuple):
+    """Where a completed batch moves a cursor: the cluster's metadata URI, the cursor's name, an offset per stream."""
+
+    cluster: str
+    cursor: str
+    offsets: dict[str, int]
+
+
+def cursor_move(end_offset: str | None) -> CursorMove | None:
+    """Parse a source's end offset as Spark reports it; None if the source is another one or has no cursor."""
     try:
         raw: Any = json.loads(end_offset or "")
     except ValueError:
         return None
     if not isinstance(raw, dict) or not isinstance(raw.get("cursor"), str) or not isinstance(raw.get("cluster"), str):
         return None
-    return raw["cluster"], raw["cursor"], {name: at for name, at in raw.items() if "/" in name and type(at) is int}
+    offsets = {name: at for name, at in raw.items() if "/" in name and type(at) is int}
+    return CursorMove(raw["cluster"], raw["cursor"], offsets)
 
 
 class CursorListener(StreamingQueryListener):
-    """Moves the cursors of all streaming queries of a session that have one. Trouble is logged: a query does not fail
-    because its lag is not up to date."""
+    """Moves the cursors of a session's streaming queries. Errors are logged, as no query has to fail for its cursor."""
 
     def __init__(self) -> None:
         self._followers: dict[tuple[str, str, str], Follower] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing has been read yet."""
+        """Do nothing: the query has read nothing yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         for source in event.progress.sources:
-            moves = cursor_moves(source.endOffset)
-            if moves is None:
+            move = cursor_move(source.endOffset)
+            if move is None:
                 continue
-            uri, cursor, offsets = moves
-            # One a run: a restarted query may have been sent back.
+            uri, cursor, offsets = move
+            # Each run has its own follower, because a restarted query may begin further back.
             follower = self._followers.setdefault((str(event.progress.runId), uri, cursor), Follower(uri, cursor))
             try:
                 follower.move(offsets)
@@ -103,9 +114,9 @@ class CursorListener(StreamingQueryListener):
                 log.warning("cursor %s was not moved: %s", cursor, error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new was read."""
+        """Do nothing: the query has read nothing new."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Its last progress came before."""
+        """Forget the query; its last progress was reported before."""
         for key in [key for key in self._followers if key[0] == str(event.runId)]:
             del self._followers[key]

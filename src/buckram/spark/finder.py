@@ -1,4 +1,7 @@
-"""Which entry of a ledger holds a record, by reading few of them. Which ledger it is in is stream_plan's business."""
+"""Finder: finds the entry of a ledger that holds a record, by reading the headers of a few entries.
+
+Not here: finding the ledger (`stream_plan.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,20 @@ from buckram.types import EntryId
 
 
 class Finder:
-    """Entries of one ledger by offset."""
+    """Finds entries of one ledger by offset, and remembers the entries that it has read."""
 
     def __init__(self, name: StreamName, reader: Reader, base: int, last: EntryId, records: int) -> None:
         self.base = base
+        """The offset of the ledger's first record."""
         self._name, self._reader, self._last, self._records = name, reader, last, records
         self._known: dict[EntryId, tuple[int, int]] = {}
 
     def first_of(self, entry: EntryId) -> int:
-        """The offset of the first record of an entry that entry_of gave."""
+        """Return the offset of the first record of an entry that entry_of has returned."""
         return self._known[entry][0]
 
     async def entry_of(self, offset: int, guess: EntryId) -> EntryId:
-        """The entry that holds the record; `guess`: where it or a near one is, -1 for none."""
+        """Return the entry that holds the record. `guess` is an entry near it, or -1."""
         low, high = 0, self._last
         if guess < 0 and self._records:
             guess = (offset - self.base) * (self._last + 1) // self._records
@@ -36,9 +40,9 @@ class Finder:
             else:
                 low = probe + 1
             if low > high:
-                # Entries without records stand between; this does not happen for an offset that is there.
+                # There are only entries without records in between, so the ledger does not have this offset.
                 return min(max(low, 0), self._last)
-            # Near a good guess by doubling steps, else by halves.
+            # The search goes from a good guess in doubling steps, and continues as a binary search.
             wanted = probe - step if offset < first else probe + step
             step, near = 2 * step, near and step < 64
             probe = min(max(wanted, low), high) if near else (low + high) // 2

@@ -1,4 +1,4 @@
-"""Many questions of one kind at once, as a source of thousands of streams has them."""
+"""Running many requests of one kind concurrently, for queries over thousands of streams."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeVar, cast
 
 T = TypeVar("T")
 AT_ONCE = 128
-"""What a metadata store over the network needs to be busy."""
+"""The number of concurrent requests that keeps a metadata store busy over the network."""
 
 
 async def in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Some at a time, each beginning when another one has ended; results in order, or the first error in order."""
+    """Run the jobs, at most AT_ONCE at a time. Returns the results in order, or raises the first error in order."""
     found: list[T | BaseException | None] = [None] * len(jobs)
     places = iter(range(len(jobs)))
     failed = False
@@ -25,7 +25,7 @@ async def in_order(jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
             except Exception as error:
                 found[place] = error
                 failed = True
-            if failed:  # all before it have begun, so the first error is among them
+            if failed:  # All jobs before it have begun, so the first error in order is among those that run.
                 break
 
     await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(jobs)))))

@@ -2,7 +2,7 @@
 
     spark.read.format("buckram").option("metadata", uri).option("ledgers", "3,5,8-12").load()
 
-An open ledger is read up to its last confirmed entry when the query is planned, and never fenced.
+An open ledger is read up to the LAC at planning time, and is never fenced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LedgerPartition(InputPartition):
-    """Entries of one ledger, and about how many bytes an entry has (for the size of the batches)."""
+    """Entries of one ledger. `entry_bytes` is the average size of an entry, for the size of record batches."""
 
     work: LedgerSlice
     entry_bytes: int
@@ -38,7 +38,7 @@ class LedgerPartition(InputPartition):
 
 
 class LedgerReader(DataSourceReader):
-    """Pickled to the executors; holds values only."""
+    """The reader of a batch query over ledgers. It is pickled to the executors, so it holds only values."""
 
     def __init__(self, options: LedgerOptions, shape: Shape) -> None:
         self.options, self.shape = options, shape
@@ -61,7 +61,7 @@ class LedgerReader(DataSourceReader):
 
     def _extent(self, client: sync.Client, ledger: int) -> LedgerExtent:
         metadata: LedgerMetadata = client.metadata(ledger)
-        # Here, so that a wrong password is one error of the driver and not a failed task of each executor.
+        # Checked here, so that a wrong password is one error of the driver instead of a failed task on each executor.
         check_password(ledger, metadata, self.options.password.encode())
         if metadata.last_entry is not None:
             return LedgerExtent(ledger, metadata.last_entry, metadata.length or 0)
@@ -72,7 +72,7 @@ class LedgerReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LedgerPartition):
-            return  # Spark calls once with an empty partition where there are none
+            return  # Without partitions Spark calls this once, with an empty one.
         settle()
         work = partition.work
         step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, partition.entry_bytes)))

@@ -1,8 +1,8 @@
-"""The fastest way of executors to read many entries: where a bookie of the same machine and user says that they are.
+"""LocalScan: reads many entries from the log files of a bookie that runs on the executor's machine as the same user.
 
-The bookie is asked for places only, and the log's files are read (disk/neighbours): no entry goes through the
-bookie and a socket. The files may be compacted away, even written anew meanwhile, so what fails its digest says nothing
-of what the bookie holds. Whenever something is not as it should be, the scan ends early; stream_scan.py goes on there.
+The bookie is asked only where the entries are, and the executor reads its log files (`disk/neighbours.py`), so no entry
+passes through the bookie and a socket. The files may be deleted or reused at any time, so an entry with a wrong digest
+does not mean that the bookie's copy is bad. After any failure the scan ends early and `stream_scan.py` continues there.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from buckram.spark.stream_scan import (
 )
 from buckram.types import EntryId, LedgerId
 
-_elsewhere: set[tuple[int, Peer]] = set()
-"""Bookies whose files this process does not find, so that they are asked once."""
+_remote: set[tuple[int, Peer]] = set()
+"""Bookies whose files this process cannot read; they are not asked again."""
 _neighbours = Neighbours()
-"""One for all scans of this process: it remembers what it read, so that a second query may find it in memory."""
+"""Shared by all scans of this process: it caches what was read, so that a second query may find it in memory."""
 
 
 class _Ended(Exception):
-    """The scan cannot go on here."""
+    """The scan cannot continue from local files."""
 
 
 class LocalScan:
-    """Entries first..last of a ledger from one bookie; iterate once."""
+    """A scan of the entries from `first` to `last` of a ledger, from one bookie's files. Iterate it once."""
 
     def __init__(self, peer: Peer, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId) -> None:
         self._peer, self._ledger, self._digest = peer, ledger, digest
@@ -49,23 +49,23 @@ class LocalScan:
         self._directory: NeighbourDirectory | None = None
 
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
-        """(first entry, payloads) in order, each verified; ends before `last` where that is all there is to have."""
-        # Without a digest nobody would notice that a file was written anew.
-        while self._digest.size and self._next <= self._last and (os.getpid(), self._peer) not in _elsewhere:
+        """Yield (first entry, payloads) in order, each payload verified. It may end before `last`, without an error."""
+        # Ledgers without a digest are not read here, because a reused file would go unnoticed.
+        while self._digest.size and self._next <= self._last and (os.getpid(), self._peer) not in _remote:
             before = self._next
             try:
                 located = self._ask()
                 for extent in located.extents:
                     yield from self._extent(self._files(located), extent)
             except PermissionError:
-                _elsewhere.add((os.getpid(), self._peer))
+                _remote.add((os.getpid(), self._peer))
                 return
             except (OSError, struct.error, ScanFailed, _Ended):
                 return
             if self._next == before:
                 return
 
-    # -- where they are
+    # -- asking where the entries are
 
     def _ask(self) -> Located:
         link = take(self._peer)
@@ -82,7 +82,7 @@ class LocalScan:
         except BaseException:
             link.close()
             raise
-        # An older bookie answers with an entry, as one does that has none of them in a file.
+        # A bookie answers with an entry if it has none of them in a file, or is too old for this request.
         located = Located.parse(body) if header & LOCATED else None
         if located is None:
             raise _Ended
@@ -92,7 +92,7 @@ class LocalScan:
         if self._directory is None:
             self._directory = _neighbours.open(located.directory, located.identity)
             if self._directory is None:
-                _elsewhere.add((os.getpid(), self._peer))
+                _remote.add((os.getpid(), self._peer))
                 raise _Ended
         return self._directory
 

@@ -1,7 +1,7 @@
-"""Every option of the data source `buckram`: who takes it, default, meaning, and how its text becomes a value. Pure.
+"""The table of all options of the data source `buckram`: role, default, meaning, and how a text becomes a value.
 
-One table for source and sink; docs/tutorial/spark.md shows it. What options mean together is checked by who uses them
-(planning.py, sink.py).
+Source and sink share the table, and docs/tutorial/spark.md shows it. Nothing here does I/O. Not here: checks of options
+against one another (`planning.py`, `sink.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ WRITE: tuple[Role, ...] = ("write",)
 ALL: tuple[Role, ...] = ("read", "stream", "write")
 ROLE_NAMES: Mapping[Role, str] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
 SPARKS_OWN = ("checkpointlocation", "queryname", "provider", "owner", "comment")
-"""What Spark itself puts among the options: of a streaming query, of a table of the catalog."""
+"""Options that Spark itself adds, for a streaming query or a table of the catalog."""
 
 Parser = Callable[[str, str], Any]
-"""From the option's name and text; InvalidArgument names both and what is needed."""
+"""Converts an option's name and text to its value; InvalidArgument names both and what is needed."""
 
 
 class LedgerRange(NamedTuple):
@@ -37,7 +37,7 @@ class LedgerRange(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where to begin or end: a word for all streams, or offsets by full stream name (others: the default)."""
+    """Where to begin or end: offsets by full stream name, and a word for all other streams."""
 
     word: Literal["earliest", "latest"]
     offsets: Mapping[str, int] = {}
@@ -47,22 +47,25 @@ class Position(NamedTuple):
 
 
 def bad(name: str, text: str, needs: str) -> InvalidArgument:
-    """The error for an option's value."""
+    """Return the error for an option's value."""
     shown = text if len(text) <= 100 else text[:100] + "..."
     return InvalidArgument(f'option "{name}" = {shown!r}: needs {needs}')
 
 
 def a_text(name: str, text: str) -> str:
+    """Parse a text that is not empty."""
     if not text.strip():
         raise bad(name, text, "a value that is not empty")
     return text
 
 
 def any_text(name: str, text: str) -> str:
+    """Parse any text."""
     return text
 
 
 def a_flag(name: str, text: str) -> bool:
+    """Parse true or false."""
     try:
         return {"true": True, "false": False}[text.strip().lower()]
     except KeyError:
@@ -70,6 +73,8 @@ def a_flag(name: str, text: str) -> bool:
 
 
 def a_number(minimum: int) -> Parser:
+    """Return a parser of whole numbers of at least `minimum`."""
+
     def parse(name: str, text: str) -> int:
         needs = f"a whole number of at least {minimum}"
         try:
@@ -87,7 +92,7 @@ SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def a_size(name: str, text: str) -> int:
-    """Bytes, as Spark writes sizes: 67108864, 64m, 64MB, 1GiB."""
+    """Parse a number of bytes as Spark writes sizes: 67108864, 64m, 64MB, 1GiB."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     size = int(match[1]) * SIZE_UNITS[match[2]] if match else 0
     if size < 1:
@@ -96,6 +101,7 @@ def a_size(name: str, text: str) -> int:
 
 
 def one_of(*choices: str) -> Parser:
+    """Return a parser of one of these words, in any case."""
     known = {choice.lower(): choice for choice in choices}
 
     def parse(name: str, text: str) -> str:
@@ -108,7 +114,7 @@ def one_of(*choices: str) -> Parser:
 
 
 def a_stream(name: str, text: str) -> str:
-    """One full stream name."""
+    """Parse one full stream name."""
     try:
         return str(stream_name(text.strip()))
     except InvalidArgument as error:
@@ -116,7 +122,7 @@ def a_stream(name: str, text: str) -> str:
 
 
 def some_streams(name: str, text: str) -> tuple[str, ...]:
-    """Full names, each once, in the order given."""
+    """Parse full stream names separated by commas; returns each once, in the order given."""
     parts = [part.strip() for part in text.split(",")]
     found = tuple(dict.fromkeys(a_stream(name, part) for part in parts if part))
     if not found:
@@ -125,6 +131,7 @@ def some_streams(name: str, text: str) -> tuple[str, ...]:
 
 
 def a_pattern(name: str, text: str) -> str:
+    """Parse a regular expression of Python; returns its text."""
     try:
         re.compile(text)
     except re.error as error:
@@ -133,6 +140,7 @@ def a_pattern(name: str, text: str) -> str:
 
 
 def a_cursor(name: str, text: str) -> str:
+    """Parse the name of a cursor."""
     try:
         return check_name("cursor", text)
     except InvalidArgument as error:
@@ -140,7 +148,10 @@ def a_cursor(name: str, text: str) -> str:
 
 
 def a_position(default: Literal["earliest", "latest"]) -> Parser:
-    """`earliest`, `latest`, or a JSON object of stream names with offsets (or -2 earliest, -1 latest, as Kafka's)."""
+    """Return a parser of `earliest`, `latest`, or a JSON object of stream names with offsets.
+
+    As with Kafka's source, -2 means earliest and -1 latest. Streams that are not named get `default`.
+    """
 
     def parse(name: str, text: str) -> Position:
         word = {"earliest": Position("earliest"), "latest": Position("latest")}.get(text.strip().lower())
@@ -159,7 +170,7 @@ def a_position(default: Literal["earliest", "latest"]) -> Parser:
 
 
 def some_ledgers(name: str, text: str) -> tuple[LedgerRange, ...] | None:
-    """`all`, or ids and ranges separated by commas: `3,5,8-12`. None means all."""
+    """Parse `all`, or ids and ranges separated by commas: `3,5,8-12`. Returns None for all."""
     if text.strip().lower() == "all":
         return None
     ranges = []
@@ -178,7 +189,7 @@ def some_ledgers(name: str, text: str) -> tuple[LedgerRange, ...] | None:
 
 
 class Option(NamedTuple):
-    """`default` is a text like the user's (None: there is none, and the option is not among the values)."""
+    """One option. `default` is a text as a user writes it; None: there is none, and the option may be absent."""
 
     name: str
     roles: tuple[Role, ...]
@@ -186,7 +197,7 @@ class Option(NamedTuple):
     meaning: str
     parse: Parser
     shown_default: str = ""
-    """Where the default is not a text."""
+    """What the table of options shows instead of `default`."""
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -339,7 +350,7 @@ def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
             raise InvalidArgument(f'option "{option.name}" is for {others} only; leave it out here')
         elif name in DROPPED:
             raise InvalidArgument(f"option {key!r} was dropped: {DROPPED[name]}")
-        elif name not in SPARKS_OWN and not name.startswith("option."):  # a table's options come twice
+        elif name not in SPARKS_OWN and not name.startswith("option."):  # Spark passes a table's options twice.
             raise InvalidArgument(f"unknown option {key!r}; known here: {', '.join(o.name for o in takes)}")
     if "metadata" not in found:
         raise InvalidArgument(
@@ -350,12 +361,12 @@ def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
 
 
 def given_names(given: Mapping[str, str]) -> set[str]:
-    """Which options of the table the user gave, by the names of the table."""
+    """Return the options that were given, by their names in the table; other names are left out."""
     return {option.name for option in OPTIONS if any(key.lower() == option.name.lower() for key in given)}
 
 
 def table() -> str:
-    """The options as a table in Markdown."""
+    """Return the options as a table in Markdown."""
     lines = ["| option | for | default | meaning |", "|---|---|---|---|"]
     marks = {"read": "batch", "stream": "streaming", "write": "write"}
     for option in OPTIONS:

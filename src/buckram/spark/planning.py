@@ -1,4 +1,7 @@
-"""What to read: options that belong together, limits of a micro-batch, and how work is cut into partitions. Pure."""
+"""Pure functions for planning reads: checked options, limits of a micro-batch, and cutting the work into partitions.
+
+Not here: a single option's value (`options.py`), asking the cluster what there is to read (`stream_plan.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from buckram.spark.options import LedgerRange, Position, Role, given_names, valu
 MIB = 1024 * 1024
 MAX_PARTITIONS = 5_000
 LEAST_PARTITION_BYTES = 4 * MIB
-"""A task costs some milliseconds: smaller pieces are cut only when minPartitions or maxPartitionBytes says so."""
+"""A task costs some milliseconds, so smaller pieces are cut only if minPartitions or maxPartitionBytes demands it."""
 _SELECTORS = ("subscribe", "subscribePattern", "streams", "path")
 _LEDGER_OPTIONS = ("ledgers", "ledger", "firstEntry", "lastEntry", "password")
 _STREAM_OPTIONS = (
@@ -29,7 +32,7 @@ _STREAM_OPTIONS = (
 
 
 def reads_ledgers(given: Mapping[str, str]) -> bool:
-    """Whether the options ask for ledgers; InvalidArgument when they ask for nothing, or for both."""
+    """Whether the options ask for ledgers. InvalidArgument if they ask for nothing, or for ledgers and streams."""
     names = given_names(given)
     selectors = [name for name in _SELECTORS if name in names]
     ledgers = [name for name in ("ledgers", "ledger") if name in names]
@@ -50,7 +53,7 @@ def reads_ledgers(given: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """Which entries of which ledgers. `ledgers` is None for all; entries are inclusive."""
+    """Which entries of which ledgers to read. `ledgers` is None for all; `last_entry` is inclusive."""
 
     metadata: str
     ledgers: tuple[LedgerRange, ...] | None
@@ -61,7 +64,7 @@ class LedgerOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> LedgerOptions:
-        """InvalidArgument for an unknown option or a bad value."""
+        """Parse the options. InvalidArgument for an unknown option or a bad value."""
         found = values(given, "read")
         return cls(
             found["metadata"],
@@ -75,7 +78,7 @@ class LedgerOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Which records of which streams; `streams` or `pattern`. Times in microseconds UTC."""
+    """Which records of which streams to read; either `streams` or `pattern` is set. Times are in microseconds UTC."""
 
     metadata: str
     streams: tuple[str, ...]
@@ -95,7 +98,7 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], role: Role) -> StreamOptions:
-        """InvalidArgument for an unknown option or a bad value, or for two that exclude each other."""
+        """Parse the options. InvalidArgument for an unknown option, a bad value, or two that exclude each other."""
         found = values(given, role)
         for offsets, time in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
             if offsets in found and time in found:
@@ -131,7 +134,7 @@ def _microseconds(milliseconds: int | None) -> int | None:
 
 
 def resolve(position: Position, stream: str, earliest: int, end: int) -> int:
-    """The offset that a position means for a stream; not checked against what is there."""
+    """Return the offset that a position means for a stream, without checking that the stream has it."""
     offset = position.offsets.get(stream)
     if offset is None:
         return earliest if position.word == "earliest" else end
@@ -143,7 +146,7 @@ def resolve(position: Position, stream: str, earliest: int, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What one stream has for a micro-batch: offsets start..end - 1."""
+    """The records of one stream that a micro-batch could read: offsets from `start` to end - 1."""
 
     stream: str
     start: int
@@ -151,11 +154,10 @@ class Backlog:
 
 
 def share(limit: int, backlogs: Sequence[Backlog], turn: int = 0) -> dict[str, int]:
-    """How many of `limit` records (or bytes) each stream may give, by its part of all records that wait; together not
-    more than `limit`.
+    """Divide `limit` records (or bytes) among the streams, in proportion to the records that wait in each.
 
-    At least one where any wait. Where more streams wait than that allows, `turn`, which grows with what was read, says
-    with which one this batch begins, so that it is everybody's turn.
+    Each stream with waiting records gets at least one. If there are more such streams than `limit`, only some get one,
+    beginning at `turn`, which grows with the records read, so that later batches serve the others.
     """
     shares = dict.fromkeys((b.stream for b in backlogs), 0)
     waiting = [b for b in backlogs if b.end > b.start]
@@ -178,7 +180,7 @@ def share(limit: int, backlogs: Sequence[Backlog], turn: int = 0) -> dict[str, i
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Offsets first..stop - 1 of one segment that are wanted, and about how many bytes they have."""
+    """The wanted offsets of one segment, from `first` to stop - 1, and about how many bytes they have."""
 
     stream: str
     ledger: int
@@ -188,7 +190,7 @@ class Extent:
 
 
 def piece_bytes(total: int, partition_bytes: int, min_partitions: int, cores: int) -> int:
-    """How large a partition shall be: as asked for, but so that every core and `min_partitions` have one."""
+    """Return the size of partitions in bytes: as asked for, but small enough for all cores and `min_partitions`."""
     size = min(partition_bytes, max(LEAST_PARTITION_BYTES, -(-total // max(1, cores))))
     if min_partitions > 1:
         size = min(size, total // min_partitions)
@@ -196,24 +198,24 @@ def piece_bytes(total: int, partition_bytes: int, min_partitions: int, cores: in
 
 
 def cuts(extent: Extent, size: int) -> list[int]:
-    """The offsets, from first to stop, at which the extent is cut into pieces of about `size` bytes."""
+    """Return the offsets, from `first` to `stop`, at which the extent is cut into pieces of about `size` bytes."""
     count = extent.stop - extent.first
     pieces = min(count, max(1, -(-extent.bytes // size)))
     return [extent.first + count * k // pieces for k in range(pieces + 1)]
 
 
 def enough(extents: Sequence[Extent], size: int, min_partitions: int) -> int:
-    """A size of pieces, `size` or less, that gives `min_partitions`, if there are as many records."""
+    """Return a size of pieces, at most `size`, that gives `min_partitions`, if there are as many records."""
     while size > 1 and sum(len(cuts(extent, size)) - 1 for extent in extents) < min_partitions:
         size = size * 3 // 4
     return size
 
 
 def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> list[range]:
-    """Put neighbours together up to about `size` bytes: ranges of indices into `sizes` (stream, bytes). Small streams
-    share a partition, else each would cost a task.
+    """Join neighbouring pieces to partitions of about `size` bytes, since each partition costs a task.
 
-    Never fewer partitions than `min_partitions`, if there are as many pieces.
+    Returns ranges of indices into `sizes`, which has (stream, bytes) of each piece. There are at least `min_partitions`
+    partitions, if there are as many pieces.
     """
     found: list[range] = []
     begin, filled, spare = 0, 0, len(sizes) - min_partitions
@@ -236,7 +238,7 @@ def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """A ledger's readable entries 0..last_entry and the bytes in them (0 if unknown)."""
+    """A ledger's readable entries, 0 to `last_entry`, and their bytes (0 if unknown)."""
 
     ledger: int
     last_entry: int
@@ -245,7 +247,7 @@ class LedgerExtent:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSlice:
-    """One partition's work: entries first..last of a ledger, both inclusive."""
+    """One partition's work: the entries of a ledger from `first` to `last`, both inclusive."""
 
     ledger: int
     first: int

@@ -1,12 +1,12 @@
-"""Whether a batch that comes again is the one that was published.
+"""Comparing a repeated batch of a streaming query with the batch that was published under its number.
 
-Spark repeats a batch when a driver died between its publishing and Spark's note of it: the rows are there, nothing is
-written. A batch of that number can also be another one, planned from an older copy of the checkpoint: its rows are not
-all there, and to pass over them would lose them. What is published is compared with what came, without any order:
-Spark promises none within a partition, nor that partitions are the same.
+Spark repeats a batch if the driver died after it was published and before Spark recorded that. Its rows are in the
+stream, and nothing is written. But a batch of this number may also be another one, planned from an older copy of the
+checkpoint: then some of its rows are not in the stream, and skipping it would lose them. The rows are compared without
+regard to order, because Spark guarantees neither the order within a partition nor the same partitions.
 
-Where the checkpoint's own files can be read they prove more. A batch that was planned before it was published is that
-very batch, also when its query does not give the same rows twice (`uuid()`, `rand()`, somebody else's service).
+If the checkpoint's files can be read, they prove more: a batch that was planned before the publishing is the published
+one, even if its query does not return the same rows twice (`uuid()`, `rand()`, an external service).
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _WRAP = 2**64 - 1
 
 
 class Tally(NamedTuple):
-    """How many rows, and the sum of their digests; the same in whatever order they come."""
+    """The number of rows and the sum of their digests, neither of which depends on the order of the rows."""
 
     rows: int = 0
     digest: int = 0
 
     def plus(self, other: Tally) -> Tally:
+        """Return the tally of the rows of both."""
         return Tally(self.rows + other.rows, self.digest + other.digest & _WRAP)
 
 
@@ -46,7 +47,10 @@ class Tally(NamedTuple):
 
 
 def tally(batch: pa.RecordBatch) -> Tally:
-    """Of the rows that a task is given: value, key and headers. Not the time, which may be that of writing."""
+    """Return the tally of a task's rows, by value, key and headers.
+
+    The time does not count, as it may be that of writing.
+    """
     from buckram.streams.write.arrow_write import as_binary
 
     nothing: list[Any] = [None] * batch.num_rows
@@ -59,7 +63,7 @@ def tally(batch: pa.RecordBatch) -> Tally:
 
 
 async def published_tally(client: Client, stream: str, done: Transaction) -> Tally | None:
-    """Of the rows that were published; None if some of them are truncated."""
+    """Return the tally of the rows that were published; None if some of them were truncated."""
     name, total = stream_name(stream), Tally()
     if done.first_offset == done.next_offset:
         return total
@@ -95,7 +99,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def local_path(checkpoint: str) -> str:
-    """Where the checkpoint is in this machine's file system; empty if it is elsewhere."""
+    """Return the checkpoint's path in this machine's file system; empty if it is in another one."""
     path = re.sub(r"^file:/+", "/", checkpoint.strip()).rstrip("/")
     if not path or re.match(r"^[a-zA-Z][a-zA-Z0-9+.-]*:", path):
         return ""
@@ -103,8 +107,10 @@ def local_path(checkpoint: str) -> str:
 
 
 def planned_at(checkpoint: str, batch: int) -> int | None:
-    """When Spark planned this batch, microseconds UTC, as its checkpoint (a local path) says; None if it cannot be
-    told."""
+    """Return when Spark planned the batch, in microseconds UTC, from the checkpoint at this local path.
+
+    Returns None if the checkpoint cannot be read or does not say.
+    """
     if not checkpoint:
         return None
     try:
@@ -127,8 +133,11 @@ async def compare(
     seen: Tally | None,
     checkpoint: str,
 ) -> None:
-    """Pass for what was published as `done`; ReplayDiffers for another batch of this number. `seen`: None where tasks
-    counted only."""
+    """Raise ReplayDiffers unless the repeated batch is the one that was published as `done`.
+
+    `rows` is the number of its rows, `seen` their tally, or None if the tasks only counted them. `checkpoint` is the
+    query's checkpoint if that is a local path, else empty.
+    """
     planned = planned_at(checkpoint, batch)
     if planned is not None and planned <= done.time:
         return

@@ -1,7 +1,7 @@
-"""A Spark session for one machine, with the settings that Buckram's source is measured with.
+"""A local Spark session with the settings that Buckram's performance is measured with.
 
-`local_session` sets JAVA_HOME and the worker's interpreter before the JVM starts; a session of your own works
-as well, see docs/tutorial/spark.md for what to set.
+`local_session` sets JAVA_HOME and the workers' interpreter before the JVM starts. A program may also use a session of
+its own; docs/tutorial/spark.md says what to set.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Sockets in the file system instead of TCP between the JVM and its Python workers.
+    # The JVM and its Python workers use Unix sockets instead of TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # A driver that is killed while Spark writes down its first batch leaves a temporary file, which Spark 4.3 takes for
-    # another query's: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY at every start from then on. The sink knows by itself
-    # whose batches it has.
+    # A driver that is killed while Spark records its first batch leaves a temporary file. Spark 4.3 takes the file for
+    # another query's and fails every later start with STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY. The check is not
+    # needed, since the sink recognises batches of another query.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -41,11 +41,13 @@ FOREIGN_VARIABLES = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "
 def local_session(
     name: str = "buckram", *, cores: int = 2, memory: str = "1g", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start (or get) a session on `cores` cores with the source `buckram` ready; ConfigError without PySpark 4.0
-    or Java 17."""
+    """Start a session on `cores` cores with the source `buckram` registered, or return the present session.
+
+    Raises ConfigError without PySpark 4.0 or Java 17.
+    """
     need_pyspark()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Workers otherwise run `python3` from the PATH, which may be another Python without this package.
+    # Without this, workers run the `python3` of the PATH, which may not have this package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for variable in FOREIGN_VARIABLES:
@@ -53,7 +55,7 @@ def local_session(
 
     from pyspark.sql import SparkSession
 
-    # Retries need the second number; without it one lost Python worker ends the job.
+    # The second number allows retries; without it one lost Python worker ends the job.
     builder = SparkSession.builder.appName(name).master(f"local[{cores},3]")
     chosen = {
         **SETTINGS,
@@ -71,9 +73,10 @@ def local_session(
 
 
 def class_archive() -> Path:
-    """Where a class archive for this PySpark and Java would be: with it a JVM starts three seconds sooner.
+    """Return the path for a class archive of this PySpark and Java, with which a JVM starts three seconds sooner.
 
-    Made by a JVM with -XX:ArchiveClassesAtExit, used with -XX:SharedArchiveFile; tied to that Java and those jars.
+    A JVM with -XX:ArchiveClassesAtExit writes the archive, and -XX:SharedArchiveFile uses it. It fits only this Java
+    and these jars, so both are part of the name.
     """
     import pyspark
 
@@ -84,10 +87,10 @@ def class_archive() -> Path:
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("buckram")` known to a session, and let cursors follow its streaming queries to their last batch.
+    """Register `format("buckram")` with a session, and a listener that moves cursors past the last batch of a query.
 
-    Reading and writing work without it where PySpark discovers the source; cursors then stay one batch behind.
-    ConfigError when PySpark is older than 4.0.
+    Reading and writing work without it if PySpark discovers the source; cursors then stay one batch behind. Raises
+    ConfigError if PySpark is older than 4.0.
     """
     need_pyspark()
     from pyspark.errors import AnalysisException
@@ -97,7 +100,7 @@ def register(session: SparkSession) -> None:
     try:
         session.dataSource.register(BuckramDataSource)
     except AnalysisException as error:
-        # PySpark 4.0 refuses what it has discovered by itself.
+        # PySpark 4.0 refuses to register a source that it has discovered by itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     if session not in _followed:
@@ -108,4 +111,4 @@ def register(session: SparkSession) -> None:
 
 
 _followed: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-"""Sessions that have the listener."""
+"""The sessions that have the cursor listener."""

@@ -1,10 +1,10 @@
-"""Writing a stream with Spark, exactly once: what is checked while Spark plans, and the writers that it sends around.
+"""Writing a stream with Spark exactly once: the checks while Spark plans, and the writers that it sends to tasks.
 
     df.write.format("buckram").mode("append").option("metadata", uri).save("shop/orders")
     df.writeStream.format("buckram").option("metadata", uri).option("checkpointLocation", path).start("shop/orders")
 
-Tasks write sealed ledgers (sink_task.py), the driver publishes them with a recorded transaction in one step
-(transactions.py). Rows keep their order within a task; tasks follow one another in the order of their partitions.
+Tasks write and close ledgers (`sink_task.py`), and the driver publishes them with a recorded transaction in one step
+(`transactions.py`). Rows keep their order within a task; tasks follow one another in the order of their partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ else:
     _StreamBase = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 
 ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
-"""PySpark 4.0 gives streaming writers rows only, which is several times slower."""
+"""Whether streaming writers get Arrow record batches. PySpark 4.0 passes rows, which is several times slower."""
 HEADERS = "array<struct<key:string,value:binary>>"
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
@@ -51,7 +51,7 @@ _GIVEN_BY_THE_STREAM = ("offset", "append_time")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A checked write; picklable values only."""
+    """The checked options of a write, as values that can be pickled."""
 
     metadata: str
     identity: Identity
@@ -60,7 +60,7 @@ class Settings:
     segment_bytes: int | None
     small_bytes: int
     checkpoint: str
-    """Where the query's checkpoint is, if that is in the driver's file system."""
+    """The path of the query's checkpoint if it is in the driver's file system, else empty."""
     keep_published: bool
     schema: StructType
 
@@ -69,16 +69,16 @@ class Settings:
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
-    """The writer of one batch job. Everything that can be wrong with options, columns and stream is raised here."""
+    """Return the writer of one batch job. Raises whatever is wrong with options, columns and stream."""
     try:
         return _batch_writer(options, schema, overwrite)
     except BuckramError as error:
-        # Here and below: without the frames it came through. Spark prints them all, and they help nobody.
+        # Here and below errors leave without their traceback, because Spark would print every frame.
         raise error.with_traceback(None) from None
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-    """The writer of one micro-batch; Spark asks for one twice in each. Checks as `batch_writer`."""
+    """Return the writer of one micro-batch, after the checks of `batch_writer`. Spark asks for two in each batch."""
     try:
         return _stream_writer(options, schema, overwrite)
     except BuckramError as error:
@@ -92,7 +92,7 @@ def _batch_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     version = given.get("txnVersion")
     if (settings.identity.application == "") is not (version is None):
         raise InvalidArgument("a batch job that is written once needs both txnAppId and txnVersion")
-    # Without a name it can only be asked what became of this very job.
+    # A job without a name gets a new application name, by which its publishing can be looked up after a lost reply.
     application = settings.identity.application or ONCE + uuid.uuid4().hex
     step = StepId(application, version or 0)
     done = connection(settings.metadata).run(lambda client: _planned(client, settings, step))
@@ -111,7 +111,7 @@ def _stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bo
             "was deleted or replaced could not be noticed and its rows were written twice: set one of them (Spark does "
             "not tell a sink what spark.sql.streaming.checkpointLocation says)"
         )
-    # Who writes is known to tasks only; this finds what is wrong with the stream.
+    # Only tasks know the query and batch. This step is never written; it finds out what is wrong with the stream.
     connection(settings.metadata).run(lambda client: _planned(client, settings, StepId("planning", 0)))
     return StreamWriter(settings)
 
@@ -119,7 +119,7 @@ def _stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bo
 def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings, dict[str, Any]]:
     lower = {name.lower(): text for name, text in options.items()}
     if "stream" in lower:
-        lower.pop("path", None)  # a table of the catalog has one, where files would be
+        lower.pop("path", None)  # Spark adds the path where a table of the catalog would have its files.
     given = known.values(lower, "write")
     stream = given.get("stream")
     if stream is None:
@@ -173,7 +173,7 @@ def _check_columns(schema: StructType) -> None:
 
 
 async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
-    """Make the stream if that is wanted; whether this step is published already. Errors as Bulk.foreseen."""
+    """Create the stream if that is wanted; returns whether the step is published already. Raises as Bulk.foreseen."""
     stream = settings.identity.stream
     try:
         bulk = await open_step(client, stream, step)
@@ -193,7 +193,7 @@ async def _planned(client: Client, settings: Settings, step: StepId) -> bool:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Pickled to the tasks and to the commit. `done`: this version was published before, nothing is written."""
+    """The writer of a batch job, pickled to the tasks. `done`: its version was published before; it writes nothing."""
 
     def __init__(self, settings: Settings, step: StepId, done: bool) -> None:
         self.settings, self.step, self.done = settings, step, done
@@ -214,14 +214,14 @@ class BatchWriter(DataSourceArrowWriter):
             raise error.with_traceback(None) from None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing: it also comes after a commit whose answer was lost. The janitor knows what is nobody's."""
+        """Do nothing, since Spark also calls this after a commit whose reply was lost. The janitor cleans up."""
 
 
 # -- streaming --------------------------------------------------------------------------------------------
 
 
 class StreamWriter(_StreamBase):
-    """Spark makes one for the tasks and another for the commit: neither sees what the other has set."""
+    """The writer of a micro-batch. Spark makes one for the tasks and another for the commit; they share no state."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -247,7 +247,7 @@ class StreamWriter(_StreamBase):
             raise error.with_traceback(None) from None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing, see BatchWriter.abort."""
+        """Do nothing; see BatchWriter.abort."""
 
 
 def _write(settings: Settings, step: StepId, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Part:

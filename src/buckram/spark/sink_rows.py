@@ -1,4 +1,4 @@
-"""Rows as record batches, for a PySpark that has no Arrow writer for streams (4.0)."""
+"""Converting rows to record batches, for PySpark 4.0, which has no Arrow writer for streaming queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 4096
 
 
 def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows in groups, columns as `arrow_entries` of a bulk ledger takes them."""
+    """Yield the rows in groups of ROWS, with the columns that BulkLedger.arrow_entries accepts."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -25,7 +25,7 @@ def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.Recor
         for place, field in enumerate(schema.fields):
             column: list[Any] = [row[place] for row in group]
             if field.name == "timestamp":
-                # Without a zone they are in that of the process: Spark's own conversion knows.
+                # Spark's own conversion applies, since rows have times without a zone, in the zone of the process.
                 arrays.append(pa.array(map(field.dataType.toInternal, column), pa.timestamp("us", "UTC")))
             elif field.name == "headers":
                 pairs = [None if row is None else [pair and tuple(pair) for pair in row] for row in column]

@@ -1,8 +1,8 @@
-"""One attempt of one writing task, in an executor: record batches in, sealed ledgers out.
+"""One attempt of one writing task, in an executor: it turns record batches into closed ledgers.
 
-Each attempt makes ledgers of its own: twins of a speculative task never meet. Nothing here is visible to readers until
-the driver publishes it; what a dead attempt leaves has intents, and the janitor collects it when its step is decided.
-Few rows make no ledger: they go to the driver in the task's message (small_parts.py).
+Each attempt makes its own ledgers, so the attempts of a speculative task do not touch each other. Readers see nothing
+until the driver publishes the ledgers; those of a dead attempt have intents, and the janitor deletes them when their
+step is decided. A task with few rows makes no ledger: they go to the driver in its message (`small_parts.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
 
 GROUPS_AHEAD = 3
-"""Groups of entries (about 4 MiB each) that are on their way while the next is made."""
+"""The number of groups of entries (about 4 MiB each) in flight while the next one is encoded."""
 LEDGER_S = 3600.0
-"""A ledger is ended after this, so that a long task is heard of: the janitor looks at when a step last made one."""
+"""A ledger is closed after this time, because the janitor takes an application for dead that makes no ledgers."""
 CLEANUP_S = 5.0
 
 
@@ -45,16 +45,20 @@ def write_task(
     small_bytes: int,
     seal_live: bool,
 ) -> Part:
-    """Write all rows in their order. What is published already, or can never be, is not written: the driver tells."""
+    """Write all rows in their order and return what the driver needs to publish them.
+
+    Nothing is written for a step that is published already or cannot be published; the driver then decides or raises.
+    """
     settle()
     link = connection(uri)
     bulk = link.run(lambda client: open_step(client, stream, step))
     try:
         if not bulk.foreseen(seal_live=seal_live):
-            # A replay. Of a query the driver compares: from an older checkpoint the batch has other rows than then.
+            # The step is repeated. For a streaming query the driver compares the rows, since an older checkpoint can
+            # lead to another batch of the same number.
             return Part(attempt, skipped=True, seen=_seen(batches) if attempt.query else None)
     except StreamError:
-        return Part(attempt, skipped=True)  # one error of the driver is better than four of each task
+        return Part(attempt, skipped=True)  # The driver raises it once, instead of each task four times.
     size = segment_bytes or bulk.policy.roll_bytes
     few, task = Few(stream, min(small_bytes, size)), _Task(link, bulk, attempt, size)
     try:
@@ -90,7 +94,7 @@ class _Task:
         self._sent: deque[Future[None]] = deque()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Waits only for what was added well before."""
+        """Encode a record batch and start to send it; waits while GROUPS_AHEAD groups are in flight."""
         if self._ledger is not None and (
             self._bytes >= self._segment_bytes or self._link.thread.loop.time() >= self._until
         ):
@@ -103,6 +107,7 @@ class _Task:
             self._sent.append(asyncio.run_coroutine_threadsafe(ledger.append_entries(entries), self._link.thread.loop))
 
     def close(self) -> Sequence[SealedLedger]:
+        """Close the last ledger and return all ledgers in order."""
         self._seal()
         return self._sealed
 
@@ -122,7 +127,7 @@ class _Task:
         self._ledger = None
 
     def give_up(self) -> None:
-        """Nobody was told of these ledgers, so nobody will publish them: discard them now, if that is quickly done."""
+        """Discard all ledgers of this attempt, within CLEANUP_S; the driver does not know them."""
         ledgers = [sealed.ledger for sealed in self._sealed]
         open_one = self._ledger
 

@@ -1,8 +1,8 @@
-"""Tasks with few rows: these travel in the task's message, and the driver writes one ledger of neighbouring ones.
+"""Tasks with few rows: the rows travel in the task's message, and the driver writes neighbouring tasks to one ledger.
 
-A ledger costs about ten milliseconds of CPU and two writes of metadata, however few rows it has: 200 rows in 200 tasks
-were 200 ledgers. What the driver writes is a ledger of the same step as those of tasks: nothing of it is visible until
-it is published with them, and a driver that dies leaves it to the janitor.
+A ledger costs about ten milliseconds of CPU and two writes of metadata, however few rows it has, and 200 rows in 200
+tasks would make 200 ledgers. The driver's ledger belongs to the same step as those of the tasks: readers see nothing
+of it until it is published with them, and if the driver dies the janitor deletes it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from buckram.client.client import Client
 
 MARKS = {"buckram.spark.driver": b"small parts"}
-"""In the custom metadata of the driver's ledgers, where those of tasks say which partition they are of."""
+"""Custom metadata of the driver's ledgers; those of tasks name their partition instead."""
 
 
 class Few:
-    """The rows of one task for as long as they have at most `most` bytes."""
+    """Keeps the rows of one task for as long as they have at most `most` bytes."""
 
     def __init__(self, stream: str, most: int) -> None:
         self._stream, self._most = stream, most
@@ -35,8 +35,10 @@ class Few:
         self._full = False
 
     def take(self, batch: pa.RecordBatch) -> bool:
-        """Whether it is kept here; False once there are too many rows. InvalidArgument for a column that no record
-        can have: better here than when the driver commits."""
+        """Keep a record batch; returns False, and keeps none from then on, if the rows have too many bytes.
+
+        Raises InvalidArgument for a column that a record cannot have, so that the task fails and not the commit.
+        """
         from buckram.streams.write.arrow_write import Rows
 
         if self._full or self._bytes + batch.nbytes > self._most:
@@ -48,16 +50,17 @@ class Few:
         return True
 
     def give(self) -> list[pa.RecordBatch]:
-        """What was kept, to be written in another way."""
+        """Return what was kept, to be written to a ledger, and keep it no longer."""
         found, self._batches = self._batches, []
         return found
 
     @property
     def rows(self) -> int:
+        """The number of rows that are kept."""
         return sum(batch.num_rows for batch in self._batches)
 
     def message(self) -> bytes:
-        """As an Arrow stream; empty for no rows."""
+        """Return the rows as an Arrow IPC stream; empty if there are none."""
         import pyarrow as pa
 
         if not self._batches:
@@ -72,8 +75,10 @@ class Few:
 async def with_small_parts(
     client: Client, bulk: Bulk, parts: Sequence[tuple[Sequence[SealedLedger], bytes]]
 ) -> list[SealedLedger]:
-    """All ledgers of the step in the order of `parts` (ledgers, or a message of `Few`): neighbouring small parts are
-    one new ledger. StreamError when it cannot be written."""
+    """Return all ledgers of the step in the order of `parts`, each of which is ledgers or a message of `Few`.
+
+    Neighbouring messages are written to one new ledger. Raises StreamError if it cannot be written.
+    """
     found: list[SealedLedger] = []
     made: list[SealedLedger] = []
     filled = [(ledgers, small) for ledgers, small in parts if ledgers or small]
@@ -97,7 +102,7 @@ async def _written(bulk: Bulk, messages: Sequence[bytes]) -> SealedLedger:
     tables = [pa.ipc.open_stream(message).read_all() for message in messages]
     ledger = await bulk.create_ledger(MARKS)
     try:
-        # Put together first: few entries instead of one for each part.
+        # The messages are joined first, which gives few entries instead of one for each message.
         for batch in pa.concat_tables(tables).combine_chunks().to_batches():
             for entries in ledger.arrow_entries(batch):
                 await ledger.append_entries(entries)
@@ -110,7 +115,7 @@ async def _written(bulk: Bulk, messages: Sequence[bytes]) -> SealedLedger:
 
 
 def unwritable(client: Client, stream: str, error: BuckramError) -> StreamError:
-    """Why bookies took nothing, for whoever reads the error of a task."""
+    """Return the error that tells a user why the bookies did not take the rows."""
     readonly = client.services.bookies.readonly
     why = "every executor must reach the bookies"
     if readonly:

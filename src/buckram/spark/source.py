@@ -3,8 +3,8 @@
     spark.read.format("buckram").option("metadata", uri).load("shop/orders")
     spark.readStream.format("buckram").option("metadata", uri).option("subscribe", "shop/orders").load()
 
-This only chooses: options.py lists the options, columns.py the columns, stream_batch.py, stream_live.py and
-ledger_read.py read, sink.py writes.
+It only picks the implementation: `stream_batch.py`, `stream_live.py` and `ledger_read.py` read, `sink.py` writes,
+`options.py` has the options and `columns.py` the columns.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class BuckramDataSource(DataSource):
-    """Found by PySpark through the module pyspark_buckram, or registered with buckram.spark.register.
+    """The data source. PySpark finds it through the module pyspark_buckram, or buckram.spark.register registers it.
 
-    A query fails with RecordsLost (what it wants is gone), NotReadable (bookies are down), ReplayDiffers,
-    CheckpointReset or UnknownQuery; docs/tutorial/spark.md says what to do then.
+    A query fails with RecordsLost (records were truncated or their stream deleted), NotReadable (bookies are down),
+    ReplayDiffers, CheckpointReset or UnknownQuery; docs/tutorial/spark.md says what to do then.
     """
 
     @classmethod
@@ -44,7 +44,7 @@ class BuckramDataSource(DataSource):
         settle()
         with plainly():
             self._check_no_table()
-            # Spark asks before it says whether this will be a batch or a streaming read.
+            # Spark asks for the schema before it says whether this will be a batch or a streaming read.
             found = values(self.options, "read", "stream")
             if reads_ledgers(self.options):
                 return ddl(LEDGER_COLUMNS)
@@ -84,8 +84,10 @@ class BuckramDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
     def _check_no_table(self) -> None:
-        """CREATE TABLE without columns asks for them here, with the properties of the table. What its options say Spark
-        keeps to itself whenever the table is used, so such a table could never be read."""
+        """Refuse CREATE TABLE without columns, which asks for the schema with the properties of the table.
+
+        Spark does not pass the table's options when the table is used, so such a table could never be read.
+        """
         if any(name.lower() == "provider" for name in self.options):
             raise InvalidArgument(
                 "CREATE TABLE ... USING buckram: Spark does not tell a Python data source the options of a table when "

@@ -1,6 +1,6 @@
-"""Batch reads of streams. What is readable when the query is planned is what it reads.
+"""Batch reads of streams: a query reads what is readable when it is planned.
 
-There is no `pushFilters`: PySpark keeps the plan that the filters of a frame's first query made, also for later ones.
+There is no `pushFilters`, because PySpark reuses the plan of a frame's first query, with its filters, for later ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StreamBatchReader(DataSourceReader):
-    """Pickled to the executors; holds values only."""
+    """The reader of a batch query. It is pickled to the executors, so it holds only values."""
 
     def __init__(self, options: StreamOptions, shape: Shape) -> None:
         self.options, self.shape = options, shape
@@ -35,19 +35,19 @@ class StreamBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StreamPartition):
-            return iter(())  # Spark calls once with an empty partition where there are none
+            return iter(())  # Without partitions Spark calls this once, with an empty one.
         options = self.options
         return PartitionReader(options, self.shape).read(partition)
 
 
 async def batch_partitions(client: Client, options: StreamOptions) -> list[InputPartition]:
-    """What a batch read reads. NoSuchStream, OffsetOutOfRange, RecordsLost, InvalidArgument."""
+    """Plan a batch read. Raises NoSuchStream, OffsetOutOfRange, RecordsLost, InvalidArgument."""
     planner = Planner(client)
     names = await planner.names(options)
     unknown = [stream for stream in options.starting.offsets if stream not in names]
     if unknown:
         raise InvalidArgument(f'option "startingOffsets" names {unknown[0]}, which is not among the streams to read')
-    # A stream that a pattern found may go before it is looked at; one that was named must be there.
+    # A stream found by a pattern may be deleted before it is read; one that was named must exist.
     looks = await planner.looks(names, may_miss=options.pattern is not None)
     wanted = []
     for name, look in looks.items():
@@ -61,7 +61,7 @@ async def batch_partitions(client: Client, options: StreamOptions) -> list[Input
 
 
 async def first_offset(planner: Planner, options: StreamOptions, name: str, look: Look) -> int:
-    """Where a read of the stream begins."""
+    """Return the offset at which a read of the stream begins. Raises OffsetOutOfRange or RecordsLost."""
     if options.starting_time is not None:
         return await planner.offset_at(look, options.starting_time)
     offset = resolve(options.starting, name, look.earliest, look.end)

@@ -1,10 +1,12 @@
-"""Streaming reads of streams: offsets of micro-batches, on the driver. Admission control is stream_limits.
+"""Streaming reads of streams: the offsets of micro-batches, on the driver.
 
-An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and which stream
-it was, so that one that was deleted and made anew is not taken for the old one. With a cursor it also says which, for
-the listener that moves the cursor past the last batch (cursor.py). A stream that is new to the query comes into the
-offset at its earliest record with no rows, so that each batch's start is written down before it is read. Spark writes
-down ends only, and asks anew where a query begins when it repeats the first batch: so the end of that one says it, too.
+An offset is `{"shop/orders": 120, "uids": {"shop/orders": "5f..."}}`: the next record of each stream, and the stream's
+uid, so that a stream that was deleted and created again is not taken for the old one. With a cursor the offset also
+names it, for the listener that moves the cursor past the last batch (`cursor.py`). A stream that is new to the query
+enters the offset at its earliest record and without rows, so that the start of each batch is recorded before the batch
+is read. Spark records only the end of a batch, and asks again where the query begins when it repeats the first one;
+therefore the end of the first batch also contains its start. Not here: PySpark's rate limit per trigger
+(`stream_limits.py`), cutting a batch into partitions (`stream_plan.py`).
 """
 
 from __future__ import annotations
@@ -31,36 +33,40 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Offset = dict[str, Any]
+"""An offset as Spark stores it, in JSON; the first lines of this module describe it."""
 log = logging.getLogger("buckram.spark")
 UIDS, CURSOR, CLUSTER, INITIAL, BEGAN = "uids", "cursor", "cluster", "initial", "began"
-"""Keys of an offset that are no streams: a full stream name has a slash."""
+"""The keys of an offset that are not streams; the full name of a stream has a slash."""
 
 
 def positions(offset: Mapping[str, Any]) -> dict[str, int]:
-    """The streams of an offset with their next record."""
+    """Return the next record of each stream in an offset."""
     return {name: position for name, position in offset.items() if "/" in name}
 
 
 def began(start: Offset, end: Offset) -> Offset:
-    """Where a batch really began: what its end says, if the start is only where a query would begin now."""
+    """Return the start of a batch: the one in its end, if `start` is only where a query would begin now."""
     found: Offset = end[BEGAN] if start.get(INITIAL) and BEGAN in end else start
     return found
 
 
 class Live:
-    """What the source says of its streams from batch to batch. All coroutines; one at a time."""
+    """The offsets of one run of a streaming query, from batch to batch. One coroutine may run at a time."""
 
     def __init__(self, client: Client, options: StreamOptions) -> None:
         self._options = options
         self._planner = Planner(client)
         self.target: dict[str, int] | None = None
-        """With availableNow: how far this run goes."""
+        """The end of this run for each stream, if its trigger is availableNow."""
         self._seen: dict[str, Look] = {}
+        """The streams as `latest` saw them last."""
         self._initial: Offset | None = None
 
     async def initial(self) -> Offset:
-        """Where a query without a checkpoint begins; the same in one run. NoSuchStream, OffsetOutOfRange,
-        RecordsLost."""
+        """Return where a query without a checkpoint begins; repeated calls in one run return the same.
+
+        Raises NoSuchStream, OffsetOutOfRange, RecordsLost.
+        """
         if self._initial is None:
             self._initial = {**await self._first(), INITIAL: True}
         return self._initial
@@ -73,9 +79,9 @@ class Live:
         return self._offset(dict(zip(looks, firsts, strict=True)), _uids(looks))
 
     async def latest(self, start: Offset | None, *, limited: bool) -> Offset:
-        """The end of the next batch: what is readable, as far as limits allow; `start` again when there is nothing.
+        """Return the end of the next batch: what is readable, within the limits; `start` if nothing is new.
 
-        Without `start` (it is not told on old PySpark) everything that is readable.
+        PySpark 4.0 and 4.1 do not pass `start`; then it is everything that is readable. Raises RecordsLost.
         """
         if start is None:
             looks = await self._looks({})
@@ -105,34 +111,33 @@ class Live:
         return self._after(start, self._offset(ends, _uids(looks)))
 
     def _after(self, start: Offset, end: Offset) -> Offset:
-        """The end as it is written down: `start` itself when there is nothing new, and in the first batch where it
-        began."""
+        """Return the end for Spark to record: `start` if nothing is new; the first batch's end contains its start."""
         plain = {key: value for key, value in start.items() if key not in (INITIAL, BEGAN)}
         if plain == end:
             return start
         return {**end, BEGAN: plain} if start.get(INITIAL) else end
 
     async def newest(self) -> Offset:
-        """How far the streams went at the last look, for the query's progress."""
+        """Return the ends of the streams when they were read last, for the query's progress."""
         looks = self._seen or await self._looks({})
         return {name: looks[name].end for name in sorted(looks)}
 
     async def aim(self) -> None:
-        """From now on no batch goes further than what is readable now."""
+        """Set the target: no batch of this run goes further than what is readable now."""
         self.target = {name: look.end for name, look in (await self._looks({})).items()}
 
     async def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """The work between two offsets: the same records whenever and wherever it is asked. RecordsLost."""
+        """Plan the batch between two offsets; it has the same records whenever it is planned. Raises RecordsLost."""
         start, self._initial = began(start, end), None
         before, uids, now = positions(start), dict(start.get(UIDS, {})), dict(end.get(UIDS, {}))
         await self._compared(before, uids, now)
-        # One that was made anew has no start in this batch. Where the end is known from limits (PySpark 4.2) it is its
-        # earliest record, so this batch has only brought it into the offset; else all that is there is read now.
+        # A stream that was created again has no start in this batch. PySpark 4.2 asks `latest` with a start, which
+        # entered the stream at its earliest record, without rows; older ones read all that it has in this batch.
         begins = {name: before[name] for name in before if uids.get(name, now.get(name)) == now.get(name)}
         ranges = {
             name: (begins.get(name), stop) for name, stop in positions(end).items() if begins.get(name, -1) < stop
         }
-        # What this very trigger has seen goes far enough; a replay looks anew.
+        # Streams that this trigger has read far enough are not read again; a repeated batch reads them.
         seen = {name: self._seen[name] for name, (_, stop) in ranges.items() if self._reaches(name, stop)}
         looks = seen | await self._planner.looks([name for name in ranges if name not in seen], may_miss=True)
         wanted = []
@@ -143,7 +148,7 @@ class Live:
             elif now.get(name, look.head.uid) != look.head.uid:
                 self._lost(RecordsLost(name, known or 0, look.earliest, "the stream was deleted and made anew"))
             else:
-                # Without a start (old PySpark only): from what is there.
+                # Without a start, which happens on PySpark 4.0 and 4.1 only, the batch begins at the earliest record.
                 first = look.earliest if known is None else known
                 wanted.append(Wanted(look, first, stop))
         return await self._planner.partitions([w for w in wanted if w.first < w.stop], self._options)
@@ -151,8 +156,10 @@ class Live:
     # -- inside -------------------------------------------------------------------------------------------
 
     async def _compared(self, before: Mapping[str, int], uids: Mapping[str, str], now: Mapping[str, str]) -> None:
-        """Streams that were deleted, or made anew, between the two offsets of a batch: PySpark 4.0 and 4.1 do not tell
-        the start when they ask for the end, so that this is the first place where it can be noticed."""
+        """Report streams that were deleted, or deleted and created again, between the two offsets of a batch.
+
+        PySpark 4.0 and 4.1 do not pass the start to `latest`, so this is the first place where it can be noticed.
+        """
         for name, uid in uids.items():
             if name in now and now[name] != uid:
                 self._lost(RecordsLost(name, before[name], None, "the stream was deleted and made anew"))
@@ -164,11 +171,16 @@ class Live:
                     self._lost(RecordsLost(name, before[name], None, "the stream was deleted"))
 
     def _reaches(self, name: str, stop: int) -> bool:
+        """Whether the stream had the records below `stop` when it was read last."""
         look = self._seen.get(name)
         return look is not None and look.end >= stop
 
     async def _looks(self, known: Mapping[str, int] | None) -> dict[str, Look]:
-        """All streams of the query. `known` are those that it reads already, None for a query that begins."""
+        """Read how far all streams of the query go now.
+
+        `known` has the streams in the query's offset, and is None for a query that begins. A missing stream among them
+        is reported as lost.
+        """
         by_pattern = self._options.pattern is not None
         names = await self._planner.names(self._options)
         looks = await self._planner.looks(names, may_miss=known is not None or by_pattern)
@@ -179,11 +191,13 @@ class Live:
         return looks
 
     def _lost(self, error: RecordsLost) -> None:
+        """Raise the error, or only log it if the option failOnDataLoss is false."""
         if self._options.fail_on_loss:
             raise error
         log.warning("%s", error)
 
     async def _limited(self, looks: Mapping[str, Look], backlogs: list[Backlog], turn: int) -> dict[str, int]:
+        """Return the ends within maxOffsetsPerTrigger and maxBytesPerTrigger; `turn` is that of `share`."""
         options, ends = self._options, {b.stream: b.end for b in backlogs}
         if options.max_offsets is not None:
             shares = share(options.max_offsets, backlogs, turn)
@@ -199,7 +213,7 @@ class Live:
         return ends
 
     def _offset(self, ends: Mapping[str, int], uids: Mapping[str, str]) -> Offset:
-        # Spark compares offsets as JSON: always in the same order.
+        # Spark compares offsets as JSON text, so the order of the keys is always the same.
         names = sorted(ends)
         offset: Offset = {name: ends[name] for name in names}
         offset[UIDS] = {name: uids[name] for name in names}
@@ -213,9 +227,9 @@ def _uids(looks: Mapping[str, Look]) -> dict[str, str]:
 
 
 class LiveReader(DataSourceStreamReader):
-    """The source of one query on PySpark 4.0 and 4.1: each batch takes all there is.
+    """The stream reader for PySpark 4.0 and 4.1, where each batch takes everything that is readable.
 
-    In the driver's source process it keeps a Live; in executors another copy only reads partitions.
+    In the driver's source process it keeps a Live; its copies in executors only read partitions.
     """
 
     def __init__(self, options: StreamOptions, shape: Shape) -> None:
@@ -228,7 +242,7 @@ class LiveReader(DataSourceStreamReader):
         return {**self.__dict__, "_live": None, "_follower": None}
 
     def live(self) -> Live:
-        """The state of this run, made at first use."""
+        """Return the state of this run; the first call creates it."""
         if self._live is None:
             self._live = Live(connection(self.options.metadata).client, self.options)
         return self._live
@@ -253,15 +267,15 @@ class LiveReader(DataSourceStreamReader):
         return PartitionReader(options, self.shape).read(partition)
 
     def commit(self, end: Offset) -> None:
-        """Everything before `end` is done: the cursor may pass it."""
+        """Move the cursor to `end`, since everything before it was processed."""
         with plainly():
             self._move(end)
 
     def stop(self) -> None:
-        """Spark ends the process without calling this."""
+        """Do nothing: Spark ends the process without calling this."""
 
     def begin(self, start: Offset) -> None:
-        """Once a run: the cursor is placed where the query is, so that retention waits from the beginning."""
+        """At the first batch of a run, move the cursor to its start, so that retention keeps what is to be read."""
         if not self._began:
             self._began = True
             self._move(start)
@@ -274,8 +288,10 @@ class LiveReader(DataSourceStreamReader):
 
 
 class RefusingReader(DataSourceStreamReader):
-    """Says what is wrong with a query's options when it is asked for offsets: of an error that comes while the reader
-    is made PySpark tells with an UnboundLocalError of its own behind it."""
+    """Raises the error in a query's options when it is asked for offsets.
+
+    If the error were raised while the reader is made, PySpark would add an UnboundLocalError of its own to it.
+    """
 
     def __init__(self, error: BuckramError) -> None:
         self._error = error

@@ -1,8 +1,9 @@
-"""Planning on the driver: which streams there are, how far they go, and which entries of which ledgers a read needs.
+"""Planning reads on the driver: which streams there are, how far they go, and which entries of which ledgers to read.
 
-Coroutines on a client of the cluster. What they give is all that executors need: ledger metadata and addresses of
-bookies, so that these ask no metadata store. Reads never fence and never recover; the end of an open segment is its
-last confirmed entry when it is looked at. What a slice holds depends on its offsets only, however it is cut.
+A partition has all that executors need, including ledger metadata and the addresses of bookies, so they do not ask the
+metadata store. Reading never fences and never recovers: the end of an open segment is the LAC at planning time. The
+records of a slice depend on its offsets only, however the stream is cut. Not here: the arithmetic of cutting
+(`planning.py`), reading the partitions (`stream_read.py`).
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ from buckram.types import BookieId, BookieInfo, EntryId, History, LedgerId, Ledg
 T = TypeVar("T")
 log = logging.getLogger("buckram.spark")
 _REMEMBERED = 50_000
-"""Ends and places in open ledgers: those of all streams of a query, else each batch looks for all of them again."""
+"""The number of ledgers whose end or entry positions are cached. It should cover all streams of a query; for others
+each batch searches again."""
 _OPEN_COST_BYTES = 256 * 1024
-"""What opening one more ledger costs, as bytes read."""
+"""Opening a ledger takes about as long as reading so many bytes."""
 _TRIES, _AGAIN_S = 3, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Entries first_entry..last_entry of a ledger, of which offsets first..stop - 1 of a stream are wanted.
+    """The entries of a ledger (`first_entry` to `last_entry`) that hold the wanted offsets (`first` to stop - 1).
 
-    `base` is the offset of the ledger's first record, `times` bound append times (microseconds UTC). `uid` tells the
-    stream from another one that gets its name later.
+    `base` is the offset of the ledger's first record, `times` the bounds of append times (microseconds UTC), and `uid`
+    tells the stream from a later one of the same name.
     """
 
     stream: str
@@ -68,8 +70,8 @@ class Slice:
 class StreamPartition(InputPartition):
     """One task's work: slices in order, and what is needed to read them without a metadata store.
 
-    `cluster` is the instance id, `history` the metadata's past, and `bookies` have the properties that tell who they
-    are, so that executors read from these bookies only and not from whoever has got their addresses meanwhile.
+    `cluster` is the instance id, `history` the metadata's history. `bookies` have the properties of their identity, so
+    that executors read from these bookies only and not from others that have their addresses now.
     """
 
     slices: list[Slice]
@@ -93,7 +95,7 @@ class StreamPartition(InputPartition):
         self.cluster, self.history, self.identity_required = cluster, history, identity_required
 
     def peer(self, bookie: BookieId) -> Peer | None:
-        """Where this bookie is, and whom to expect there; None for one that was not registered."""
+        """Return a bookie's address and expected identity; None for one that was not registered."""
         info = next((info for info in self.bookies if info.bookie_id == bookie), None)
         if info is None or info.address is None:
             return None
@@ -102,22 +104,23 @@ class StreamPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A stream at one moment. `end`: the offset after the last readable record."""
+    """A stream at one moment. `end` is the offset after the last readable record."""
 
     name: StreamName
     head: Head
     end: int
     open_bytes: int
-    """Bytes of the open segment up to there."""
+    """The bytes of the open segment up to `end`."""
 
     @property
     def earliest(self) -> int:
+        """The first offset that can be read."""
         return self.head.earliest
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Offsets first..stop - 1 of a stream."""
+    """The offsets of a stream to read, from `first` to stop - 1."""
 
     look: Look
     first: int
@@ -125,7 +128,7 @@ class Wanted:
 
 
 class _Moved(Exception):
-    """Segments went or were replaced after the head was read: look again."""
+    """Segments were truncated or replaced after the head was read, so the plan has to be made again."""
 
     def __init__(self, stream: str, first: int) -> None:
         super().__init__(stream, first)
@@ -133,7 +136,7 @@ class _Moved(Exception):
 
 
 class Planner:
-    """Lives as long as its process; remembers where the last micro-batch ended."""
+    """Plans batch reads and micro-batches. It caches the ends of open ledgers, and where the last micro-batch ended."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -141,10 +144,10 @@ class Planner:
         self._places: dict[tuple[LedgerId, int], EntryId] = {}
         self._ends: dict[LedgerId, tuple[EntryId, int, int]] = {}
 
-    # -- which, and how far -------------------------------------------------------------------------------
+    # -- which streams, and how far they go ---------------------------------------------------------------
 
     async def names(self, options: StreamOptions) -> list[str]:
-        """The full names of the streams to read: as given, or all that match the pattern now, in order."""
+        """Return the full names of the streams to read: as given, or all that match the pattern now, in order."""
         if options.pattern is None:
             return list(options.streams)
         matches = re.compile(options.pattern).fullmatch
@@ -166,7 +169,7 @@ class Planner:
         return found
 
     async def looks(self, names: Sequence[str], *, may_miss: bool = False) -> dict[str, Look]:
-        """How far each stream goes now. NoSuchStream, unless `may_miss`: then those are left out."""
+        """Read how far each stream goes now. With `may_miss` missing streams are left out; else NoSuchStream."""
         find = self._look_or_none if may_miss else self._look
         found = await in_order([_later(find, stream_name(name)) for name in names])
         return {name: look for name, look in zip(names, found, strict=True) if look is not None}
@@ -187,37 +190,39 @@ class Planner:
             try:
                 async with self._client.open(segment.ledger) as reader:
                     return Look(name, head, *await self._end(name, segment, reader))
-            except NoSuchLedger:  # truncated or replaced between the two looks
+            except NoSuchLedger:  # The segment was truncated or replaced after the head was read.
                 if last_try:
                     raise
             except ReadFailed as failed:
                 seen = self._ends.get(segment.ledger)
                 if seen is None:
                     raise
-                # A query that runs reads what it knows to be there; its tasks are tried again.
+                # A running query reads up to the end that it has seen before; Spark retries its tasks.
                 log.warning("stream %s: %s; going as far as was seen before", name, failed)
                 return Look(name, head, *seen[1:])
         raise AssertionError
 
     async def _look_again(self, look: Look) -> Look:
-        """How far the same stream goes now. RecordsLost when another one has its name."""
+        """Read how far the same stream goes now. RecordsLost if another one has its name."""
         now = await self._look(look.name)
         if now.head.uid != look.head.uid:
             raise RecordsLost(str(look.name), look.earliest, now.earliest, "the stream was deleted and made anew")
         return now
 
     async def offset_at(self, look: Look, time: int) -> int:
-        """The first offset appended at or after `time` (microseconds UTC); the end if there is none."""
+        """Return the first offset appended at or after `time` (microseconds UTC); the end if there is none."""
         found = await offset_at_time(self._client, self._streams, look.name, look.head, time)
         return min(max(found, look.earliest), look.end)
 
     async def reach(self, look: Look, first: int, stop: int, size: int) -> int:
-        """Up to which offset (at least one record, at most `stop`) the records from `first` on have about `size`
-        bytes."""
+        """Return the offset up to which the records from `first` on have about `size` bytes.
+
+        It is at least one record further than `first`, and at most `stop`.
+        """
         try:
             row = await self._streams.segment_of(look.head, first)
         except NoSuchKey:
-            return stop  # truncated meanwhile: planning says so
+            return stop  # The segment was truncated meanwhile; planning the partitions reports that.
         at = first
         async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
             begin, end = max(at, segment.base), min(stop, segment.end if segment.sealed else look.end)
@@ -232,8 +237,10 @@ class Planner:
         return stop
 
     async def _end(self, name: StreamName, segment: Segment, reader: Reader) -> tuple[int, int]:
-        """The readable end of an open segment, and the bytes up to there. A query that waits asks often: the last entry
-        is read when there is a new one."""
+        """Return the readable end of an open segment, and the bytes up to there.
+
+        An idle query asks often, so the last entry is read only when there is a new one.
+        """
         last = reader.last_confirmed
         if last < 0:
             return segment.base, 0
@@ -249,7 +256,10 @@ class Planner:
     # -- which entries ------------------------------------------------------------------------------------
 
     async def partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
-        """Cut what is wanted; partitions keep the order of streams and offsets. RecordsLost, NoSuchStream."""
+        """Cut the wanted offsets into partitions, in the order of streams and offsets.
+
+        Raises RecordsLost, NoSuchStream, and NotReadable if less is readable now than when the batch was recorded.
+        """
         for _ in range(_TRIES):
             try:
                 return await self._partitions(wanted, options)
@@ -270,7 +280,7 @@ class Planner:
         total = sum(extent.bytes for _, _, extent in rows)
         size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
         size = enough([extent for _, _, extent in rows], size, options.min_partitions)
-        # Cuts between entries save reading one twice, but may be fewer.
+        # Cuts between entries avoid reading an entry twice, but there may be fewer of them.
         snap = options.min_partitions == 1
         parts = await in_order([_later(self._slices, want, row, extent, size, snap) for want, row, extent in rows])
         ledgers: dict[LedgerId, LedgerMetadata] = {}
@@ -282,6 +292,7 @@ class Planner:
         return [self._partition([slices[at] for at in group], ledgers) for group in groups]
 
     async def _extents(self, want: Wanted, options: StreamOptions) -> list[tuple[Segment, Extent]]:
+        """Return the segments that hold the wanted offsets, each with its part of them. RecordsLost, _Moved."""
         look, stream = want.look, str(want.look.name)
         first = want.first
         if first < look.earliest and first < want.stop:
@@ -292,7 +303,7 @@ class Planner:
             return []
         try:
             row = await self._streams.segment_of(look.head, first)
-        except NoSuchKey:  # a page was trimmed after the head was read
+        except NoSuchKey:  # A page was trimmed after the head was read.
             raise _Moved(stream, first) from None
         found: list[tuple[Segment, Extent]] = []
         async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
@@ -304,14 +315,14 @@ class Planner:
                 first = stop
             if segment.base >= want.stop:
                 break
-        if first < want.stop:  # a page was trimmed, or not so much can be read as a batch before said
+        if first < want.stop:  # A page was trimmed, or less is readable than when the batch was recorded.
             raise _Moved(stream, first)
         return found
 
     async def _slices(
         self, want: Wanted, segment: Segment, extent: Extent, size: int, snap: bool
     ) -> tuple[list[Slice], LedgerMetadata]:
-        """The extent in pieces. `snap`: each cut is moved to the first record of its entry where pieces have many."""
+        """Cut the extent into slices. `snap`: move each cut to the first record of an entry, if slices have many."""
         name, summary = want.look.name, segment.summary
         try:
             metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
@@ -366,7 +377,7 @@ class Planner:
         return pieces
 
     async def _reader(self, segment: Segment, metadata: LedgerMetadata, stop: int) -> Reader:
-        """Without asking the bookies how far the ledger goes, if that is known: of a closed one, or as it was seen."""
+        """Open the ledger without asking bookies for the LAC if it is closed or was seen to reach `stop`."""
         seen = self._ends.get(segment.ledger)
         if not metadata.closed and (seen is None or seen[1] < stop):
             return await self._client.open(segment.ledger)
@@ -376,7 +387,7 @@ class Planner:
         )
 
     def _partition(self, slices: list[Slice], known: dict[LedgerId, LedgerMetadata]) -> StreamPartition:
-        # Small, and picklable: what is not needed for reading stays here.
+        # A partition is pickled, so it has only what is needed for reading.
         ledgers = {piece.ledger: _needed(known[piece.ledger]) for piece in slices}
         services = self._client.services
         watcher = services.bookies
@@ -398,13 +409,13 @@ class Planner:
 
 
 def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
-    """Of custom metadata readers need to know which ledger it is."""
+    """Return the metadata that a reader needs; of custom metadata that is only the ledger's birth."""
     custom = {key: value for key, value in metadata.custom_metadata.items() if key == BIRTH}
     return replace(metadata, custom_metadata=custom)
 
 
 def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:
-    """About how many bytes these offsets of the segment have."""
+    """Return about how many bytes these offsets of the segment have."""
     size, records = look.open_bytes, look.end - segment.base
     if segment.summary is not None:
         size, records = segment.summary.bytes, segment.summary.records
@@ -412,4 +423,5 @@ def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:
 
 
 def _later(function: Callable[..., Awaitable[T]], *arguments: object) -> Callable[[], Awaitable[T]]:
+    """Return a job for `in_order` that calls `function` with these arguments."""
     return lambda: function(*arguments)

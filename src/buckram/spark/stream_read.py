@@ -1,8 +1,8 @@
-"""Reading one partition in an executor: entries from the bookies, as Arrow. Asks no metadata store while all is well.
+"""Reading one partition in an executor, from the bookies, as Arrow record batches.
 
-First by plain scans of one replica (local_scan.py, stream_scan.py), from the first trouble on with the client. When a
-ledger is not where the planner saw it (repaired, compacted, truncated meanwhile) the rest of the slice is read through
-a client of the cluster, which finds it or says that it is gone.
+A slice is read by scans of one replica (`local_scan.py`, `stream_scan.py`), and after the first failure with the
+client. Neither asks the metadata store. If the ledger is not where the planner saw it, because it was repaired,
+compacted or truncated meanwhile, the rest of the slice is read through the segment list by a client of the cluster.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("buckram.spark")
 _PAUSES_S = (0.3, 1.0, 3.0)
-"""Before each further try to read from bookies that do not answer; Spark then tries the task again."""
+"""The pauses before further attempts to read from bookies that do not answer; afterwards Spark retries the task."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a reader is: the next offset, and the entry to go on with."""
+    """The position of a reader: the next offset, and the entry to continue with."""
 
     offset: int
     entry: EntryId
 
 
 class PartitionReader:
-    """Picklable; made once per query, used by every task."""
+    """Reads the partitions of one query. It is made once per query and pickled to every task."""
 
     def __init__(self, options: StreamOptions, shape: Shape) -> None:
         self._uri, self._shape, self._fail_on_loss = options.metadata, shape, options.fail_on_loss
         self._local = options.local_reads
 
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
-        """The records of the partition, in order."""
+        """Yield the records of the partition, in order. Raises RecordsLost, ReadFailed, CorruptEntry."""
         settle()
         with plainly():
             for stream, group in _by_stream(partition.slices):
@@ -75,6 +75,7 @@ class PartitionReader:
                     yield rows.make(batches)
 
     def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:
+        """Yield the records of a slice: by scans, then with the client, then through the segment list."""
         place = _Place(piece.first, piece.first_entry)
         try:
             yield from self._entries(piece, place, _scanned(partition, piece, local=self._local))
@@ -100,7 +101,7 @@ class PartitionReader:
                 time.sleep(pause)
 
     def _entries(self, piece: Slice, place: _Place, found: Iterator[tuple[EntryId, bytes]]) -> Iterator[Batch]:
-        """The records of entries, from `place` on, which moves with them."""
+        """Yield the wanted records of entries from `place` on, and move it."""
         for entry, payload in found:
             batch = _decoded(piece, entry, payload)
             if batch is not None and len(part := batch.between(place.offset, piece.stop)):
@@ -109,7 +110,7 @@ class PartitionReader:
             place.entry = entry + 1
 
     def _direct(self, partition: StreamPartition, piece: Slice, entry: EntryId) -> Iterator[tuple[EntryId, bytes]]:
-        """What the ledger itself holds from `entry` on, by a client that needs no metadata store for it."""
+        """Yield the ledger's entries from `entry` on, by a client that needs no metadata store for that."""
         link = direct(self._uri, partition.cluster, partition.history)
         link.pin(partition.bookies, identity_required=partition.identity_required)
         metadata = partition.ledgers[piece.ledger]
@@ -132,14 +133,14 @@ class PartitionReader:
                 link.thread.run(reader.close)
 
     def _listed(self, piece: Slice, position: int) -> Iterator[Batch]:
-        """The same through the stream's segment list, with a metadata session."""
+        """Yield the records from `position` on through the stream's segment list, with a metadata session."""
         full = stream_name(piece.stream)
         on_truncated: Truncated = "error" if self._fail_on_loss else "skip"
         ns = connection(self._uri).blocking.namespace(full.namespace)
         try:
             with ns.read(full.stream, start=position, stop=piece.stop, on_truncated=on_truncated) as reader:
                 reader.open()
-                # After opening: a reader stays with its stream, and no uid comes back.
+                # The uid is checked after opening, because an open reader stays with its stream.
                 if ns.info(full.stream).uid != piece.uid:
                     raise NoSuchStream(piece.stream, "was deleted and made anew")
                 for batch in reader.batches():
@@ -150,7 +151,7 @@ class PartitionReader:
         except OffsetTruncated as gone:
             raise RecordsLost(piece.stream, gone.offset, gone.earliest, "was truncated") from None
         except (NoSuchStream, OffsetOutOfRange):
-            pass  # deleted, or another one has its name and does not go so far
+            pass  # The stream was deleted, or another one of its name is shorter.
         if position < piece.stop:
             lost = RecordsLost(piece.stream, position, None, "is no longer there")
             if self._fail_on_loss:
@@ -159,20 +160,20 @@ class PartitionReader:
 
 
 def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reader:
-    """Of exactly what the planner saw: any newer metadata of the store will count as news."""
+    """Return a reader with the metadata that the planner saw; its version -1 lets any newer metadata replace it."""
     digest = digest_of(piece.ledger, metadata, b"", None)
     return Reader(services, piece.ledger, Versioned(metadata, -1), digest, piece.last_entry)
 
 
 def _scanned(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterator[tuple[EntryId, bytes]]:
-    """The same from one replica, where each has all entries. ScanFailed."""
+    """Yield the entries of a slice from one replica. ScanFailed, also if no replica has all entries of the ledger."""
     metadata = partition.ledgers[piece.ledger]
     if not quorum_of(metadata).mirrored:
         raise ScanFailed(f"ledger {piece.ledger}: no bookie has all entries")
     digest = digest_of(piece.ledger, metadata, b"", None)
     entry_bytes = piece.bytes // (piece.last_entry - piece.first_entry + 1)
     for span in spans(metadata, piece.first_entry, piece.last_entry):
-        # Partitions of one ledger begin at different bookies.
+        # The partitions of one ledger are spread over its bookies.
         peer = partition.peer(span.ensemble[(piece.ledger + piece.first_entry) % len(span.ensemble)])
         if peer is None:
             raise ScanFailed(f"ledger {piece.ledger}: no address of {span.ensemble}")
@@ -200,7 +201,7 @@ def _decoded(piece: Slice, entry: EntryId, payload: bytes) -> Batch | None:
 def _by_stream(slices: list[Slice]) -> Iterator[tuple[str, list[Slice]]]:
     group: list[Slice] = []
     for piece in slices:
-        # Offsets of one record batch are counted on, so a gap begins a new one.
+        # A record batch has consecutive offsets, so a new group begins after a gap.
         if group and (group[-1].stream != piece.stream or group[-1].stop != piece.first):
             yield group[0].stream, group
             group = []
@@ -210,7 +211,7 @@ def _by_stream(slices: list[Slice]) -> Iterator[tuple[str, list[Slice]]]:
 
 
 def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Neighbours, until a record batch of them is worth its cost."""
+    """Join neighbouring batches until they have enough rows or bytes for a record batch."""
     group: list[Batch] = []
     rows = size = 0
     for batch in batches:
@@ -228,7 +229,7 @@ def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 
 def _explained(failed: ReadFailed, partition: StreamPartition, piece: Slice) -> str:
-    """Which addresses this executor could not read from."""
+    """Return an error text that names the host and the addresses that it could not read from."""
     places = {info.bookie_id: str(info.address) for info in partition.bookies}
     members = dict.fromkeys(b for f in partition.ledgers[piece.ledger].fragments for b in f.ensemble)
     there = ", ".join(f"{b} at {places[b]}" if b in places else f"{b} (not registered)" for b in members)

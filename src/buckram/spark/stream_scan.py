@@ -1,9 +1,9 @@
-"""The fast way of executors to read many entries: one replica, one blocking socket, each payload received in its place.
+"""Scan: reads many entries from one replica over a blocking socket, at a fifth of the client's CPU time.
 
-An executor does one thing at a time, so it needs no event loop, and a payload that is received as one piece is never
-copied again before Arrow sends it on: a fifth of the CPU of the client. It only ever takes good answers: whatever else
-happens is ScanFailed, and the reader goes on with the client, which knows what failures mean (stream_read.py). A bookie
-says who it is before it is asked for anything: what a stranger has says nothing.
+An executor does one thing at a time, so it needs no event loop, and each payload is received in one piece that is not
+copied until Arrow sends it on. Only good replies are accepted: anything else is ScanFailed, and `stream_read.py` goes
+on with the client, which handles failures. A bookie proves its identity before it is asked for entries, so that another
+bookie at the same address is not believed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from buckram.core.wire.v2 import FRAMED, encode_request
 from buckram.types import EntryId, LedgerId
 
 ANSWER = struct.Struct(">IIiqqq")
-"""Length, packet header, code, ledger, entry and request id of the answer to a v2 batch read; entries follow."""
+"""The reply to a v2 batch read: length, packet header, code, ledger, entry and request id; the entries follow."""
 _SIZE = struct.Struct(">i")
 REQUEST_BYTES = 1024 * 1024
 AHEAD = 3
 LARGE_BYTES = 16 * 1024
-"""From here on entries are received one by one; smaller ones in the frame they come in."""
+"""Entries of at least this size are received one by one, smaller ones with their whole frame."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_INTRODUCTION_BYTES = 64 * 1024
 TIMEOUT_S = 5.0
@@ -39,11 +39,14 @@ OK = 0
 
 
 class ScanFailed(Exception):
-    """Not everything came, or not as it should: says nothing about what is there."""
+    """The scan did not get all entries in good state. It does not mean that the bookie lacks them."""
 
 
 class Scan:
-    """Entries first..last of a ledger from one bookie, which holds all of them; iterate once, then close()."""
+    """A scan of the entries from `first` to `last` of a ledger, from one bookie, which stores all of them.
+
+    Iterate it once, then call close().
+    """
 
     def __init__(
         self, peer: Peer, ledger: LedgerId, digest: Digest, first: EntryId, last: EntryId, entry_bytes: int
@@ -57,7 +60,7 @@ class Scan:
         self._link: socket.socket | None = None
 
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
-        """(first entry, payloads) in order, each verified. ScanFailed."""
+        """Yield (first entry, payloads) in order, each payload verified. Raises ScanFailed."""
         try:
             self._link = take(self._peer)
             name(self._link, self._ledger, self._digest.birth)
@@ -70,7 +73,7 @@ class Scan:
             raise ScanFailed(f"bookie at {self._peer}: {error}") from None
 
     def close(self) -> None:
-        """Whatever was asked for and not taken goes with the connection."""
+        """Close the connection if requests are outstanding; their replies go with it."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -82,7 +85,7 @@ class Scan:
         while len(self._asked) < AHEAD and self._to_ask <= self._last:
             count = min(self._step, self._last - self._to_ask + 1)
             self._requests += 1
-            # Room for entries that are larger than most: a short answer costs the answers behind it.
+            # The size has room for larger entries, since a short reply makes the replies behind it useless.
             size, key = 4 * REQUEST_BYTES, self._digest.key
             request = BatchRead(self._ledger, self._to_ask, count, size, master_key=key, framed=True)
             self._link.sendall(encode_request(request, self._requests))
@@ -132,7 +135,7 @@ class Scan:
         yield self._next - len(payloads), payloads
 
     def _start_over(self) -> None:
-        """An answer was short, so those behind it leave a gap: take them and drop them."""
+        """Receive and drop all outstanding replies after a short one, then ask again from there in smaller steps."""
         while self._asked:
             self._asked.popleft()
             size = _SIZE.unpack(self._receive(4))[0]
@@ -147,14 +150,14 @@ class Scan:
 
 
 def is_good(digest: Digest, ledger: LedgerId, entry: EntryId, head: bytes, payload: bytes) -> bool:
-    """Whether `head` (header and digest) and `payload` are this entry, verified without putting them together."""
+    """Verify that `head` (header and digest) and `payload` are this entry, without joining them."""
     found, number, _, _ = ENTRY_HEADER.unpack_from(head)
     header, expected = head[:ENTRY_HEADER_BYTES], head[ENTRY_HEADER_BYTES:]
     return (found, number) == (ledger, entry) and digest.compute(header, payload) == expected
 
 
 def receive(link: socket.socket, peer: Peer, count: int) -> bytes:
-    """Exactly so many bytes, usually in one piece and one call. ScanFailed."""
+    """Receive exactly `count` bytes, usually with one call. Raises ScanFailed if the bookie hangs up, or OSError."""
     if not count:
         return b""
     data = link.recv(count, socket.MSG_WAITALL)
@@ -170,25 +173,25 @@ def receive(link: socket.socket, peer: Peer, count: int) -> bytes:
     return b"".join(parts)
 
 
-# -- connections: one that is idle is kept for the next slice ---------------------------------------------
+# -- connections: an idle one is kept for the next slice --------------------------------------------------
 
 _idle: dict[tuple[int, Peer], socket.socket] = {}
 _naming: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-"""Connections to bookies that want to hear which ledger of an id is meant."""
+"""Connections to bookies that accept a message with the birth of the ledger that is meant."""
 
 
 def take(peer: Peer) -> socket.socket:
-    """An idle connection or a new one, to the bookie that is expected. OSError, ScanFailed."""
+    """Return an idle or a new connection to the expected bookie. Raises OSError or ScanFailed."""
     kept = _idle.pop((os.getpid(), peer), None)
     if kept is not None:
-        # Readable while nothing was asked: the bookie hung up.
+        # If it is readable although nothing was asked, the bookie has hung up.
         if not _readable(kept):
             return kept
         kept.close()
     link = socket.create_connection((peer.address.host, peer.address.port), TIMEOUT_S)
     try:
         link.settimeout(None)
-        # By the kernel, because a socket with a time-out of Python's does not wait for all bytes.
+        # The kernel keeps the time-out, because MSG_WAITALL does not wait on a socket with a time-out of Python's.
         limit = struct.pack("@ll", int(TIMEOUT_S), int(TIMEOUT_S % 1 * 1_000_000))
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -219,13 +222,13 @@ def _introduce(link: socket.socket, peer: Peer, expected: Expected) -> None:
 
 
 def name(link: socket.socket, ledger: LedgerId, birth: bytes) -> None:
-    """Say which ledger of that id is meant by what is asked for next, to a bookie that wants to know."""
+    """Send the birth of the ledger that later requests mean, if the bookie accepts that message."""
     if birth and link in _naming:
         link.sendall(wire_v2.name_ledger(ledger, birth))
 
 
 def give_back(peer: Peer, link: socket.socket) -> None:
-    """Everything that was asked for on it has been taken."""
+    """Keep a connection for the next scan; it must not have outstanding requests."""
     _idle[os.getpid(), peer] = link
 
 

@@ -1,8 +1,8 @@
-"""What makes a Spark write happen once: who a task is, which step its ledgers belong to, and the one publishing.
+"""What makes a Spark write happen exactly once: the identity of a task, the step of its ledgers, and the publishing.
 
-A streaming query is known by its id and the batch's number, which tasks find in their TaskContext and carry to the
-driver in their messages. The rules of transactions are core/streams/transactions, the step itself is
-streams/write/bulk.
+A batch of a streaming query is identified by the query's id and the batch's number. Tasks find both in their
+TaskContext and pass them to the driver in their messages. Not here: the rules of transactions
+(`core/streams/transactions.py`), the compare-and-set (`streams/write/bulk.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Attempt:
 
     @classmethod
     def here(cls) -> Attempt:
-        """As Spark tells it to this task."""
+        """Return the attempt that this process runs, from Spark's TaskContext."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -63,29 +63,32 @@ class Attempt:
         )
 
     def marks(self) -> dict[str, bytes]:
-        """For the custom metadata of its ledgers: so people find out where one came from."""
-        said = {"query": self.query, "batch": self.batch, "run": self.run} if self.query else {}
-        said |= {"partition": self.partition, "attempt": self.attempt, "task": self.task}
-        return {f"buckram.spark.{name}": str(value).encode() for name, value in said.items()}
+        """Return the custom metadata of its ledgers, by which an operator can find out where a ledger came from."""
+        fields = {"query": self.query, "batch": self.batch, "run": self.run} if self.query else {}
+        fields |= {"partition": self.partition, "attempt": self.attempt, "task": self.task}
+        return {f"buckram.spark.{name}": str(value).encode() for name, value in fields.items()}
 
 
 @dataclass
 class Part(WriterCommitMessage):
-    """What one task has written: sealed ledgers in order, or few rows that the driver writes (small_parts.py).
-    `skipped`: nothing, because nothing was to be written; then `seen` says what it was given, if it looked."""
+    """What one task has written: closed ledgers in order, or few rows that the driver writes (`small_parts.py`).
+
+    `skipped`: the task wrote nothing, because the step was published before or cannot be; `seen` is then the tally of
+    its rows, if it made one.
+    """
 
     attempt: Attempt
     ledgers: tuple[SealedLedger, ...] = ()
     small: bytes = b""
     rows: int = 0
-    """Of `small`."""
+    """The number of rows in `small`."""
     skipped: bool = False
     seen: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose step it is, as far as options say. `application` is empty where the query's id stands for it."""
+    """Who writes, as far as the options say. `application` is empty if the query's id takes its place."""
 
     stream: str
     application: str = ""
@@ -93,12 +96,12 @@ class Identity:
     new_epoch: bool = False
 
     def of_batch(self, query: str, batch: int) -> StepId:
-        """The step of one micro-batch."""
+        """Return the step of one micro-batch."""
         return StepId(self.application or query, batch, query, self.place, self.new_epoch)
 
 
 def place_of(checkpoint: str) -> str:
-    """A mark of where a checkpoint is: the same for all ways to write one path; empty for none."""
+    """Return a digest of a checkpoint's location, the same for all spellings of one path; empty for no checkpoint."""
     path = re.sub(r"^file:/+", "/", checkpoint.strip()).rstrip("/")
     if path and not re.match(r"^(/|[a-zA-Z][a-zA-Z0-9+.-]*:)", path):
         path = os.path.join(os.getcwd(), path)
@@ -106,7 +109,7 @@ def place_of(checkpoint: str) -> str:
 
 
 async def open_step(client: Client, stream: str, step: StepId) -> Bulk:
-    """NoSuchStream, MetadataUnavailable."""
+    """Open the bulk step of a stream. Raises NoSuchStream or MetadataUnavailable."""
     name = stream_name(stream)
     return await client.namespace(name.namespace).bulk(
         name.stream,
@@ -119,7 +122,10 @@ async def open_step(client: Client, stream: str, step: StepId) -> Bulk:
 
 
 def in_order(stream: str, parts: Sequence[WriterCommitMessage | None]) -> list[Part]:
-    """All parts of a write by their partitions. StreamError when one is missing: then nothing may be published."""
+    """Return all parts of a write in the order of their partitions.
+
+    Raises StreamError if one is missing or comes twice: nothing may be published then.
+    """
     found = sorted((part for part in parts if isinstance(part, Part)), key=lambda part: part.attempt.partition)
     numbers = [part.attempt.partition for part in found]
     if len(found) != len(parts) or numbers != list(range(len(parts))):
@@ -130,11 +136,11 @@ def in_order(stream: str, parts: Sequence[WriterCommitMessage | None]) -> list[P
 
 
 def batch_of(stream: str, parts: Sequence[Part], batch: int) -> str:
-    """The query whose batch this is; StreamError for messages of another one."""
-    said = dict.fromkeys((part.attempt.query, part.attempt.batch) for part in parts)
-    query, told = next(iter(said))
-    if len(said) != 1 or told != batch or not query:
-        raise StreamError(stream, f"batch {batch}: its tasks say that they are {list(said)}; nothing was published")
+    """Return the id of the query that this batch belongs to. StreamError if a message is of another query or batch."""
+    found = dict.fromkeys((part.attempt.query, part.attempt.batch) for part in parts)
+    query, number = next(iter(found))
+    if len(found) != 1 or number != batch or not query:
+        raise StreamError(stream, f"batch {batch}: its tasks say that they are {list(found)}; nothing was published")
     return query
 
 
@@ -148,19 +154,21 @@ async def publish(
     checkpoint: str = "",
     compared: bool = True,
 ) -> None:
-    """Publish the parts in their order, once. What was published before is success, and these ledgers are dropped.
+    """Publish the parts in their order, once. If the step was published before, their ledgers are deleted instead.
 
-    `compared`: a streaming query's batch that was published before must have the same rows (replay.py); `checkpoint`
-    is where the query's is, if that is a local path.
+    `compared`: check that a repeated batch of a streaming query has the rows that were published (`replay.py`);
+    `checkpoint` is the query's checkpoint if that is a local path. Raises ReplayDiffers, StreamError, and what
+    Bulk.publish raises.
     """
     ledgers = [ledger for part in parts for ledger in part.ledgers]
     skipped = any(part.skipped for part in parts)
-    first = bool(step.query) and step.version == 0  # recorded in any case: later ones must find it
+    first = bool(step.query) and step.version == 0  # It is recorded even without rows, for checks of later batches.
     if not ledgers and not first and not skipped and not any(part.small for part in parts):
-        return  # no rows at all
+        return  # There are no rows.
     bulk = await open_step(client, stream, step)
     if not bulk.foreseen(seal_live=seal_live):
-        # Theirs or, after a lost reply, these: those that are listed have no intent any more and are left alone.
+        # Another run published the step, or this one did and the reply was lost. Listed ledgers have no intent any
+        # more, so _drop leaves them alone.
         await _drop(bulk, ledgers)
         if step.query and compared:
             await _compare(client, bulk, stream, step, parts, checkpoint)
@@ -171,13 +179,13 @@ async def publish(
     try:
         await bulk.publish(everything, seal_live=seal_live)
     except BuckramError:
-        # What of it is published after all, in spite of this error, is left alone.
+        # Ledgers that were published in spite of the error have no intent any more and are left alone.
         await _drop(bulk, [ledger for ledger in everything if ledger not in ledgers])
         raise
 
 
 async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
-    """Now, if that is quickly done; else by the janitor."""
+    """Delete ledgers that will not be published, within LOSERS_S; the janitor deletes the others."""
     with suppress(BuckramError, TimeoutError):
         async with asyncio.timeout(LOSERS_S):
             await bulk.abort([ledger.ledger for ledger in ledgers])
@@ -186,7 +194,7 @@ async def _drop(bulk: Bulk, ledgers: Sequence[SealedLedger]) -> None:
 async def _compare(
     client: Client, bulk: Bulk, stream: str, step: StepId, parts: Sequence[Part], checkpoint: str
 ) -> None:
-    """A batch that is published already has the rows that it had then: ReplayDiffers."""
+    """Raise ReplayDiffers if the batch that was published has other rows, as far as that can be decided."""
     done = await bulk.published()
     if done is None or any(part.skipped and part.seen is None for part in parts):
         return
@@ -194,7 +202,7 @@ async def _compare(
     seen = Tally()
     for part in parts:
         seen = seen.plus(part.seen or Tally())
-    # Tasks that wrote, because the batch was published beside them, have only counted.
+    # Tasks that wrote rows while another run published the batch have a number of rows but no tally.
     whole = seen if all(part.skipped for part in parts) else None
     await compare(
         client, stream, step.query, step.version, done, rows=rows + seen.rows, seen=whole, checkpoint=checkpoint

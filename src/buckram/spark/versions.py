@@ -1,15 +1,15 @@
-"""Which PySpark this works with: docs/tutorial/spark.md says what each can do."""
+"""The versions of PySpark that work; docs/tutorial/spark.md says what each can do."""
 
 from __future__ import annotations
 
 from buckram.errors import ConfigError
 
 OLDEST, NEWEST = (4, 0), (4, 3)
-"""The first with a data source API in Python, and the newest that the tests run on."""
+"""The first version that has a data source API in Python, and the newest one that the tests run on."""
 
 
 def need_pyspark() -> str:
-    """The version of the PySpark that is here; ConfigError when there is none, or one that is too old."""
+    """Return the installed version of PySpark. ConfigError if there is none, or if it is too old."""
     wanted = f"needs PySpark {OLDEST[0]}.{OLDEST[1]} or newer"
     try:
         import pyspark

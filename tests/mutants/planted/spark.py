@@ -95,7 +95,7 @@ MUTANTS = (
         edited(
             (
                 "buckram.spark.transactions:batch_of",
-                "told != batch or ",
+                "number != batch or ",
                 "",
             )
         ),
