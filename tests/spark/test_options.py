@@ -23,13 +23,13 @@ from buckram.spark.planning import (
     LedgerOptions,
     LedgerSlice,
     StreamOptions,
-    cuts,
+    cut_offsets,
     ledger_slices,
-    pack,
+    pack_pieces,
     piece_bytes,
     reads_ledgers,
     resolve,
-    share,
+    share_limit,
 )
 from buckram.spark.source import BuckramDataSource
 
@@ -204,7 +204,7 @@ def test_entries_of_ledgers_as_arrow() -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 5_000), st.integers(0, 10**9), st.integers(1, 10**8))
 def test_cuts_are_without_gap_or_overlap(first: int, count: int, size: int, piece: int) -> None:
-    edges = cuts(Extent("s", 1, first, first + count, size), piece)
+    edges = cut_offsets(Extent("s", 1, first, first + count, size), piece)
     assert (edges[0], edges[-1]) == (first, first + count)
     assert all(a < b for a, b in pairwise(edges))
 
@@ -213,7 +213,7 @@ def test_cuts_are_without_gap_or_overlap(first: int, count: int, size: int, piec
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 100)), max_size=30), st.integers(1, 200), st.integers(1, 9)
 )
 def test_neighbours_are_packed_in_order(sizes: list[tuple[str, int]], size: int, least: int) -> None:
-    groups = pack(sizes, size, least)
+    groups = pack_pieces(sizes, size, least)
     assert [at for group in groups for at in group] == list(range(len(sizes)))
     assert len(groups) >= min(least, len(sizes))
     for group in groups:
@@ -230,8 +230,12 @@ def test_partition_sizes() -> None:
 
 
 def test_a_limit_is_shared_by_what_waits() -> None:
-    assert share(100, [Backlog("a", 0, 900), Backlog("b", 0, 100), Backlog("c", 5, 5)]) == {"a": 90, "b": 10, "c": 0}
-    assert share(1, []) == {}
+    assert share_limit(100, [Backlog("a", 0, 900), Backlog("b", 0, 100), Backlog("c", 5, 5)]) == {
+        "a": 90,
+        "b": 10,
+        "c": 0,
+    }
+    assert share_limit(1, []) == {}
 
 
 def test_a_limit_is_kept_over_many_streams_and_takes_turns() -> None:
@@ -239,11 +243,11 @@ def test_a_limit_is_kept_over_many_streams_and_takes_turns() -> None:
     many = [Backlog(f"s{n}", 0, 100) for n in range(60)]
     seen: list[str] = []
     for batch in range(6):
-        found = share(10, many, turn=10 * batch)
+        found = share_limit(10, many, turn=10 * batch)
         assert sum(found.values()) == 10
         seen += [stream for stream, count in found.items() if count]
     assert sorted(seen) == sorted(b.stream for b in many)
-    uneven = share(10, [Backlog("a", 0, 900), *(Backlog(f"b{n}", 0, 1) for n in range(8))])
+    uneven = share_limit(10, [Backlog("a", 0, 900), *(Backlog(f"b{n}", 0, 1) for n in range(8))])
     assert sum(uneven.values()) == 10
     assert min(uneven.values()) == 1
 

@@ -230,7 +230,7 @@ def test_planning_does_not_go_on_with_another_stream_of_the_same_name(cluster: T
     options = batch_reader(cluster.uri, subscribe=stream).options
     with sync.connect(cluster.uri) as client:
         planner = Planner(client._client)
-        (look,) = client._thread.run(lambda: planner.looks([stream])).values()
+        (look,) = client._thread.run(lambda: planner.read_states([stream])).values()
         client.namespace().delete(stream)
         write(cluster.uri, stream, [b"of another stream"] * 25)
         with pytest.raises(RecordsLost, match="deleted and made anew"):

@@ -30,7 +30,7 @@ from buckram.errors import (
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer, stream_writer
 from buckram.spark.sink_rows import record_batches
-from buckram.spark.transactions import Attempt, Part, in_order, place_of
+from buckram.spark.transactions import Attempt, Part, checkpoint_place, in_order
 from buckram.testing import ThreadedCluster
 
 VALUE = "value binary"
@@ -416,10 +416,10 @@ def test_rows_of_an_older_pyspark() -> None:
 
 
 def test_where_a_checkpoint_is() -> None:
-    same = {place_of(text) for text in ("/a/b", "/a/b/", "file:/a/b", "file:///a/b", " /a/b ")}
+    same = {checkpoint_place(text) for text in ("/a/b", "/a/b/", "file:/a/b", "file:///a/b", " /a/b ")}
     assert len(same) == 1
-    assert len({place_of(text) for text in ("/a/b", "/a/c", "a/b", "s3a://a/b", "hdfs:/a/b")}) == 5
-    assert place_of("") == ""
+    assert len({checkpoint_place(text) for text in ("/a/b", "/a/c", "a/b", "s3a://a/b", "hdfs:/a/b")}) == 5
+    assert checkpoint_place("") == ""
 
 
 def test_who_a_task_is() -> None:

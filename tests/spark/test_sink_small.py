@@ -27,7 +27,7 @@ from buckram.metadata.uri import init_cluster, open_store
 from buckram.processes import BookieProcess, stop_all
 from buckram.spark.clients import close_connections
 from buckram.spark.sink import batch_writer
-from buckram.spark.small_parts import Few
+from buckram.spark.small_parts import SmallPart
 from buckram.spark.transactions import Part
 from buckram.streams.write.bulk import Bulk
 from buckram.testing import ThreadedCluster
@@ -133,14 +133,14 @@ def test_a_wrong_column_is_told_by_the_task(cluster: ThreadedCluster, stream: st
 
 
 def test_once_there_was_too_much_nothing_is_kept() -> None:
-    few = Few("s", 100)
-    assert few.take(batch(b"a"))
-    assert few.rows == 1
-    assert not few.take(batch(bytes(200)))
-    assert [rows.num_rows for rows in few.give()] == [1]
-    assert not few.take(batch(b"b"))
-    assert few.message() == b""
-    assert few.rows == 0
+    small = SmallPart("s", 100)
+    assert small.keep(batch(b"a"))
+    assert small.rows == 1
+    assert not small.keep(batch(bytes(200)))
+    assert [rows.num_rows for rows in small.release()] == [1]
+    assert not small.keep(batch(b"b"))
+    assert small.message() == b""
+    assert small.rows == 0
 
 
 def test_bookies_that_are_read_only_are_called_so(stream: str, tmp_path: Path) -> None:

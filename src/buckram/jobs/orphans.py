@@ -87,7 +87,9 @@ def orphans(
         marked: list[Marked] = []
         pending: dict[LedgerId, None] = {}
         for begin in range(0, len(tasks), _TASKS_A_ROUND):
-            for row in spread(session, tasks[begin : begin + _TASKS_A_ROUND], _look, _MARKED_SCHEMA).collect():
+            for row in spread(
+                session, tasks[begin : begin + _TASKS_A_ROUND], _examine_ledgers, _MARKED_SCHEMA
+            ).collect():
                 marked.append(Marked(row["ledger"], row["stream"], row["uid"], row["created_ms"]))
                 if row["pending"]:
                     pending[row["ledger"]] = None
@@ -125,7 +127,7 @@ async def _delete(client: Client, found: OrphansReport, per_s: float | None) -> 
                 found.problems.append(f"ledger {one.ledger}: {error}")
 
 
-def _look(task: _Task) -> list[Row]:
+def _examine_ledgers(task: _Task) -> list[Row]:
     """Read the owners of the ledgers, then which of them have an intent, in an executor; rows of _MARKED_SCHEMA."""
     from buckram.client.client import connect
 

@@ -145,9 +145,9 @@ def scrub(
     chosen, name = settings or ScrubSettings(), run_name("scrub", run)
     began = time.monotonic()
     with driver(metadata) as home, open_report(session, SCHEMA, report, table) as kept:
-        wanted = home.run(partial(_wanted, ledgers=ledgers, streams=streams))
+        wanted = home.run(partial(_choose_ledgers, ledgers=ledgers, streams=streams))
         found = ScrubReport(name, len(wanted))
-        known = _known(kept, name)
+        known = _finished_pieces(kept, name)
         for page in range(0, len(wanted), _PAGE):
             part = wanted[page : page + _PAGE]
             pieces, growing = home.run(partial(_pieces, ledgers=part, named=ledgers, settings=chosen))
@@ -155,11 +155,11 @@ def scrub(
             todo = [piece for piece in pieces if _key(piece) not in known]
             for batch in _rounds(todo, chosen.round_of(len({piece.bookie for piece in todo}))):
                 peers = home.run(_peers)
-                tasks = _deal(name, batch, peers, chosen)
+                tasks = _make_tasks(name, batch, peers, chosen)
                 kept.add(spread(session, tasks, _audit, SCHEMA))
                 progress(page + part.index(batch[-1].ledger), len(wanted))
             progress(min(page + _PAGE, len(wanted)), len(wanted))
-        _sum_up(home, kept, found)
+        _summarise(home, kept, found)
     found.seconds = round(time.monotonic() - began, 3)
     return found
 
@@ -167,7 +167,9 @@ def scrub(
 # -- planning ---------------------------------------------------------------------------------------------
 
 
-async def _wanted(client: Client, ledgers: Sequence[LedgerId] | None, streams: Sequence[str] | None) -> list[LedgerId]:
+async def _choose_ledgers(
+    client: Client, ledgers: Sequence[LedgerId] | None, streams: Sequence[str] | None
+) -> list[LedgerId]:
     if ledgers is None and streams is None:
         return [ledger async for ledger in client.list()]
     found = dict.fromkeys(ledgers or ())
@@ -220,16 +222,16 @@ def _rounds(pieces: Sequence[Piece], round_bytes: int) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _deal(run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings) -> list[_Task]:
+def _make_tasks(run: str, pieces: Sequence[Piece], peers: Mapping[str, Peer], settings: ScrubSettings) -> list[_Task]:
     """Make tasks that read from one bookie each, in an order that keeps all bookies busy."""
-    hands: dict[tuple[int, str], list[Piece]] = {}
-    dealt: dict[str, int] = {}
+    parts: dict[tuple[int, str], list[Piece]] = {}
+    assigned: dict[str, int] = {}
     for piece in sorted(pieces, key=lambda p: (p.ledger, p.first)):
-        turn = dealt.get(piece.bookie, 0)
-        dealt[piece.bookie] = turn + 1
-        hands.setdefault((turn % settings.tasks_per_bookie, piece.bookie), []).append(piece)
+        turn = assigned.get(piece.bookie, 0)
+        assigned[piece.bookie] = turn + 1
+        parts.setdefault((turn % settings.tasks_per_bookie, piece.bookie), []).append(piece)
     rate = None if settings.bytes_per_s is None else settings.bytes_per_s / settings.tasks_per_bookie
-    return [_Task(run, peers.get(bookie), tuple(hand), rate) for (_, bookie), hand in sorted(hands.items())]
+    return [_Task(run, peers.get(bookie), tuple(part), rate) for (_, bookie), part in sorted(parts.items())]
 
 
 # -- in an executor ---------------------------------------------------------------------------------------
@@ -262,13 +264,13 @@ def _row(run: str, found: PieceReport) -> Row:
         "bytes": found.bytes,
         "state": found.state,
         "bad": found.bad,
-        "error": f"entry {found.lie_entry}: {found.lie}" if found.lie else found.error or _unfit(found),
+        "error": f"entry {found.lie_entry}: {found.lie}" if found.lie else found.error or _describe_unfit(found),
         "at": time.time(),
         "sums": sums,
     }
 
 
-def _unfit(found: PieceReport) -> str:
+def _describe_unfit(found: PieceReport) -> str:
     return "" if found.unfit < 0 else f"entry {found.unfit}: {UNFIT}"
 
 
@@ -279,7 +281,7 @@ def _key(piece: Piece) -> Key:
     return piece.ledger, piece.bookie, piece.first, piece.last
 
 
-def _known(kept: Report, run: str) -> dict[Key, None]:
+def _finished_pieces(kept: Report, run: str) -> dict[Key, None]:
     """Return the pieces that this run has read. Those whose bookie could not be read are left out, to be read again."""
     rows = kept.found(run)
     if rows is None:
@@ -288,7 +290,7 @@ def _known(kept: Report, run: str) -> dict[Key, None]:
     return {(row["ledger"], row["bookie"], row["first"], row["last"]): None for row in done}
 
 
-def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
+def _summarise(home: Driver, kept: Report, found: ScrubReport) -> None:
     """Add up a run's findings, ledger by ledger.
 
     This is one plain query, because aggregation by Spark costs more CPU than reading a gigabyte.
@@ -306,17 +308,19 @@ def _sum_up(home: Driver, kept: Report, found: ScrubReport) -> None:
         found.bytes += sum(piece["bytes"] for piece in pieces)
         wrong = [piece for piece in pieces if piece["state"] != "good"]
         if wrong:
-            home.run(partial(_accuse, rows=[piece for piece in wrong if piece["state"] in ("lied", "damaged")]))
-            bad, unknown = _replicas(wrong, home.run(partial(_repair, ledger=wrong[0]["ledger"])))
+            home.run(
+                partial(_record_evidence, rows=[piece for piece in wrong if piece["state"] in ("lied", "damaged")])
+            )
+            bad, unknown = _merge_replicas(wrong, home.run(partial(_repair_command, ledger=wrong[0]["ledger"])))
             found.bad += bad
             found.unknown += unknown
         if len(groups) < _MOST_DIFFERENCES:
-            groups += _different(pieces)
+            groups += _differing_blocks(pieces)
     for group in groups[:_MOST_DIFFERENCES]:
-        found.bad += home.run(partial(_compare, group=group))
+        found.bad += home.run(partial(_compare_block, group=group))
 
 
-def _different(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _differing_blocks(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the blocks of a ledger whose replicas do not all have the same sum."""
     sums: dict[tuple[int, int, int, int], dict[int, None]] = {}
     for piece in pieces:
@@ -329,7 +333,7 @@ def _different(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-async def _repair(client: Client, ledger: LedgerId) -> str:
+async def _repair_command(client: Client, ledger: LedgerId) -> str:
     """Return the command that repairs the ledger; empty if it was deleted."""
     try:
         secret = (await client.metadata(ledger)).password
@@ -338,7 +342,7 @@ async def _repair(client: Client, ledger: LedgerId) -> str:
     return f"buckram ledger repair {ledger}" + (' --password "$LEDGER_PASSWORD"' if secret else "")
 
 
-async def _accuse(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
+async def _record_evidence(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
     """Record evidence against bookies: lies, and copies that do not match a MAC (F21)."""
     bookies, now = client.services.bookies, client.services.runtime.clock.wall_us()
     wrong = [row for row in rows if row["error"]]
@@ -363,7 +367,7 @@ async def _accuse(client: Client, rows: Sequence[Mapping[str, Any]]) -> None:
         await accuse(client.services.store, found)
 
 
-def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadReplica], list[BadReplica]]:
+def _merge_replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadReplica], list[BadReplica]]:
     """Merge the bad pieces of each copy of a ledger; returns bad and unknown replicas."""
     bad: list[BadReplica] = []
     unknown: list[BadReplica] = []
@@ -393,7 +397,7 @@ def _replicas(rows: Sequence[Mapping[str, Any]], repair: str) -> tuple[list[BadR
     return bad, unknown
 
 
-async def _compare(client: Client, group: Mapping[str, Any]) -> list[BadReplica]:
+async def _compare_block(client: Client, group: Mapping[str, Any]) -> list[BadReplica]:
     """Compare the entries of a block whose sums differ although all copies are good.
 
     Different LACs in the entries' headers are not an error; different contents are reported as `differs`.

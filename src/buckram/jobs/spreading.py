@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from buckram.net.loop import loop_factory
-from buckram.spark.clients import settle
+from buckram.spark.clients import prepare_process
 from buckram.sync.thread import LoopThread
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Reader(DataSourceReader):
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        settle()
+        prepare_process()
         if partition is not None and partition.value is not None:
             rows = self.work(partition.value)
             yield pa.RecordBatch.from_pylist(list(rows), schema=to_arrow_schema(self.schema, timezone="UTC"))

@@ -1,8 +1,8 @@
 """The clients in Spark's processes, which are forked, reused, and end without running exit hooks.
 
 There are two kinds: `connection`, a client of the cluster with a metadata session, for planning, cursors and writing;
-and `direct`, a client for executors that reads ledgers whose metadata the planner has sent, and asks the metadata store
-only after a failure.
+and `direct_client`, a client for executors that reads ledgers whose metadata the planner has sent, and asks the
+metadata store only after a failure.
 """
 
 from __future__ import annotations
@@ -78,24 +78,24 @@ def shared_client(uri: str) -> sync.Client:
     return connection(uri).blocking
 
 
-_settled = 0
+_times_prepared = 0
 
 
-def settle() -> None:
-    """Exempt the objects that are loaded by now from garbage collection. Call it when a task begins.
+def prepare_process() -> None:
+    """Prepare this process for a task: keep freed memory, and exempt loaded objects from garbage collection.
 
-    PySpark collects after every task, and walking the loaded modules takes 15 ms, an eighth of what a scan costs. It is
-    done in processes that PySpark forked, and for their first two tasks only: later objects do not live for ever.
+    PySpark collects after every task, and walking the loaded modules takes 15 ms, an eighth of what a scan costs. Only
+    processes that PySpark forked do it, at their first two tasks: later objects do not live for ever.
     """
-    global _settled
+    global _times_prepared
     keep_freed_memory()
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if _settled < 2 and spec is not None and spec.name == "pyspark.daemon":
-        _settled += 1
+    if _times_prepared < 2 and spec is not None and spec.name == "pyspark.daemon":
+        _times_prepared += 1
         gc.freeze()
 
 
-class plainly:
+class without_traceback:
     """Removes the traceback from Buckram's errors, because Spark prints every frame and the message says enough."""
 
     def __enter__(self) -> None:
@@ -219,7 +219,7 @@ class Direct(NamedTuple):
 _direct: dict[tuple[int, str, str, History], Direct] = {}
 
 
-def direct(uri: str, cluster: str, history: History) -> Direct:
+def direct_client(uri: str, cluster: str, history: History) -> Direct:
     """Return this process's client for reading known ledgers of the cluster with this instance id and history."""
     from buckram.client.client import connect
     from buckram.sync.thread import LoopThread

@@ -51,7 +51,7 @@ async def advance(client: Client, cursor: str, offsets: Mapping[str, int]) -> No
     await in_order([partial(move, stream, offset) for stream, offset in offsets.items()])
 
 
-class Follower:
+class CursorFollower:
     """Moves a cursor behind a query, and writes only for streams whose offset has changed."""
 
     def __init__(self, uri: str, cursor: str) -> None:
@@ -95,7 +95,7 @@ class CursorListener(StreamingQueryListener):
     """Moves the cursors of a session's streaming queries. Errors are logged, as no query has to fail for its cursor."""
 
     def __init__(self) -> None:
-        self._followers: dict[tuple[str, str, str], Follower] = {}
+        self._followers: dict[tuple[str, str, str], CursorFollower] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: the query has read nothing yet."""
@@ -107,7 +107,7 @@ class CursorListener(StreamingQueryListener):
                 continue
             uri, cursor, offsets = move
             # Each run has its own follower, because a restarted query may begin further back.
-            follower = self._followers.setdefault((str(event.progress.runId), uri, cursor), Follower(uri, cursor))
+            follower = self._followers.setdefault((str(event.progress.runId), uri, cursor), CursorFollower(uri, cursor))
             try:
                 follower.move(offsets)
             except BuckramError as error:

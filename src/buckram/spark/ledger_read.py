@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from buckram.client.read.open import check_password
-from buckram.spark.clients import plainly, settle, shared_client
+from buckram.spark.clients import prepare_process, shared_client, without_traceback
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, ledger_batch
 from buckram.spark.planning import LedgerExtent, LedgerOptions, LedgerSlice, ledger_slices
 from buckram.types import LedgerMetadata
@@ -44,7 +44,7 @@ class LedgerReader(DataSourceReader):
         self.options, self.shape = options, shape
 
     def partitions(self) -> Sequence[InputPartition]:
-        with plainly():
+        with without_traceback():
             client = shared_client(self.options.metadata)
             extents = [self._extent(client, ledger) for ledger in self._ledgers(client)]
             bytes_of = {e.ledger: e.length // (e.last_entry + 1) for e in extents if e.last_entry >= 0}
@@ -73,10 +73,10 @@ class LedgerReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LedgerPartition):
             return  # Without partitions Spark calls this once, with an empty one.
-        settle()
+        prepare_process()
         work = partition.work
         step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, partition.entry_bytes)))
-        with plainly():
+        with without_traceback():
             client = shared_client(self.options.metadata)
             with client.open(work.ledger, password=self.options.password) as reader:
                 for first in range(work.first, work.last + 1, step):

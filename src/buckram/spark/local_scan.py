@@ -23,10 +23,10 @@ from buckram.spark.stream_scan import (
     MAX_FRAME_BYTES,
     OK,
     ScanFailed,
-    give_back,
-    name,
+    keep_connection,
+    name_ledger,
     receive,
-    take,
+    take_connection,
 )
 from buckram.types import EntryId, LedgerId
 
@@ -68,17 +68,17 @@ class LocalScan:
     # -- asking where the entries are
 
     def _ask(self) -> Located:
-        link = take(self._peer)
+        link = take_connection(self._peer)
         try:
             request = ask_for_places(self._ledger, self._next, self._last, self._digest.key)
-            name(link, self._ledger, self._digest.birth)
+            name_ledger(link, self._ledger, self._digest.birth)
             link.sendall(encode_request(request, 1))
             size, header, code, *ids = ANSWER.unpack(receive(link, self._peer, ANSWER.size))
             rest = size - (ANSWER.size - 4)
             if code != OK or ids != [self._ledger, self._next, 1] or not 0 < rest <= MAX_FRAME_BYTES:
                 raise _Ended
             body = receive(link, self._peer, rest)
-            give_back(self._peer, link)
+            keep_connection(self._peer, link)
         except BaseException:
             link.close()
             raise

@@ -153,7 +153,7 @@ class Backlog:
     end: int
 
 
-def share(limit: int, backlogs: Sequence[Backlog], turn: int = 0) -> dict[str, int]:
+def share_limit(limit: int, backlogs: Sequence[Backlog], turn: int = 0) -> dict[str, int]:
     """Divide `limit` records (or bytes) among the streams, in proportion to the records that wait in each.
 
     Each stream with waiting records gets at least one. If there are more such streams than `limit`, only some get one,
@@ -197,21 +197,21 @@ def piece_bytes(total: int, partition_bytes: int, min_partitions: int, cores: in
     return max(1, size, -(-total // MAX_PARTITIONS))
 
 
-def cuts(extent: Extent, size: int) -> list[int]:
+def cut_offsets(extent: Extent, size: int) -> list[int]:
     """Return the offsets, from `first` to `stop`, at which the extent is cut into pieces of about `size` bytes."""
     count = extent.stop - extent.first
     pieces = min(count, max(1, -(-extent.bytes // size)))
     return [extent.first + count * k // pieces for k in range(pieces + 1)]
 
 
-def enough(extents: Sequence[Extent], size: int, min_partitions: int) -> int:
+def size_for_partitions(extents: Sequence[Extent], size: int, min_partitions: int) -> int:
     """Return a size of pieces, at most `size`, that gives `min_partitions`, if there are as many records."""
-    while size > 1 and sum(len(cuts(extent, size)) - 1 for extent in extents) < min_partitions:
+    while size > 1 and sum(len(cut_offsets(extent, size)) - 1 for extent in extents) < min_partitions:
         size = size * 3 // 4
     return size
 
 
-def pack(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> list[range]:
+def pack_pieces(sizes: Sequence[tuple[str, int]], size: int, min_partitions: int) -> list[range]:
     """Join neighbouring pieces to partitions of about `size` bytes, since each partition costs a task.
 
     Returns ranges of indices into `sizes`, which has (stream, bytes) of each piece. There are at least `min_partitions`

@@ -26,7 +26,7 @@ from buckram.spark.clients import connection
 from buckram.spark.replay import local_path
 from buckram.spark.sink_rows import record_batches
 from buckram.spark.sink_task import write_task
-from buckram.spark.transactions import Attempt, Identity, Part, batch_of, in_order, open_step, place_of, publish
+from buckram.spark.transactions import Attempt, Identity, Part, batch_of, checkpoint_place, in_order, open_step, publish
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,10 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[Settings,
         if application.startswith(ONCE):
             raise InvalidArgument(f'option "txnAppId" = {application!r}: names that begin with {ONCE!r} are taken')
     identity = Identity(
-        stream, application, place_of(lower.get("checkpointlocation", "")), given["onCheckpointReset"] == "newEpoch"
+        stream,
+        application,
+        checkpoint_place(lower.get("checkpointlocation", "")),
+        given["onCheckpointReset"] == "newEpoch",
     )
     return Settings(
         given["metadata"],

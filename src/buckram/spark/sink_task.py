@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from buckram.core.streams.transactions import StepId
 from buckram.errors import BookieError, BuckramError, NotEnoughBookies, StreamError, WriteFailed
-from buckram.spark.clients import Connection, connection, settle
+from buckram.spark.clients import Connection, connection, prepare_process
 from buckram.spark.replay import Tally, tally
-from buckram.spark.small_parts import Few, unwritable
+from buckram.spark.small_parts import SmallPart, unwritable_error
 from buckram.spark.transactions import Attempt, Part, open_step
 from buckram.streams.write.bulk import Bulk, BulkLedger, SealedLedger
 
@@ -49,7 +49,7 @@ def write_task(
 
     Nothing is written for a step that is published already or cannot be published; the driver then decides or raises.
     """
-    settle()
+    prepare_process()
     link = connection(uri)
     bulk = link.run(lambda client: open_step(client, stream, step))
     try:
@@ -60,19 +60,19 @@ def write_task(
     except StreamError:
         return Part(attempt, skipped=True)  # The driver raises it once, instead of each task four times.
     size = segment_bytes or bulk.policy.roll_bytes
-    few, task = Few(stream, min(small_bytes, size)), _Task(link, bulk, attempt, size)
+    small, task = SmallPart(stream, min(small_bytes, size)), _Task(link, bulk, attempt, size)
     try:
         for batch in batches:
-            if batch.num_rows and not few.take(batch):
-                for earlier in few.give():
+            if batch.num_rows and not small.keep(batch):
+                for earlier in small.release():
                     task.add(earlier)
                 task.add(batch)
-        return Part(attempt, tuple(task.close()), few.message(), few.rows)
+        return Part(attempt, tuple(task.close()), small.message(), small.rows)
     except (WriteFailed, NotEnoughBookies, BookieError) as error:
-        task.give_up()
-        raise unwritable(link.client, stream, error) from error
+        task.discard_all()
+        raise unwritable_error(link.client, stream, error) from error
     except BaseException:
-        task.give_up()
+        task.discard_all()
         raise
 
 
@@ -126,7 +126,7 @@ class _Task:
         self._sealed.append(self._link.run(lambda _: ledger.close()))
         self._ledger = None
 
-    def give_up(self) -> None:
+    def discard_all(self) -> None:
         """Discard all ledgers of this attempt, within CLEANUP_S; the driver does not know them."""
         ledgers = [sealed.ledger for sealed in self._sealed]
         open_one = self._ledger

@@ -25,7 +25,7 @@ MARKS = {"buckram.spark.driver": b"small parts"}
 """Custom metadata of the driver's ledgers; those of tasks name their partition instead."""
 
 
-class Few:
+class SmallPart:
     """Keeps the rows of one task for as long as they have at most `most` bytes."""
 
     def __init__(self, stream: str, most: int) -> None:
@@ -34,7 +34,7 @@ class Few:
         self._bytes = 0
         self._full = False
 
-    def take(self, batch: pa.RecordBatch) -> bool:
+    def keep(self, batch: pa.RecordBatch) -> bool:
         """Keep a record batch; returns False, and keeps none from then on, if the rows have too many bytes.
 
         Raises InvalidArgument for a column that a record cannot have, so that the task fails and not the commit.
@@ -49,7 +49,7 @@ class Few:
         self._bytes += batch.nbytes
         return True
 
-    def give(self) -> list[pa.RecordBatch]:
+    def release(self) -> list[pa.RecordBatch]:
         """Return what was kept, to be written to a ledger, and keep it no longer."""
         found, self._batches = self._batches, []
         return found
@@ -75,7 +75,7 @@ class Few:
 async def with_small_parts(
     client: Client, bulk: Bulk, parts: Sequence[tuple[Sequence[SealedLedger], bytes]]
 ) -> list[SealedLedger]:
-    """Return all ledgers of the step in the order of `parts`, each of which is ledgers or a message of `Few`.
+    """Return all ledgers of the step in the order of `parts`, each of which is ledgers or a message of `SmallPart`.
 
     Neighbouring messages are written to one new ledger. Raises StreamError if it cannot be written.
     """
@@ -92,7 +92,7 @@ async def with_small_parts(
     except (WriteFailed, NotEnoughBookies, BookieError) as error:
         with suppress(BuckramError):
             await bulk.abort([ledger.ledger for ledger in made])
-        raise unwritable(client, bulk.stream, error) from error
+        raise unwritable_error(client, bulk.stream, error) from error
     return found
 
 
@@ -114,7 +114,7 @@ async def _written(bulk: Bulk, messages: Sequence[bytes]) -> SealedLedger:
         raise
 
 
-def unwritable(client: Client, stream: str, error: BuckramError) -> StreamError:
+def unwritable_error(client: Client, stream: str, error: BuckramError) -> StreamError:
     """Return the error that tells a user why the bookies did not take the rows."""
     readonly = client.services.bookies.readonly
     why = "every executor must reach the bookies"
@@ -123,4 +123,4 @@ def unwritable(client: Client, stream: str, error: BuckramError) -> StreamError:
     return StreamError(stream, f"cannot be written from host {gethostname()}: {why} ({error})")
 
 
-__all__ = ["Few", "unwritable", "with_small_parts"]
+__all__ = ["SmallPart", "unwritable_error", "with_small_parts"]

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from buckram.errors import BuckramError, InvalidArgument
-from buckram.spark.clients import plainly, settle
+from buckram.spark.clients import prepare_process, without_traceback
 from buckram.spark.columns import HEADERS, LEDGER_COLUMNS, STREAM_COLUMNS, Shape, ddl
 from buckram.spark.options import values
 from buckram.spark.planning import LedgerOptions, StreamOptions, reads_ledgers
@@ -41,8 +41,8 @@ class BuckramDataSource(DataSource):
         return "buckram"
 
     def schema(self) -> str:
-        settle()
-        with plainly():
+        prepare_process()
+        with without_traceback():
             self._check_no_table()
             # Spark asks for the schema before it says whether this will be a batch or a streaming read.
             found = values(self.options, "read", "stream")
@@ -51,8 +51,8 @@ class BuckramDataSource(DataSource):
             return ddl({**STREAM_COLUMNS, **HEADERS} if found["includeHeaders"] else STREAM_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        settle()
-        with plainly():
+        prepare_process()
+        with without_traceback():
             values(self.options, "read")
             if reads_ledgers(self.options):
                 from buckram.spark.ledger_read import LedgerReader
@@ -74,13 +74,13 @@ class BuckramDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from buckram.spark.sink import batch_writer
 
-        settle()
+        prepare_process()
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from buckram.spark.sink import stream_writer
 
-        settle()
+        prepare_process()
         return stream_writer(self.options, schema, overwrite)
 
     def _check_no_table(self) -> None:

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from buckram.client.client import Client
 from buckram.errors import InvalidArgument, OffsetOutOfRange, RecordsLost
-from buckram.spark.clients import connection, plainly
+from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
 from buckram.spark.planning import StreamOptions, resolve
-from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
+from buckram.spark.stream_plan import Planner, StreamPartition, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StreamBatchReader(DataSourceReader):
         self.options, self.shape = options, shape
 
     def partitions(self) -> Sequence[InputPartition]:
-        with plainly():
+        with without_traceback():
             link = connection(self.options.metadata)
             return link.run(lambda client: batch_partitions(client, self.options))
 
@@ -48,36 +48,36 @@ async def batch_partitions(client: Client, options: StreamOptions) -> list[Input
     if unknown:
         raise InvalidArgument(f'option "startingOffsets" names {unknown[0]}, which is not among the streams to read')
     # A stream found by a pattern may be deleted before it is read; one that was named must exist.
-    looks = await planner.looks(names, may_miss=options.pattern is not None)
+    states = await planner.read_states(names, may_miss=options.pattern is not None)
     wanted = []
-    for name, look in looks.items():
-        first = await first_offset(planner, options, name, look)
-        stop = await _stop_offset(planner, options, name, look)
+    for name, state in states.items():
+        first = await first_offset(planner, options, name, state)
+        stop = await _stop_offset(planner, options, name, state)
         if options.starting.offsets.get(name, -1) >= 0 and name in options.ending.offsets and first > stop:
             raise InvalidArgument(f"stream {name}: startingOffsets says {first}, endingOffsets {stop}, which is before")
         if first < stop:
-            wanted.append(Wanted(look, first, stop))
+            wanted.append(Wanted(state, first, stop))
     return await planner.partitions(wanted, options)
 
 
-async def first_offset(planner: Planner, options: StreamOptions, name: str, look: Look) -> int:
+async def first_offset(planner: Planner, options: StreamOptions, name: str, state: StreamState) -> int:
     """Return the offset at which a read of the stream begins. Raises OffsetOutOfRange or RecordsLost."""
     if options.starting_time is not None:
-        return await planner.offset_at(look, options.starting_time)
-    offset = resolve(options.starting, name, look.earliest, look.end)
-    if offset > look.end:
-        raise OffsetOutOfRange(name, offset, look.earliest, look.end)
-    if offset < look.earliest:
+        return await planner.offset_at(state, options.starting_time)
+    offset = resolve(options.starting, name, state.earliest, state.end)
+    if offset > state.end:
+        raise OffsetOutOfRange(name, offset, state.earliest, state.end)
+    if offset < state.earliest:
         if options.fail_on_loss:
-            raise RecordsLost(name, offset, look.earliest, "was truncated")
-        return look.earliest
+            raise RecordsLost(name, offset, state.earliest, "was truncated")
+        return state.earliest
     return offset
 
 
-async def _stop_offset(planner: Planner, options: StreamOptions, name: str, look: Look) -> int:
+async def _stop_offset(planner: Planner, options: StreamOptions, name: str, state: StreamState) -> int:
     if options.ending_time is not None:
-        return await planner.offset_at(look, options.ending_time)
-    offset = resolve(options.ending, name, look.earliest, look.end)
-    if offset > look.end:
-        raise OffsetOutOfRange(name, offset, look.earliest, look.end)
+        return await planner.offset_at(state, options.ending_time)
+    offset = resolve(options.ending, name, state.earliest, state.end)
+    if offset > state.end:
+        raise OffsetOutOfRange(name, offset, state.earliest, state.end)
     return offset

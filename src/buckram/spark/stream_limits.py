@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from buckram.spark.clients import connection, plainly
+from buckram.spark.clients import connection, without_traceback
 from buckram.spark.stream_live import LiveReader, Offset
 
 __all__ = ["LimitedReader"]
@@ -34,17 +34,17 @@ class LimitedReader(LiveReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # see LiveReader
         limited = not isinstance(limit, ReadAllAvailable)
-        with plainly():
+        with without_traceback():
             self.begin(start)
             return connection(self.options.metadata).run(lambda _: self.live().latest(start, limited=limited))
 
     def reportLatestOffset(self) -> Offset | None:
-        with plainly():
-            return connection(self.options.metadata).run(lambda _: self.live().newest())
+        with without_traceback():
+            return connection(self.options.metadata).run(lambda _: self.live().last_ends())
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with plainly():
-            connection(self.options.metadata).run(lambda _: self.live().aim())
+        with without_traceback():
+            connection(self.options.metadata).run(lambda _: self.live().set_target())
 
 
 assert issubclass(LimitedReader, DataSourceStreamReader)

@@ -20,13 +20,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from buckram.client.client import Client
 from buckram.errors import BuckramError, RecordsLost
-from buckram.spark.clients import connection, plainly
+from buckram.spark.clients import connection, without_traceback
 from buckram.spark.columns import Shape
-from buckram.spark.cursor import Follower
+from buckram.spark.cursor import CursorFollower
 from buckram.spark.gathering import in_order
-from buckram.spark.planning import Backlog, StreamOptions, share
+from buckram.spark.planning import Backlog, StreamOptions, share_limit
 from buckram.spark.stream_batch import first_offset
-from buckram.spark.stream_plan import Look, Planner, StreamPartition, Wanted
+from buckram.spark.stream_plan import Planner, StreamPartition, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def positions(offset: Mapping[str, Any]) -> dict[str, int]:
     return {name: position for name, position in offset.items() if "/" in name}
 
 
-def began(start: Offset, end: Offset) -> Offset:
+def batch_start(start: Offset, end: Offset) -> Offset:
     """Return the start of a batch: the one in its end, if `start` is only where a query would begin now."""
     found: Offset = end[BEGAN] if start.get(INITIAL) and BEGAN in end else start
     return found
@@ -58,7 +58,7 @@ class Live:
         self._planner = Planner(client)
         self.target: dict[str, int] | None = None
         """The end of this run for each stream, if its trigger is availableNow."""
-        self._seen: dict[str, Look] = {}
+        self._seen: dict[str, StreamState] = {}
         """The streams as `latest` saw them last."""
         self._initial: Offset | None = None
 
@@ -72,11 +72,11 @@ class Live:
         return self._initial
 
     async def _first(self) -> Offset:
-        looks = await self._looks(None)
+        states = await self._read_states(None)
         firsts = await in_order(
-            [partial(first_offset, self._planner, self._options, name, look) for name, look in looks.items()]
+            [partial(first_offset, self._planner, self._options, name, state) for name, state in states.items()]
         )
-        return self._offset(dict(zip(looks, firsts, strict=True)), _uids(looks))
+        return self._offset(dict(zip(states, firsts, strict=True)), _uids(states))
 
     async def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next batch: what is readable, within the limits; `start` if nothing is new.
@@ -84,31 +84,31 @@ class Live:
         PySpark 4.0 and 4.1 do not pass `start`; then it is everything that is readable. Raises RecordsLost.
         """
         if start is None:
-            looks = await self._looks({})
-            whole = self._offset({n: look.end for n, look in looks.items()}, _uids(looks))
+            states = await self._read_states({})
+            whole = self._offset({n: state.end for n, state in states.items()}, _uids(states))
             return self._after(self._initial or {}, whole)
         before, uids = positions(start), dict(start.get(UIDS, {}))
-        looks = self._seen = await self._looks(before)
+        states = self._seen = await self._read_states(before)
         ends: dict[str, int] = {}
         backlogs: list[Backlog] = []
-        for name, look in looks.items():
+        for name, state in states.items():
             if self.target is not None and name not in self.target:
-                ends[name] = before.get(name, look.earliest)
+                ends[name] = before.get(name, state.earliest)
             elif name not in before:
-                ends[name] = look.earliest
-            elif uids.get(name, look.head.uid) != look.head.uid:
-                self._lost(RecordsLost(name, before[name], look.earliest, "the stream was deleted and made anew"))
-                ends[name] = look.earliest
+                ends[name] = state.earliest
+            elif uids.get(name, state.head.uid) != state.head.uid:
+                self._lost(RecordsLost(name, before[name], state.earliest, "the stream was deleted and made anew"))
+                ends[name] = state.earliest
             else:
                 begin = before[name]
-                if begin < look.earliest:
-                    self._lost(RecordsLost(name, begin, look.earliest, "was truncated"))
-                reach = look.end if self.target is None else min(look.end, self.target[name])
+                if begin < state.earliest:
+                    self._lost(RecordsLost(name, begin, state.earliest, "was truncated"))
+                reach = state.end if self.target is None else min(state.end, self.target[name])
                 ends[name] = max(reach, begin)
-                backlogs.append(Backlog(name, max(begin, look.earliest), ends[name]))
+                backlogs.append(Backlog(name, max(begin, state.earliest), ends[name]))
         if limited:
-            ends.update(await self._limited(looks, backlogs, sum(before.values())))
-        return self._after(start, self._offset(ends, _uids(looks)))
+            ends.update(await self._limited(states, backlogs, sum(before.values())))
+        return self._after(start, self._offset(ends, _uids(states)))
 
     def _after(self, start: Offset, end: Offset) -> Offset:
         """Return the end for Spark to record: `start` if nothing is new; the first batch's end contains its start."""
@@ -117,18 +117,18 @@ class Live:
             return start
         return {**end, BEGAN: plain} if start.get(INITIAL) else end
 
-    async def newest(self) -> Offset:
+    async def last_ends(self) -> Offset:
         """Return the ends of the streams when they were read last, for the query's progress."""
-        looks = self._seen or await self._looks({})
-        return {name: looks[name].end for name in sorted(looks)}
+        states = self._seen or await self._read_states({})
+        return {name: states[name].end for name in sorted(states)}
 
-    async def aim(self) -> None:
+    async def set_target(self) -> None:
         """Set the target: no batch of this run goes further than what is readable now."""
-        self.target = {name: look.end for name, look in (await self._looks({})).items()}
+        self.target = {name: state.end for name, state in (await self._read_states({})).items()}
 
     async def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan the batch between two offsets; it has the same records whenever it is planned. Raises RecordsLost."""
-        start, self._initial = began(start, end), None
+        start, self._initial = batch_start(start, end), None
         before, uids, now = positions(start), dict(start.get(UIDS, {})), dict(end.get(UIDS, {}))
         await self._compared(before, uids, now)
         # A stream that was created again has no start in this batch. PySpark 4.2 asks `latest` with a start, which
@@ -139,18 +139,18 @@ class Live:
         }
         # Streams that this trigger has read far enough are not read again; a repeated batch reads them.
         seen = {name: self._seen[name] for name, (_, stop) in ranges.items() if self._reaches(name, stop)}
-        looks = seen | await self._planner.looks([name for name in ranges if name not in seen], may_miss=True)
+        states = seen | await self._planner.read_states([name for name in ranges if name not in seen], may_miss=True)
         wanted = []
         for name, (known, stop) in ranges.items():
-            look = looks.get(name)
-            if look is None:
+            state = states.get(name)
+            if state is None:
                 self._lost(RecordsLost(name, known or 0, None, "the stream was deleted"))
-            elif now.get(name, look.head.uid) != look.head.uid:
-                self._lost(RecordsLost(name, known or 0, look.earliest, "the stream was deleted and made anew"))
+            elif now.get(name, state.head.uid) != state.head.uid:
+                self._lost(RecordsLost(name, known or 0, state.earliest, "the stream was deleted and made anew"))
             else:
                 # Without a start, which happens on PySpark 4.0 and 4.1 only, the batch begins at the earliest record.
-                first = look.earliest if known is None else known
-                wanted.append(Wanted(look, first, stop))
+                first = state.earliest if known is None else known
+                wanted.append(Wanted(state, first, stop))
         return await self._planner.partitions([w for w in wanted if w.first < w.stop], self._options)
 
     # -- inside -------------------------------------------------------------------------------------------
@@ -172,10 +172,10 @@ class Live:
 
     def _reaches(self, name: str, stop: int) -> bool:
         """Whether the stream had the records below `stop` when it was read last."""
-        look = self._seen.get(name)
-        return look is not None and look.end >= stop
+        state = self._seen.get(name)
+        return state is not None and state.end >= stop
 
-    async def _looks(self, known: Mapping[str, int] | None) -> dict[str, Look]:
+    async def _read_states(self, known: Mapping[str, int] | None) -> dict[str, StreamState]:
         """Read how far all streams of the query go now.
 
         `known` has the streams in the query's offset, and is None for a query that begins. A missing stream among them
@@ -183,12 +183,12 @@ class Live:
         """
         by_pattern = self._options.pattern is not None
         names = await self._planner.names(self._options)
-        looks = await self._planner.looks(names, may_miss=known is not None or by_pattern)
+        states = await self._planner.read_states(names, may_miss=known is not None or by_pattern)
         wanted = set(names)
         for name, position in (known or {}).items():
-            if name not in looks and (name in wanted or by_pattern):
+            if name not in states and (name in wanted or by_pattern):
                 self._lost(RecordsLost(name, position, None, "the stream was deleted"))
-        return looks
+        return states
 
     def _lost(self, error: RecordsLost) -> None:
         """Raise the error, or only log it if the option failOnDataLoss is false."""
@@ -196,19 +196,19 @@ class Live:
             raise error
         log.warning("%s", error)
 
-    async def _limited(self, looks: Mapping[str, Look], backlogs: list[Backlog], turn: int) -> dict[str, int]:
+    async def _limited(self, states: Mapping[str, StreamState], backlogs: list[Backlog], turn: int) -> dict[str, int]:
         """Return the ends within maxOffsetsPerTrigger and maxBytesPerTrigger; `turn` is that of `share`."""
         options, ends = self._options, {b.stream: b.end for b in backlogs}
         if options.max_offsets is not None:
-            shares = share(options.max_offsets, backlogs, turn)
+            shares = share_limit(options.max_offsets, backlogs, turn)
             ends = {b.stream: min(ends[b.stream], b.start + shares[b.stream]) for b in backlogs}
         if options.max_bytes is not None:
-            shares = share(options.max_bytes, backlogs, turn)
+            shares = share_limit(options.max_bytes, backlogs, turn)
             for b in backlogs:
                 if not shares[b.stream]:
                     ends[b.stream] = b.start
                 elif b.end > b.start:
-                    reach = await self._planner.reach(looks[b.stream], b.start, b.end, shares[b.stream])
+                    reach = await self._planner.reach(states[b.stream], b.start, b.end, shares[b.stream])
                     ends[b.stream] = min(ends[b.stream], reach)
         return ends
 
@@ -222,8 +222,8 @@ class Live:
         return offset
 
 
-def _uids(looks: Mapping[str, Look]) -> dict[str, str]:
-    return {name: look.head.uid for name, look in looks.items()}
+def _uids(states: Mapping[str, StreamState]) -> dict[str, str]:
+    return {name: state.head.uid for name, state in states.items()}
 
 
 class LiveReader(DataSourceStreamReader):
@@ -235,7 +235,7 @@ class LiveReader(DataSourceStreamReader):
     def __init__(self, options: StreamOptions, shape: Shape) -> None:
         self.options, self.shape = options, shape
         self._live: Live | None = None
-        self._follower: Follower | None = None
+        self._follower: CursorFollower | None = None
         self._began = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -248,16 +248,16 @@ class LiveReader(DataSourceStreamReader):
         return self._live
 
     def initialOffset(self) -> Offset:
-        with plainly():
+        with without_traceback():
             return connection(self.options.metadata).run(lambda _: self.live().initial())
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # the signature of 4.0 and 4.1
-        with plainly():
+        with without_traceback():
             return connection(self.options.metadata).run(lambda _: self.live().latest(None, limited=False))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        with plainly():
-            self.begin(began(start, end))
+        with without_traceback():
+            self.begin(batch_start(start, end))
             return connection(self.options.metadata).run(lambda _: self.live().partitions(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -268,7 +268,7 @@ class LiveReader(DataSourceStreamReader):
 
     def commit(self, end: Offset) -> None:
         """Move the cursor to `end`, since everything before it was processed."""
-        with plainly():
+        with without_traceback():
             self._move(end)
 
     def stop(self) -> None:
@@ -283,7 +283,7 @@ class LiveReader(DataSourceStreamReader):
     def _move(self, offset: Offset) -> None:
         if self.options.cursor is not None:
             if self._follower is None:
-                self._follower = Follower(self.options.metadata, self.options.cursor)
+                self._follower = CursorFollower(self.options.metadata, self.options.cursor)
             self._follower.move(positions(offset))
 
 

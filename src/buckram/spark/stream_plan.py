@@ -29,7 +29,7 @@ from buckram.core.wire.introduction import Peer, expected_of, telling
 from buckram.errors import NoSuchKey, NoSuchLedger, NoSuchStream, NotReadable, ReadFailed, RecordsLost
 from buckram.spark.finder import Finder
 from buckram.spark.gathering import in_order
-from buckram.spark.planning import Extent, StreamOptions, cuts, enough, pack, piece_bytes
+from buckram.spark.planning import Extent, StreamOptions, cut_offsets, pack_pieces, piece_bytes, size_for_partitions
 from buckram.streams.read.locate import offset_at_time
 from buckram.streams.shared.metadata import StreamStore
 from buckram.streams.shared.namespaces import Namespaces
@@ -103,7 +103,7 @@ class StreamPartition(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StreamState:
     """A stream at one moment. `end` is the offset after the last readable record."""
 
     name: StreamName
@@ -122,7 +122,7 @@ class Look:
 class Wanted:
     """The offsets of a stream to read, from `first` to stop - 1."""
 
-    look: Look
+    state: StreamState
     first: int
     stop: int
 
@@ -168,28 +168,28 @@ class Planner:
             found += page
         return found
 
-    async def looks(self, names: Sequence[str], *, may_miss: bool = False) -> dict[str, Look]:
+    async def read_states(self, names: Sequence[str], *, may_miss: bool = False) -> dict[str, StreamState]:
         """Read how far each stream goes now. With `may_miss` missing streams are left out; else NoSuchStream."""
-        find = self._look_or_none if may_miss else self._look
+        find = self._read_state_or_none if may_miss else self._read_state
         found = await in_order([_later(find, stream_name(name)) for name in names])
-        return {name: look for name, look in zip(names, found, strict=True) if look is not None}
+        return {name: state for name, state in zip(names, found, strict=True) if state is not None}
 
-    async def _look_or_none(self, name: StreamName) -> Look | None:
+    async def _read_state_or_none(self, name: StreamName) -> StreamState | None:
         try:
-            return await self._look(name)
+            return await self._read_state(name)
         except NoSuchStream:
             return None
 
-    async def _look(self, name: StreamName) -> Look:
+    async def _read_state(self, name: StreamName) -> StreamState:
         for last_try in (*[False] * (_TRIES - 1), True):
             head = (await self._streams.read(name)).head
             check_usable(str(name), head)
             segment = head.open_segment
             if segment is None:
-                return Look(name, head, head.end, 0)
+                return StreamState(name, head, head.end, 0)
             try:
                 async with self._client.open(segment.ledger) as reader:
-                    return Look(name, head, *await self._end(name, segment, reader))
+                    return StreamState(name, head, *await self._end(name, segment, reader))
             except NoSuchLedger:  # The segment was truncated or replaced after the head was read.
                 if last_try:
                     raise
@@ -199,35 +199,35 @@ class Planner:
                     raise
                 # A running query reads up to the end that it has seen before; Spark retries its tasks.
                 log.warning("stream %s: %s; going as far as was seen before", name, failed)
-                return Look(name, head, *seen[1:])
+                return StreamState(name, head, *seen[1:])
         raise AssertionError
 
-    async def _look_again(self, look: Look) -> Look:
+    async def _reread_state(self, state: StreamState) -> StreamState:
         """Read how far the same stream goes now. RecordsLost if another one has its name."""
-        now = await self._look(look.name)
-        if now.head.uid != look.head.uid:
-            raise RecordsLost(str(look.name), look.earliest, now.earliest, "the stream was deleted and made anew")
+        now = await self._read_state(state.name)
+        if now.head.uid != state.head.uid:
+            raise RecordsLost(str(state.name), state.earliest, now.earliest, "the stream was deleted and made anew")
         return now
 
-    async def offset_at(self, look: Look, time: int) -> int:
+    async def offset_at(self, state: StreamState, time: int) -> int:
         """Return the first offset appended at or after `time` (microseconds UTC); the end if there is none."""
-        found = await offset_at_time(self._client, self._streams, look.name, look.head, time)
-        return min(max(found, look.earliest), look.end)
+        found = await offset_at_time(self._client, self._streams, state.name, state.head, time)
+        return min(max(found, state.earliest), state.end)
 
-    async def reach(self, look: Look, first: int, stop: int, size: int) -> int:
+    async def reach(self, state: StreamState, first: int, stop: int, size: int) -> int:
         """Return the offset up to which the records from `first` on have about `size` bytes.
 
         It is at least one record further than `first`, and at most `stop`.
         """
         try:
-            row = await self._streams.segment_of(look.head, first)
+            row = await self._streams.segment_of(state.head, first)
         except NoSuchKey:
             return stop  # The segment was truncated meanwhile; planning the partitions reports that.
         at = first
-        async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
-            begin, end = max(at, segment.base), min(stop, segment.end if segment.sealed else look.end)
+        async for segment in self._streams.segments(state.head, from_number=row.number if row else 0):
+            begin, end = max(at, segment.base), min(stop, segment.end if segment.sealed else state.end)
             if begin < end:
-                weight = _bytes(segment, look, begin, end)
+                weight = _bytes(segment, state, begin, end)
                 if weight >= size:
                     return max(first + 1, begin + (end - begin) * size // weight)
                 size -= weight
@@ -266,10 +266,10 @@ class Planner:
             except _Moved as moved:
                 last = moved
             await asyncio.sleep(_AGAIN_S)
-            wanted = [Wanted(await self._look_again(want.look), want.first, want.stop) for want in wanted]
+            wanted = [Wanted(await self._reread_state(want.state), want.first, want.stop) for want in wanted]
         for want in wanted:
-            if want.look.end < want.stop:
-                raise NotReadable(str(want.look.name), want.stop, want.look.end)
+            if want.state.end < want.stop:
+                raise NotReadable(str(want.state.name), want.stop, want.state.end)
         raise RecordsLost(last.stream, last.first, None, "was truncated while the read was planned")
 
     async def _partitions(self, wanted: Sequence[Wanted], options: StreamOptions) -> list[InputPartition]:
@@ -279,7 +279,7 @@ class Planner:
             rows += [(want, row, extent) for row, extent in found]
         total = sum(extent.bytes for _, _, extent in rows)
         size = piece_bytes(total, options.partition_bytes, options.min_partitions, os.cpu_count() or 1)
-        size = enough([extent for _, _, extent in rows], size, options.min_partitions)
+        size = size_for_partitions([extent for _, _, extent in rows], size, options.min_partitions)
         # Cuts between entries avoid reading an entry twice, but there may be fewer of them.
         snap = options.min_partitions == 1
         parts = await in_order([_later(self._slices, want, row, extent, size, snap) for want, row, extent in rows])
@@ -288,30 +288,32 @@ class Planner:
         for pieces, metadata in parts:
             slices += pieces
             ledgers.update({piece.ledger: metadata for piece in pieces})
-        groups = pack([(s.stream, s.bytes + _OPEN_COST_BYTES) for s in slices], size, options.min_partitions)
+        groups = pack_pieces([(s.stream, s.bytes + _OPEN_COST_BYTES) for s in slices], size, options.min_partitions)
         return [self._partition([slices[at] for at in group], ledgers) for group in groups]
 
     async def _extents(self, want: Wanted, options: StreamOptions) -> list[tuple[Segment, Extent]]:
         """Return the segments that hold the wanted offsets, each with its part of them. RecordsLost, _Moved."""
-        look, stream = want.look, str(want.look.name)
+        state, stream = want.state, str(want.state.name)
         first = want.first
-        if first < look.earliest and first < want.stop:
+        if first < state.earliest and first < want.stop:
             if options.fail_on_loss:
-                raise RecordsLost(stream, first, look.earliest, "was truncated")
-            first = look.earliest
+                raise RecordsLost(stream, first, state.earliest, "was truncated")
+            first = state.earliest
         if first >= want.stop:
             return []
         try:
-            row = await self._streams.segment_of(look.head, first)
+            row = await self._streams.segment_of(state.head, first)
         except NoSuchKey:  # A page was trimmed after the head was read.
             raise _Moved(stream, first) from None
         found: list[tuple[Segment, Extent]] = []
-        async for segment in self._streams.segments(look.head, from_number=row.number if row else 0):
-            begin, stop = max(first, segment.base), min(want.stop, segment.end if segment.sealed else look.end)
+        async for segment in self._streams.segments(state.head, from_number=row.number if row else 0):
+            begin, stop = max(first, segment.base), min(want.stop, segment.end if segment.sealed else state.end)
             if begin < stop:
                 if begin != first:
                     break
-                found.append((segment, Extent(stream, segment.ledger, begin, stop, _bytes(segment, look, begin, stop))))
+                found.append(
+                    (segment, Extent(stream, segment.ledger, begin, stop, _bytes(segment, state, begin, stop)))
+                )
                 first = stop
             if segment.base >= want.stop:
                 break
@@ -323,18 +325,18 @@ class Planner:
         self, want: Wanted, segment: Segment, extent: Extent, size: int, snap: bool
     ) -> tuple[list[Slice], LedgerMetadata]:
         """Cut the extent into slices. `snap`: move each cut to the first record of an entry, if slices have many."""
-        name, summary = want.look.name, segment.summary
+        name, summary = want.state.name, segment.summary
         try:
             metadata = (await self._client.services.store.read_ledger(segment.ledger)).metadata
         except NoSuchLedger:
             raise _Moved(str(name), extent.first) from None
-        edges = cuts(extent, size)
+        edges = cut_offsets(extent, size)
         whole = summary is not None and extent.first == segment.base and extent.stop == segment.end
         times = None if summary is None else (summary.first_append, summary.last_append)
         if whole and len(edges) == 2 and summary is not None:
             piece = Slice(
                 extent.stream,
-                want.look.head.uid,
+                want.state.head.uid,
                 segment.ledger,
                 segment.base,
                 extent.first,
@@ -349,7 +351,7 @@ class Planner:
             last = summary.last_entry if summary is not None else reader.last_confirmed
             metadata = reader.metadata
             finder = Finder(name, reader, segment.base, last, summary.records if summary is not None else 0)
-            pieces = await self._cut(finder, want.look.head.uid, extent, edges, times, snap)
+            pieces = await self._cut(finder, want.state.head.uid, extent, edges, times, snap)
         return pieces, metadata
 
     async def _cut(
@@ -414,9 +416,9 @@ def _needed(metadata: LedgerMetadata) -> LedgerMetadata:
     return replace(metadata, custom_metadata=custom)
 
 
-def _bytes(segment: Segment, look: Look, first: int, stop: int) -> int:
+def _bytes(segment: Segment, state: StreamState, first: int, stop: int) -> int:
     """Return about how many bytes these offsets of the segment have."""
-    size, records = look.open_bytes, look.end - segment.base
+    size, records = state.open_bytes, state.end - segment.base
     if segment.summary is not None:
         size, records = segment.summary.bytes, segment.summary.records
     return size * (stop - first) // max(1, records)

@@ -33,7 +33,7 @@ from buckram.errors import (
     ReadFailed,
     RecordsLost,
 )
-from buckram.spark.clients import connection, direct, plainly, settle
+from buckram.spark.clients import connection, direct_client, prepare_process, without_traceback
 from buckram.spark.columns import BATCH_BYTES, BATCH_ROWS, Shape, StreamRows
 from buckram.spark.local_scan import LocalScan
 from buckram.spark.planning import StreamOptions
@@ -67,51 +67,51 @@ class PartitionReader:
 
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the partition, in order. Raises RecordsLost, ReadFailed, CorruptEntry."""
-        settle()
-        with plainly():
+        prepare_process()
+        with without_traceback():
             for stream, group in _by_stream(partition.slices):
                 rows = StreamRows(self._shape, stream)
-                for batches in _gathered(batch for piece in group for batch in self._slice(partition, piece)):
+                for batches in _join_batches(batch for piece in group for batch in self._slice(partition, piece)):
                     yield rows.make(batches)
 
     def _slice(self, partition: StreamPartition, piece: Slice) -> Iterator[Batch]:
         """Yield the records of a slice: by scans, then with the client, then through the segment list."""
         place = _Place(piece.first, piece.first_entry)
         try:
-            yield from self._entries(piece, place, _scanned(partition, piece, local=self._local))
+            yield from self._entries(piece, place, _scan_entries(partition, piece, local=self._local))
         except ScanFailed as failed:
             log.info("%s: reading on with the client", failed)
         pauses = iter(_PAUSES_S)
         while place.offset < piece.stop:
             before = place.offset
             try:
-                yield from self._entries(piece, place, self._direct(partition, piece, place.entry))
+                yield from self._entries(piece, place, self._read_ledger(partition, piece, place.entry))
                 if place.offset < piece.stop:
                     raise NoSuchEntry(piece.ledger, piece.last_entry, f"it ends at offset {place.offset} of its stream")
             except (NoSuchLedger, NoSuchEntry) as moved:
                 log.info("%s: reading on at offset %d through the segment list", moved, place.offset)
-                yield from self._listed(piece, place.offset)
+                yield from self._read_through_list(piece, place.offset)
                 return
             except ReadFailed as failed:
                 if place.offset > before:
                     pauses = iter(_PAUSES_S)
                 pause = next(pauses, None)
                 if pause is None:
-                    raise ReadFailed(piece.ledger, _explained(failed, partition, piece)) from None
+                    raise ReadFailed(piece.ledger, _explain_failure(failed, partition, piece)) from None
                 time.sleep(pause)
 
     def _entries(self, piece: Slice, place: _Place, found: Iterator[tuple[EntryId, bytes]]) -> Iterator[Batch]:
         """Yield the wanted records of entries from `place` on, and move it."""
         for entry, payload in found:
-            batch = _decoded(piece, entry, payload)
+            batch = _decode(piece, entry, payload)
             if batch is not None and len(part := batch.between(place.offset, piece.stop)):
                 place.offset = part.next_offset
                 yield part
             place.entry = entry + 1
 
-    def _direct(self, partition: StreamPartition, piece: Slice, entry: EntryId) -> Iterator[tuple[EntryId, bytes]]:
+    def _read_ledger(self, partition: StreamPartition, piece: Slice, entry: EntryId) -> Iterator[tuple[EntryId, bytes]]:
         """Yield the ledger's entries from `entry` on, by a client that needs no metadata store for that."""
-        link = direct(self._uri, partition.cluster, partition.history)
+        link = direct_client(self._uri, partition.cluster, partition.history)
         link.pin(partition.bookies, identity_required=partition.identity_required)
         metadata = partition.ledgers[piece.ledger]
 
@@ -132,7 +132,7 @@ class PartitionReader:
             if link.thread.usable:
                 link.thread.run(reader.close)
 
-    def _listed(self, piece: Slice, position: int) -> Iterator[Batch]:
+    def _read_through_list(self, piece: Slice, position: int) -> Iterator[Batch]:
         """Yield the records from `position` on through the stream's segment list, with a metadata session."""
         full = stream_name(piece.stream)
         on_truncated: Truncated = "error" if self._fail_on_loss else "skip"
@@ -165,7 +165,7 @@ def _reader(services: Services, piece: Slice, metadata: LedgerMetadata) -> Reade
     return Reader(services, piece.ledger, Versioned(metadata, -1), digest, piece.last_entry)
 
 
-def _scanned(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterator[tuple[EntryId, bytes]]:
+def _scan_entries(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterator[tuple[EntryId, bytes]]:
     """Yield the entries of a slice from one replica. ScanFailed, also if no replica has all entries of the ledger."""
     metadata = partition.ledgers[piece.ledger]
     if not quorum_of(metadata).mirrored:
@@ -188,7 +188,7 @@ def _scanned(partition: StreamPartition, piece: Slice, *, local: bool) -> Iterat
                     yield from enumerate(payloads, first)
 
 
-def _decoded(piece: Slice, entry: EntryId, payload: bytes) -> Batch | None:
+def _decode(piece: Slice, entry: EntryId, payload: bytes) -> Batch | None:
     try:
         found = decode(payload, piece.base, piece.ledger, entry)
     except MalformedBatch as error:
@@ -210,7 +210,7 @@ def _by_stream(slices: list[Slice]) -> Iterator[tuple[str, list[Slice]]]:
         yield group[0].stream, group
 
 
-def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+def _join_batches(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
     """Join neighbouring batches until they have enough rows or bytes for a record batch."""
     group: list[Batch] = []
     rows = size = 0
@@ -228,7 +228,7 @@ def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
         yield group
 
 
-def _explained(failed: ReadFailed, partition: StreamPartition, piece: Slice) -> str:
+def _explain_failure(failed: ReadFailed, partition: StreamPartition, piece: Slice) -> str:
     """Return an error text that names the host and the addresses that it could not read from."""
     places = {info.bookie_id: str(info.address) for info in partition.bookies}
     members = dict.fromkeys(b for f in partition.ledgers[piece.ledger].fragments for b in f.ensemble)

@@ -62,12 +62,12 @@ class Scan:
     def entries(self) -> Iterator[tuple[EntryId, list[bytes]]]:
         """Yield (first entry, payloads) in order, each payload verified. Raises ScanFailed."""
         try:
-            self._link = take(self._peer)
-            name(self._link, self._ledger, self._digest.birth)
+            self._link = take_connection(self._peer)
+            name_ledger(self._link, self._ledger, self._digest.birth)
             while self._next <= self._last:
                 self._ask()
                 yield from self._answer()
-            give_back(self._peer, self._link)
+            keep_connection(self._peer, self._link)
             self._link = None
         except (OSError, struct.error) as error:
             raise ScanFailed(f"bookie at {self._peer}: {error}") from None
@@ -180,7 +180,7 @@ _naming: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """Connections to bookies that accept a message with the birth of the ledger that is meant."""
 
 
-def take(peer: Peer) -> socket.socket:
+def take_connection(peer: Peer) -> socket.socket:
     """Return an idle or a new connection to the expected bookie. Raises OSError or ScanFailed."""
     kept = _idle.pop((os.getpid(), peer), None)
     if kept is not None:
@@ -221,13 +221,13 @@ def _introduce(link: socket.socket, peer: Peer, expected: Expected) -> None:
         raise ScanFailed(f"bookie {expected.introduction.bookie_id} is not to be found at {peer}: {why}")
 
 
-def name(link: socket.socket, ledger: LedgerId, birth: bytes) -> None:
+def name_ledger(link: socket.socket, ledger: LedgerId, birth: bytes) -> None:
     """Send the birth of the ledger that later requests mean, if the bookie accepts that message."""
     if birth and link in _naming:
         link.sendall(wire_v2.name_ledger(ledger, birth))
 
 
-def give_back(peer: Peer, link: socket.socket) -> None:
+def keep_connection(peer: Peer, link: socket.socket) -> None:
     """Keep a connection for the next scan; it must not have outstanding requests."""
     _idle[os.getpid(), peer] = link
 

@@ -100,7 +100,7 @@ class Identity:
         return StepId(self.application or query, batch, query, self.place, self.new_epoch)
 
 
-def place_of(checkpoint: str) -> str:
+def checkpoint_place(checkpoint: str) -> str:
     """Return a digest of a checkpoint's location, the same for all spellings of one path; empty for no checkpoint."""
     path = re.sub(r"^file:/+", "/", checkpoint.strip()).rstrip("/")
     if path and not re.match(r"^(/|[a-zA-Z][a-zA-Z0-9+.-]*:)", path):
@@ -209,4 +209,4 @@ async def _compare(
     )
 
 
-__all__ = ["Attempt", "Identity", "Part", "batch_of", "in_order", "open_step", "place_of", "publish"]
+__all__ = ["Attempt", "Identity", "Part", "batch_of", "in_order", "open_step", "checkpoint_place", "publish"]

@@ -118,7 +118,7 @@ MUTANTS = (
         "an attempt that fails leaves what it sealed",
         edited(
             (
-                "buckram.spark.sink_task:_Task.give_up",
+                "buckram.spark.sink_task:_Task.discard_all",
                 "ledgers = [sealed.ledger for sealed in self._sealed]",
                 "ledgers = []",
             )
@@ -130,7 +130,7 @@ MUTANTS = (
         "a first batch that is repeated begins where a query would begin now",
         edited(
             (
-                "buckram.spark.stream_live:began",
+                "buckram.spark.stream_live:batch_start",
                 "start.get(INITIAL) and BEGAN in end",
                 "False",
             )

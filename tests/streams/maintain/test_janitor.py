@@ -76,11 +76,11 @@ async def test_a_writer_that_comes_back_meanwhile_keeps_its_ledger(client: Clien
     class Late(Janitor):
         """The lease is away at the first look only."""
 
-        async def _second_look(self, *found: Any) -> None:
+        async def _check_again(self, *found: Any) -> None:
             nonlocal looks
             looks += len(found[0])
             await ns.store.keys.create(lease, b"", ephemeral=True)
-            await super()._second_look(*found)
+            await super()._check_again(*found)
 
     assert (await Late(client, JanitorSettings(grace_s=0)).clean()).discarded_ledgers == 0
     assert looks == 1

@@ -176,7 +176,7 @@ class Janitor:
         halves = await self._half_deleted(report)
         if suspects or leftovers or halves:
             await asyncio.sleep(self._settings.grace_s)
-            await self._second_look(suspects, leftovers, halves, report)
+            await self._check_again(suspects, leftovers, halves, report)
         if self._settings.orphans if orphans is None else orphans:
             await self._orphans(report)
         return report
@@ -275,7 +275,7 @@ class Janitor:
 
     # -- the second check, after `grace_s` ----------------------------------------------------------------
 
-    async def _second_look(
+    async def _check_again(
         self, suspects: list[_Suspect], leftovers: list[str], halves: list[NamespaceInfo], report: JanitorReport
     ) -> None:
         for suspect in suspects:

@@ -153,7 +153,7 @@ class Lease:
             await self._stale.wait()
             self._stale.clear()
             try:
-                reason = await self._look()
+                reason = await self._check_holder()
             except NoSuchStream as error:
                 reason = str(error)
             except MetadataError:  # Another client changed the key at the same time, or the store is unavailable.
@@ -164,13 +164,13 @@ class Lease:
                 self._on_lost(reason)
                 return
 
-    async def _look(self) -> str:
+    async def _check_holder(self) -> str:
         """Return why the lease is lost; empty while this writer holds it. The next change of the key sets `_stale`."""
         try:
             found = await self._keys.get(self._key, self._stale.set)
         except NoSuchKey:
             await self._create()
-            self._stale.set()  # The next look sets a watch on the new key.
+            self._stale.set()  # The next check sets a watch on the new key.
             return ""
         holder = Holder.decode(found.value)
         return "" if holder.nonce == self._me.nonce else f"writer {holder.name!r} took the lease"
