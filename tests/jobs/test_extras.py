@@ -12,7 +12,7 @@ def names(extra: str) -> set[str]:
     return {requirement.partition(">")[0].partition("=")[0] for requirement in EXTRAS[extra]}
 
 
-def test_arrow_is_enough_on_a_managed_cluster() -> None:
+def test_the_arrow_extra_brings_no_pyspark() -> None:
     assert names("arrow") == {"pyarrow"}
 
 

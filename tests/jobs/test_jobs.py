@@ -126,7 +126,7 @@ def test_a_flipped_byte_and_a_truncated_replica(
     assert again.entries == 400 * 2 + 6500 * 3 + 300 * 3
 
 
-def test_a_run_goes_on_where_it_stopped(
+def test_a_scrub_continues_where_it_stopped(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledgers = [written(client, 50, 30_000) for _ in range(3)]
@@ -157,13 +157,13 @@ def test_a_run_goes_on_where_it_stopped(
     assert other.entries == 150
 
 
-def test_slow_rounds_are_small() -> None:
+def test_a_rate_limit_makes_rounds_smaller() -> None:
     assert ScrubSettings().round_of(3) == 2048 * MIB
     assert ScrubSettings(bytes_per_s=1e6).round_of(3) == 90_000_000
     assert ScrubSettings(bytes_per_s=1e12).round_of(3) == 2048 * MIB
 
 
-def test_a_bookie_that_is_away_is_unknown_and_asked_again(
+def test_an_unreachable_bookie_is_unknown_and_read_again(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path
 ) -> None:
     ledger = written(client, 10, 1000)
@@ -175,7 +175,9 @@ def test_a_bookie_that_is_away_is_unknown_and_asked_again(
     assert scrub(spark, own.uri, report=str(tmp_path), run="r").healthy
 
 
-def test_copies_that_are_good_and_not_the_same(spark: SparkSession, own: ThreadedCluster, client: sync.Client) -> None:
+def test_replicas_with_good_digests_and_other_contents_differ(
+    spark: SparkSession, own: ThreadedCluster, client: sync.Client
+) -> None:
     """A second writer that was not fenced: the same entry with other bytes on one bookie, its digest in order."""
     ledger = written(client, 5, 1000)
     digest = Digest(DigestType.CRC32C, b"")
@@ -194,14 +196,14 @@ def test_copies_that_are_good_and_not_the_same(spark: SparkSession, own: Threade
     assert len(found.bad) == 3
 
 
-def test_a_speed_limit(spark: SparkSession, own: ThreadedCluster, client: sync.Client) -> None:
+def test_the_rate_limit_of_a_scrub_holds(spark: SparkSession, own: ThreadedCluster, client: sync.Client) -> None:
     written(client, 300, 10_000)
     found = scrub(spark, own.uri, settings=ScrubSettings(bytes_per_s=2_000_000))
     assert found.bytes > 9_000_000
     assert found.seconds > 1.0  # 3 MB of each bookie
 
 
-def test_bad_arguments(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_bad_arguments_of_jobs_are_refused(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
     with pytest.raises(NoSuchLedger, match="999999"):
         scrub(spark, cluster.uri, ledgers=[999_999])
     with pytest.raises(InvalidArgument, match="one of them"):
@@ -260,7 +262,7 @@ def test_small_targets_give_several(spark: SparkSession, cluster: ThreadedCluste
 # -- orphans ----------------------------------------------------------------------------------------------
 
 
-def test_orphans_are_what_the_stream_command_finds(
+def test_the_job_finds_the_orphans_that_the_command_finds(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, tmp_path: Path
 ) -> None:
     micro_batches(client, "default/s", 3)
@@ -298,7 +300,7 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *arguments: st
     return result.exit_code, result.stdout.splitlines()
 
 
-def test_the_commands(
+def test_the_job_commands(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     micro_batches(client, "default/s", 4)

@@ -87,7 +87,7 @@ def test_a_chain_of_two_queries(spark: SparkSession, own: ThreadedCluster, tmp_p
     assert spark_pipeline.total(spark, own.uri) == expected
 
 
-def test_they_stay_short() -> None:
+def test_the_examples_stay_short() -> None:
     found = sorted((ROOT / "examples").glob("spark_*.py"))
     assert len(found) == 3
     for path in found:

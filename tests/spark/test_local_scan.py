@@ -69,7 +69,7 @@ def test_every_size_and_every_part(stored: tuple[ThreadedCluster, dict], kind: s
 
 
 @pytest.mark.parametrize("digest", ["crc32", "mac", "dummy"])
-def test_digests(stored: tuple[ThreadedCluster, dict], digest: str) -> None:  # type: ignore[type-arg]
+def test_scans_of_every_digest(stored: tuple[ThreadedCluster, dict], digest: str) -> None:  # type: ignore[type-arg]
     cluster, _ = stored
     payloads = [os.urandom(size) for size in (20 * KIB, 7, 100)]
     ledger, address = ledger_of(cluster.uri, payloads, digest=digest, password="p")
@@ -82,7 +82,7 @@ def test_digests(stored: tuple[ThreadedCluster, dict], digest: str) -> None:  # 
 
 
 @pytest.mark.parametrize("size", [50, 40 * KIB])
-def test_a_changed_byte_ends_the_scan_before_it(size: int, tmp_path: Path) -> None:
+def test_a_scan_ends_before_an_entry_with_a_changed_byte(size: int, tmp_path: Path) -> None:
     with ThreadedCluster(bookies=3) as cluster:
         payloads = [os.urandom(size) for _ in range(5)]
         ledger, address = ledger_of(cluster.uri, payloads)
@@ -106,7 +106,7 @@ def test_a_changed_byte_ends_the_scan_before_it(size: int, tmp_path: Path) -> No
         assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 4)) == list(enumerate(payloads))
 
 
-def test_files_that_are_gone_or_elsewhere(
+def test_a_scan_ends_where_files_are_deleted_or_on_another_machine(
     stored: tuple[ThreadedCluster, dict],
     monkeypatch: pytest.MonkeyPatch,  # type: ignore[type-arg]
 ) -> None:
@@ -138,7 +138,7 @@ def test_files_that_are_gone_or_elsewhere(
     assert found(LocalScan(Peer(BookieAddress("127.0.0.1", 1)), ledger, CRC32C, 0, 3)) == []
 
 
-def test_the_reader_goes_on_at_the_bookie_where_the_files_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_continues_at_the_bookie_where_files_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever that is: every record once; and what is still in memory comes from the bookie."""
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, "default/s", numbered(300), numbered(300))

@@ -47,7 +47,7 @@ def test_a_source_of_many_streams(cluster: ThreadedCluster, stream: str) -> None
     assert rows(whole.reader, parts) == everything
 
 
-async def test_answers_come_in_order_and_some_at_a_time() -> None:
+async def test_results_come_in_order_with_bounded_concurrency() -> None:
     running = most = 0
 
     async def ask(number: int) -> int:
@@ -65,7 +65,7 @@ async def test_answers_come_in_order_and_some_at_a_time() -> None:
     assert await in_order([]) == []
 
 
-async def test_the_first_error_in_order_is_told_and_nothing_is_begun_after_it() -> None:
+async def test_the_first_error_in_order_is_raised_and_no_job_begins_after_it() -> None:
     begun = 0
 
     async def ask(number: int) -> int:

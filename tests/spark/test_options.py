@@ -49,12 +49,12 @@ def test_an_unknown_option_is_refused_and_the_known_ones_are_listed() -> None:
         values({**MINIMAL, "startingOfsets": "latest"}, "read")
 
 
-def test_names_do_not_care_for_case_and_sparks_own_are_let_through() -> None:
+def test_option_names_ignore_case_and_spark_s_own_are_allowed() -> None:
     found = values({**MINIMAL, "STARTINGOFFSETS": "latest", "checkpointLocation": "/x", "queryName": "q"}, "stream")
     assert found["startingOffsets"] == Position("latest")
 
 
-def test_an_option_of_another_role_says_whose_it_is() -> None:
+def test_an_option_of_another_role_names_its_role() -> None:
     with pytest.raises(InvalidArgument, match='"maxOffsetsPerTrigger" is for streaming reads only'):
         values({**MINIMAL, "maxOffsetsPerTrigger": "5"}, "read")
     with pytest.raises(InvalidArgument, match='"endingOffsets" is for batch reads only'):
@@ -88,7 +88,7 @@ def test_without_metadata_the_error_says_what_it_is() -> None:
         values({"subscribe": "s"}, "read")
 
 
-def test_sizes_as_spark_writes_them() -> None:
+def test_sizes_are_parsed_as_spark_writes_them() -> None:
     sizes = ("1", "64m", "64MB", "64 MiB", "2g", "1kb")
     assert [table.a_size("x", text) for text in sizes] == [1, 2**26, 2**26, 2**26, 2**31, 1024]
 
@@ -137,7 +137,7 @@ def test_defaults_are_those_of_kafkas_source() -> None:
         ({"ledgers": "1", "startingOffsets": "latest"}, '"startingOffsets" is for reading streams'),
     ],
 )
-def test_what_to_read_is_said_once(options: dict[str, str], said: str) -> None:
+def test_exactly_one_selector_is_allowed(options: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         reads_ledgers({"metadata": "x", **options})
 
@@ -203,7 +203,7 @@ def test_entries_of_ledgers_as_arrow() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5_000), st.integers(0, 10**9), st.integers(1, 10**8))
-def test_cuts_are_without_gap_or_overlap(first: int, count: int, size: int, piece: int) -> None:
+def test_cuts_have_no_gap_or_overlap(first: int, count: int, size: int, piece: int) -> None:
     edges = cut_offsets(Extent("s", 1, first, first + count, size), piece)
     assert (edges[0], edges[-1]) == (first, first + count)
     assert all(a < b for a, b in pairwise(edges))
@@ -229,7 +229,7 @@ def test_partition_sizes() -> None:
     assert piece_bytes(10**15, 64 * mib, 1, 2) == -(-(10**15) // planning.MAX_PARTITIONS)
 
 
-def test_a_limit_is_shared_by_what_waits() -> None:
+def test_a_limit_is_shared_in_proportion_to_waiting_records() -> None:
     assert share_limit(100, [Backlog("a", 0, 900), Backlog("b", 0, 100), Backlog("c", 5, 5)]) == {
         "a": 90,
         "b": 10,
@@ -238,7 +238,7 @@ def test_a_limit_is_shared_by_what_waits() -> None:
     assert share_limit(1, []) == {}
 
 
-def test_a_limit_is_kept_over_many_streams_and_takes_turns() -> None:
+def test_a_limit_holds_over_many_streams_which_take_turns() -> None:
     """A limit of 10 over 60 streams gave 60 rows."""
     many = [Backlog(f"s{n}", 0, 100) for n in range(60)]
     seen: list[str] = []

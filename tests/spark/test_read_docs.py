@@ -44,7 +44,7 @@ def last_words() -> Iterator[list[str]]:
         print("\n".join(words), file=sys.stderr)
 
 
-def test_the_code_of_the_page_runs(
+def test_the_code_of_the_tutorial_runs(
     spark: SparkSession, last_words: list[str], own_cluster: ThreadedCluster, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -63,11 +63,11 @@ def test_the_code_of_the_page_runs(
         names["client"].close()
 
 
-def test_the_table_of_options_is_that_of_the_code() -> None:
+def test_the_tutorial_has_the_current_table_of_options() -> None:
     assert table() in PAGE.read_text()
 
 
-def test_a_failure_says_where_the_page_failed_and_what_was_there() -> None:
+def test_a_failure_names_the_line_of_the_page_and_its_values() -> None:
     names: dict[str, Any] = {"found": ["x" * 9000], "more": {"a": 1}}
     code = next(snippets("# Page\n\n```python\nlow = 1\nassert found and \\\n    more['a'] < low\n```\n"))
     told = failure_of(code, names).splitlines()

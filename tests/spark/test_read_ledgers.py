@@ -37,7 +37,7 @@ def rows(frame: DataFrame) -> list[tuple[int, int, bytes]]:
     return sorted((row.ledger, row.entry, bytes(row.value)) for row in frame.collect())
 
 
-def test_every_entry_once_with_its_bytes(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_every_entry_is_read_once_with_its_bytes(spark: SparkSession, cluster: ThreadedCluster) -> None:
     payloads = [b"", b"\x00\xff", *(b"entry %d " % n * (n % 50) for n in range(5_000))]
     first, second = write(cluster.uri, payloads), write(cluster.uri, payloads[:10])
     frame = load(spark, cluster.uri, f"{first},{second}", maxPartitionBytes="100000")
@@ -73,7 +73,7 @@ def test_an_open_ledger_is_read_and_not_fenced(spark: SparkSession, cluster: Thr
         writer.append(b"still alive")
 
 
-def test_with_a_bookie_gone_everything_is_still_read(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_all_ledgers_are_read_without_one_bookie(spark: SparkSession, cluster: ThreadedCluster) -> None:
     ledger = write(cluster.uri, [b"%d" % n for n in range(1_000)])
     cluster.kill(0)
     try:
@@ -82,7 +82,7 @@ def test_with_a_bookie_gone_everything_is_still_read(spark: SparkSession, cluste
         cluster.restart(0)
 
 
-def test_found_by_its_name_alone(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_pyspark_finds_the_source_by_its_name(spark: SparkSession, cluster: ThreadedCluster) -> None:
     """In a session in which nobody registered it, PySpark finds the module pyspark_buckram."""
     ledger = write(cluster.uri, [b"x"])
     fresh = spark.newSession()

@@ -20,7 +20,7 @@ from buckram.testing import ThreadedCluster
 from buckram.types import BookieAddress, BookieInfo
 
 
-def test_every_record_once_with_its_parts(cluster: ThreadedCluster, stream: str) -> None:
+def test_every_record_is_read_once_with_all_columns(cluster: ThreadedCluster, stream: str) -> None:
     values = [None if n % 7 == 0 else b"v%d" % n * (n % 5) for n in range(200)]
     keys = [b"k%d" % n if n % 3 else None for n in range(200)]
     times = [1_700_000_000_000_000 + n for n in range(200)]
@@ -39,7 +39,7 @@ def test_every_record_once_with_its_parts(cluster: ThreadedCluster, stream: str)
     ]
 
 
-def test_segments_are_cut_and_small_ones_put_together(cluster: ThreadedCluster, stream: str) -> None:
+def test_large_segments_are_cut_and_small_ones_joined(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, *(numbered(50, 50 * n) for n in range(6)))
     whole = batch_reader(cluster.uri, subscribe=stream)
     (only,) = whole.partitions()
@@ -54,7 +54,7 @@ def test_segments_are_cut_and_small_ones_put_together(cluster: ThreadedCluster, 
     assert [row["offset"] for row in rows(small)] == list(range(300))
 
 
-def test_an_open_segment_is_read_to_what_is_readable_when_planned(any_cluster: ThreadedCluster, stream: str) -> None:
+def test_an_open_segment_is_read_up_to_its_end_at_planning(any_cluster: ThreadedCluster, stream: str) -> None:
     with sync.connect(any_cluster.uri) as client:
         ns = client.namespace()
         with ns.writer(stream) as writer:
@@ -132,7 +132,7 @@ def test_a_narrow_schema_builds_only_its_columns(cluster: ThreadedCluster, strea
     assert batch.column(0).to_pylist() == numbered(10)
 
 
-def test_not_null_is_taken_at_its_word(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_null_in_a_not_null_column_is_refused(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, [b"a", None])  # type: ignore[list-item]
     source = reading.BuckramDataSource({"metadata": cluster.uri, "subscribe": stream})
     reader = source.reader(reading.schema("value", nullable=False))
@@ -140,7 +140,7 @@ def test_not_null_is_taken_at_its_word(cluster: ThreadedCluster, stream: str) ->
         rows(reader)
 
 
-def test_small_entries_come_together_in_one_record_batch(cluster: ThreadedCluster, stream: str) -> None:
+def test_small_entries_are_joined_in_one_record_batch(cluster: ThreadedCluster, stream: str) -> None:
     with sync.connect(cluster.uri) as client, client.namespace().writer(stream, linger_ms=0) as writer:
         for n in range(40):
             writer.append(b"%d" % n)
@@ -151,7 +151,7 @@ def test_small_entries_come_together_in_one_record_batch(cluster: ThreadedCluste
     assert batches[0].column("value").to_pylist() == numbered(40)
 
 
-def test_large_entries_are_not_put_together(cluster: ThreadedCluster, stream: str) -> None:
+def test_large_entries_are_not_joined(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, [os.urandom(1000)] * 12_000)
     reader = batch_reader(cluster.uri, "offset", "value", subscribe=stream)
     batches = record_batches(reader, reader.partitions())
@@ -180,7 +180,7 @@ def without_ledgers(parts: list[StreamPartition], below: int) -> list[StreamPart
     return parts
 
 
-def test_ledgers_that_were_replaced_after_planning(any_cluster: ThreadedCluster, stream: str) -> None:
+def test_ledgers_replaced_after_planning_are_read_through_the_list(any_cluster: ThreadedCluster, stream: str) -> None:
     """As by compaction: the records are read from where they are now."""
     write(any_cluster.uri, stream, numbered(20), numbered(20), numbered(20))
     reader = batch_reader(any_cluster.uri, subscribe=stream, minPartitions=3)
@@ -188,7 +188,9 @@ def test_ledgers_that_were_replaced_after_planning(any_cluster: ThreadedCluster,
     assert [row["offset"] for row in rows(reader, parts)] == list(range(60))
 
 
-def test_records_that_were_truncated_after_planning(any_cluster: ThreadedCluster, stream: str) -> None:
+def test_records_truncated_after_planning_fail_the_task_or_are_skipped(
+    any_cluster: ThreadedCluster, stream: str
+) -> None:
     """A task fails, or goes on where there is something."""
     write(any_cluster.uri, stream, numbered(20), numbered(20), numbered(20))
     strict = batch_reader(any_cluster.uri, "offset", subscribe=stream, minPartitions=3)
@@ -205,9 +207,7 @@ def test_records_that_were_truncated_after_planning(any_cluster: ThreadedCluster
         rows(strict, parts[:1])
 
 
-def test_another_stream_of_the_same_name_is_not_read_for_the_one_that_was_planned(
-    cluster: ThreadedCluster, stream: str
-) -> None:
+def test_tasks_do_not_read_another_stream_of_the_same_name(cluster: ThreadedCluster, stream: str) -> None:
     """The stream was deleted and made anew while tasks waited: its offsets mean other records now."""
     write(cluster.uri, stream, numbered(20), numbered(20))
     strict = batch_reader(cluster.uri, "value", subscribe=stream)
@@ -225,7 +225,7 @@ def test_another_stream_of_the_same_name_is_not_read_for_the_one_that_was_planne
         rows(strict, late)
 
 
-def test_planning_does_not_go_on_with_another_stream_of_the_same_name(cluster: ThreadedCluster, stream: str) -> None:
+def test_planning_refuses_another_stream_of_the_same_name(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(20))
     options = batch_reader(cluster.uri, subscribe=stream).options
     with sync.connect(cluster.uri) as client:
@@ -253,7 +253,7 @@ def _fields(options: object) -> dict[str, object]:
     return {name: getattr(options, name) for name in options.__slots__}  # type: ignore[attr-defined]
 
 
-def test_a_bookie_that_executors_cannot_reach_is_named_with_its_address(stream: str) -> None:
+def test_the_error_names_the_address_of_an_unreachable_bookie(stream: str) -> None:
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, stream, numbered(10))
         reader = batch_reader(cluster.uri, subscribe=stream)
@@ -269,7 +269,7 @@ def test_a_bookie_that_executors_cannot_reach_is_named_with_its_address(stream: 
         clients.close_connections()
 
 
-def test_with_one_bookie_gone_everything_is_still_read(stream: str) -> None:
+def test_everything_is_read_without_one_bookie(stream: str) -> None:
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, stream, numbered(2_000))
         reader = batch_reader(cluster.uri, "value", subscribe=stream, minPartitions=3)
@@ -279,7 +279,7 @@ def test_with_one_bookie_gone_everything_is_still_read(stream: str) -> None:
         clients.close_connections()
 
 
-def test_a_bookie_that_moved_after_planning_is_found_through_the_store(stream: str) -> None:
+def test_replicas_copied_after_planning_are_found_through_the_store(stream: str) -> None:
     """Replicas were copied elsewhere and the old bookies are gone: the reader asks the store, once."""
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, stream, numbered(500))
@@ -292,14 +292,14 @@ def test_a_bookie_that_moved_after_planning_is_found_through_the_store(stream: s
         clients.close_connections()
 
 
-def test_an_empty_partition_of_sparks_has_no_rows(cluster: ThreadedCluster, stream: str) -> None:
+def test_spark_s_empty_partition_has_no_rows(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(1))
     reader = batch_reader(cluster.uri, subscribe=stream, startingOffsets="latest")
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_filters_are_sparks_alone(cluster: ThreadedCluster, stream: str) -> None:
+def test_filters_are_left_to_spark(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(1))
     assert "pushFilters" not in vars(type(batch_reader(cluster.uri, subscribe=stream)))
     with pytest.raises(InvalidArgument, match=r"'pushdown' was dropped: .*startingOffsets"):

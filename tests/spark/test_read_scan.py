@@ -61,7 +61,7 @@ def sizes(kind: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["tiny", "empty", "large", "one", "mixed"])
 @pytest.mark.parametrize("guess", [1, 100, 100 * KIB, 8 * 1024 * KIB])
-def test_every_size_whatever_was_expected(cluster: ThreadedCluster, kind: str, guess: int) -> None:
+def test_entries_of_every_size_are_read_for_any_expected_size(cluster: ThreadedCluster, kind: str, guess: int) -> None:
     payloads = [os.urandom(size) for size in sizes(kind)]
     ledger, address = ledger_of(cluster.uri, payloads)
     digest, last = Digest(DigestType.CRC32C, b""), len(payloads) - 1
@@ -71,7 +71,7 @@ def test_every_size_whatever_was_expected(cluster: ThreadedCluster, kind: str, g
 
 
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
-def test_every_digest(cluster: ThreadedCluster, digest: str) -> None:
+def test_ledgers_of_every_digest_are_read(cluster: ThreadedCluster, digest: str) -> None:
     payloads = [os.urandom(20 * KIB) for _ in range(20)]
     ledger, address = ledger_of(cluster.uri, payloads, digest=digest, password="p")
     for guess in (100, 20 * KIB):
@@ -79,7 +79,7 @@ def test_every_digest(cluster: ThreadedCluster, digest: str) -> None:
         assert scanned(scan) == list(enumerate(payloads))
 
 
-def test_a_connection_is_used_again_unless_something_was_left_on_it(cluster: ThreadedCluster) -> None:
+def test_a_connection_is_reused_unless_replies_are_outstanding(cluster: ThreadedCluster) -> None:
     payloads = [os.urandom(300 * KIB) for _ in range(12)]
     ledger, address = ledger_of(cluster.uri, payloads)
     digest = Digest(DigestType.CRC32C, b"")
@@ -94,7 +94,7 @@ def test_a_connection_is_used_again_unless_something_was_left_on_it(cluster: Thr
     assert len(scanned(Scan(Peer(address), ledger, digest, 0, 11, 300 * KIB))) == 12
 
 
-def test_a_bookie_that_hung_up_meanwhile_is_asked_anew() -> None:
+def test_a_connection_closed_by_the_bookie_is_replaced() -> None:
     with ThreadedCluster(bookies=3) as cluster:
         ledger, address = ledger_of(cluster.uri, numbered(10))
         digest = Digest(DigestType.CRC32C, b"")
@@ -105,7 +105,7 @@ def test_a_bookie_that_hung_up_meanwhile_is_asked_anew() -> None:
         clients.close_connections()
 
 
-def test_what_is_not_there_or_not_reachable_is_no_answer(cluster: ThreadedCluster) -> None:
+def test_missing_entries_and_unreachable_bookies_fail_the_scan(cluster: ThreadedCluster) -> None:
     ledger, address = ledger_of(cluster.uri, numbered(10))
     digest = Digest(DigestType.CRC32C, b"")
     with pytest.raises(ScanFailed, match="code"):
@@ -168,7 +168,9 @@ def flip(at: int) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("size", [50, 40 * KIB])
-def test_no_changed_byte_gets_through(cluster: ThreadedCluster, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_changed_byte_fails_the_scan(
+    cluster: ThreadedCluster, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of an entry's header, digest or payload, of sizes and of what the answer says of itself. A frame's packet header
     and key are its only bytes that say nothing of the entry: whatever is in them, what comes out is what was written.
     """
@@ -193,7 +195,7 @@ def test_no_changed_byte_gets_through(cluster: ThreadedCluster, size: int, monke
             meddler.close()
 
 
-def test_answers_that_stop_in_the_middle(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_cut_off_fails_the_scan(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_scan, "TIMEOUT_S", 0.3)
     payloads = [os.urandom(40 * KIB) for _ in range(5)]
     ledger, address = ledger_of(cluster.uri, payloads)
@@ -213,7 +215,7 @@ def test_answers_that_stop_in_the_middle(cluster: ThreadedCluster, monkeypatch: 
 # -- with the reader that uses it --------------------------------------------------------------------------
 
 
-def test_the_client_goes_on_where_a_scan_broke_off(
+def test_the_client_continues_where_a_scan_failed(
     cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever that is: every record once."""
@@ -235,7 +237,7 @@ def test_the_client_goes_on_where_a_scan_broke_off(
         assert [row["value"] for row in rows(reader, parts)] == numbered(300) * 2
 
 
-def test_a_scan_is_what_reads_when_all_is_well(
+def test_healthy_replicas_are_read_by_scans_only(
     cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(cluster.uri, stream, numbered(300))
@@ -257,7 +259,7 @@ def test_a_striped_stream_is_read_by_the_client(cluster: ThreadedCluster, stream
     assert [row["value"] for row in rows(reader)] == numbered(300)
 
 
-def test_a_bookie_that_hangs_is_passed_over(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bookie_that_hangs_is_replaced_by_another(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_scan, "TIMEOUT_S", 0.3)
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, stream, numbered(300))

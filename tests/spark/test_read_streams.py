@@ -78,7 +78,9 @@ def test_bounds_and_several_streams(spark: SparkSession, cluster: ThreadedCluste
     assert counts == {f"{stream}-a": 5, f"{stream}-b": 20}
 
 
-def test_a_frame_that_is_used_twice_keeps_its_rows(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+def test_a_frame_keeps_its_rows_after_a_filter_on_it(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str
+) -> None:
     """With filters pushed down a count after a filter gave 10 instead of 1,020."""
     write(cluster.uri, stream, numbered(1020))
     session = spark.newSession()
@@ -104,7 +106,9 @@ def test_an_empty_stream_has_no_rows(spark: SparkSession, cluster: ThreadedClust
     assert load(spark, cluster.uri, stream).count() == 0
 
 
-def test_errors_come_once_while_planning(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+def test_errors_of_a_read_are_raised_once_at_planning(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str
+) -> None:
     with pytest.raises(AnalysisException, match=f"{stream}: does not exist") as missing:
         load(spark, cluster.uri, stream).count()
     assert str(missing.value).count("File ") <= 2

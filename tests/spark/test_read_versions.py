@@ -97,7 +97,7 @@ def test_the_oldest_pyspark_reads_and_writes(
     }  # fmt: skip
 
 
-def test_the_versions_that_are_tested_are_those_that_the_package_names() -> None:
+def test_the_package_names_the_tested_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = [word for word in project["optional-dependencies"]["spark"] if word.startswith("pyspark")]
     assert any("{}.{}".format(*NEWEST) in word for word in pinned)

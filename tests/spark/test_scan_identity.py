@@ -43,7 +43,7 @@ def scanned(peer: Peer, part: StreamPartition) -> int:
         return sum(len(payloads) for _, payloads in scan.entries())
 
 
-def test_partitions_say_whom_to_expect_and_a_stranger_gives_none(cluster: ThreadedCluster, stream: str) -> None:
+def test_partitions_carry_identities_and_other_bookies_are_refused(cluster: ThreadedCluster, stream: str) -> None:
     part = planned(cluster, stream)
     for info in part.bookies:
         assert info.properties[IDENTITY_PROPERTY] == "1"
@@ -65,7 +65,7 @@ def test_partitions_say_whom_to_expect_and_a_stranger_gives_none(cluster: Thread
     assert scanned(Peer(right.address, Expected(Introduction(said.cluster, said.bookie_id))), part)
 
 
-def test_others_are_read_where_one_is_no_longer_who_it_was(cluster: ThreadedCluster, stream: str) -> None:
+def test_other_replicas_are_read_if_a_bookie_s_identity_changed(cluster: ThreadedCluster, stream: str) -> None:
     part = planned(cluster, stream)
     first = part.ledgers[part.slices[0].ledger].last_fragment.ensemble[0]
     part.bookies = [

@@ -24,7 +24,9 @@ def write(frame: DataFrame, cluster: ThreadedCluster, stream: str, **options: An
     writer.options(**{"createStream": "true", **options}).save(stream)
 
 
-def test_every_column_in_the_order_of_rows(spark: SparkSession, any_cluster: ThreadedCluster, stream: str) -> None:
+def test_every_column_is_written_in_the_order_of_rows(
+    spark: SparkSession, any_cluster: ThreadedCluster, stream: str
+) -> None:
     frame = spark.range(0, 5000, 1, 4).select(
         F.when(F.col("id") % 7 > 0, F.concat(F.lit("v"), F.col("id"))).alias("value"),
         F.when(F.col("id") % 3 > 0, F.concat(F.lit("k"), F.col("id")).cast("binary")).alias("key"),
@@ -106,7 +108,7 @@ def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, s
         spark.sql("DROP TABLE sunk")
 
 
-def test_a_table_that_could_never_be_used_is_refused_when_it_is_made(
+def test_a_table_without_columns_is_refused_at_its_creation(
     spark: SparkSession, cluster: ThreadedCluster, stream: str
 ) -> None:
     """Spark keeps a table's options to itself: it was made, and each use failed."""
@@ -143,7 +145,9 @@ def test_for_each_batch(spark: SparkSession, cluster: ThreadedCluster, stream: s
     assert Counter(values(cluster.uri, stream)) == lines.expected
 
 
-def test_only_appending(spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
+def test_only_append_mode_is_accepted(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
     lines = Lines(tmp_path, files=2, rows=20)
     counts = lines.frame(spark).groupBy(F.length("value").alias("n")).count()
     rows = counts.select(F.concat_ws(":", "n", "count").alias("value"))
@@ -153,7 +157,9 @@ def test_only_appending(spark: SparkSession, cluster: ThreadedCluster, stream: s
     assert values(cluster.uri, stream) == []
 
 
-def test_errors_are_told_once_while_planning(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
+def test_errors_of_the_sink_are_raised_once_at_planning(
+    spark: SparkSession, cluster: ThreadedCluster, stream: str
+) -> None:
     frame = spark.range(3).select(F.col("id").cast("string").alias("value"))
     writer = frame.write.format("buckram").mode("append").option("metadata", cluster.uri)
     with pytest.raises(PySparkException, match='"createStream"') as told:
@@ -177,7 +183,7 @@ def test_errors_are_told_once_while_planning(spark: SparkSession, cluster: Threa
     assert len(values(cluster.uri, stream)) == 3
 
 
-def test_a_streaming_query_says_what_is_wrong(
+def test_a_streaming_query_fails_with_the_reason(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     lines = Lines(tmp_path, files=1, rows=5)

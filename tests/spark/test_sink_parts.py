@@ -124,7 +124,7 @@ def ledgers(cluster: ThreadedCluster) -> list[int]:
         return sorted(client.list())
 
 
-def test_the_order_of_partitions_and_of_rows(cluster: ThreadedCluster, stream: str) -> None:
+def test_partitions_and_rows_keep_their_order(cluster: ThreadedCluster, stream: str) -> None:
     writer = planned(cluster, stream, createStream="true")
     messages = written(writer, [b"a0", b"a1"], [], [b"c0"])
     assert values(cluster, stream) == []
@@ -143,7 +143,7 @@ def test_a_task_ends_segments_by_size(cluster: ThreadedCluster, stream: str) -> 
     assert values(cluster, stream) == rows
 
 
-def test_a_job_with_a_name_is_done_once(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_named_job_is_published_once(cluster: ThreadedCluster, stream: str) -> None:
     for version in (1, 1, 2, 2):
         writer = planned(cluster, stream, createStream="true", txnAppId="job", txnVersion=str(version))
         before = ledgers(cluster)
@@ -166,7 +166,7 @@ def test_two_runs_of_one_version_at_the_same_time(cluster: ThreadedCluster, stre
     assert values(cluster, stream) == [b"x", b"y"]
 
 
-def test_a_commit_is_asked_again_after_a_lost_reply(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_commit_is_repeated_after_a_lost_reply(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer = planned(cluster, stream)  # without a name, too
     messages = written(writer, [b"x"], [b"y"])
@@ -177,7 +177,7 @@ def test_a_commit_is_asked_again_after_a_lost_reply(cluster: ThreadedCluster, st
     assert values(cluster, stream) == [b"x", b"y"]
 
 
-def test_what_is_not_whole_is_not_published(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_write_with_missing_or_double_parts_is_not_published(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer = planned(cluster, stream)
     one, two = written(writer, [b"x"], [b"y"])
@@ -207,7 +207,7 @@ def test_batches_of_a_query_count_once(cluster: ThreadedCluster, stream: str) ->
 
 
 @pytest.mark.parametrize("name", [{}, {"txnAppId": "orders"}])
-def test_a_reset_checkpoint_is_loud_and_a_replaced_query_is_out(
+def test_a_reset_checkpoint_is_refused_and_a_replaced_query_ends(
     cluster: ThreadedCluster, stream: str, name: dict[str, str]
 ) -> None:
     create(cluster, stream)
@@ -255,7 +255,7 @@ def test_an_empty_first_batch_is_recorded(cluster: ThreadedCluster, stream: str)
         commit(cluster, stream, "q2", 1, [b"x"], checkpointlocation="/other")
 
 
-def test_a_query_that_could_not_be_told_from_its_successor_is_refused(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_sink_without_checkpoint_location_or_name_is_refused(cluster: ThreadedCluster, stream: str) -> None:
     """The place of its checkpoint comes from Spark's configuration, which a sink is not told: 2,000 rows of 1,000."""
     create(cluster, stream)
     given = {"metadata": cluster.uri, "stream": stream}
@@ -265,7 +265,7 @@ def test_a_query_that_could_not_be_told_from_its_successor_is_refused(cluster: T
         stream_writer({**given, **one}, schema(VALUE), False)
 
 
-def test_a_replay_from_an_older_checkpoint_is_noticed(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_batch_from_an_older_checkpoint_is_refused(cluster: ThreadedCluster, stream: str) -> None:
     """Its batch was taken for published, and the rows that it had in addition were lost: 110 of 120."""
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a"] * 100)
@@ -290,7 +290,7 @@ def test_two_drivers_of_one_query(cluster: ThreadedCluster, stream: str) -> None
     assert values(cluster, stream) == [b"a", b"b"]
 
 
-def test_what_a_failed_task_wrote_is_dropped_at_once(cluster: ThreadedCluster, stream: str) -> None:
+def test_ledgers_of_a_failed_task_are_deleted_at_once(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer, before = planned(cluster, stream, segmentBytes="1k"), ledgers(cluster)
 
@@ -415,14 +415,14 @@ def test_rows_of_an_older_pyspark() -> None:
     assert list(record_batches(iter([]), shape)) == []
 
 
-def test_where_a_checkpoint_is() -> None:
+def test_spellings_of_one_checkpoint_path_are_equal() -> None:
     same = {checkpoint_place(text) for text in ("/a/b", "/a/b/", "file:/a/b", "file:///a/b", " /a/b ")}
     assert len(same) == 1
     assert len({checkpoint_place(text) for text in ("/a/b", "/a/c", "a/b", "s3a://a/b", "hdfs:/a/b")}) == 5
     assert checkpoint_place("") == ""
 
 
-def test_who_a_task_is() -> None:
+def test_a_task_is_identified_by_its_task_context() -> None:
     assert Attempt.here() == Attempt()
     with task(3, query="q", number=7, attempt=2):
         assert Attempt.here() == Attempt("q", 7, "", 3, 2, 302)

@@ -25,7 +25,7 @@ def planned_now(checkpoint: Path, batch: int, *, ago_s: float = 0.0) -> None:
     (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{json.dumps(said)}\n" + '{"default/s":3}')
 
 
-def test_as_many_other_rows_are_noticed(cluster: ThreadedCluster, stream: str) -> None:
+def test_other_rows_of_the_same_number_are_refused(cluster: ThreadedCluster, stream: str) -> None:
     """From a checkpoint one batch older: their number was the same, and they were lost without a word."""
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a", b"b"], [b"c"])
@@ -36,7 +36,7 @@ def test_as_many_other_rows_are_noticed(cluster: ThreadedCluster, stream: str) -
     assert values(cluster, stream) == [b"a", b"b", b"c"]
 
 
-def test_rows_in_another_order_and_in_other_partitions_are_the_same(cluster: ThreadedCluster, stream: str) -> None:
+def test_order_and_partitions_of_rows_do_not_matter(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a", b"b", b"b"], [b"c"], [])
     for again in ([[b"b", b"a"], [b"c", b"b"]], [[], [b"c", b"b", b"b", b"a"]], [[b"c"], [b"b"], [b"a"], [b"b"]]):
@@ -70,7 +70,7 @@ def test_keys_and_headers_count_and_the_time_of_writing_does_not(cluster: Thread
             once(other)
 
 
-def test_a_batch_that_was_planned_before_it_was_published_is_that_batch(
+def test_a_batch_planned_before_the_publishing_is_accepted(
     cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     """A driver died after the publishing. The query has columns that differ each time: this must go on by itself."""
@@ -89,7 +89,7 @@ def test_a_batch_that_was_planned_before_it_was_published_is_that_batch(
     assert values(cluster, stream) == [b"uuid 1", b"uuid 2"]
 
 
-def test_what_was_published_can_be_kept(cluster: ThreadedCluster, stream: str) -> None:
+def test_keep_accepts_a_batch_with_other_rows(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a"])
     commit(cluster, stream, "q", 0, [b"b", b"c"], onReplayDiffers="keep")
@@ -97,7 +97,7 @@ def test_what_was_published_can_be_kept(cluster: ThreadedCluster, stream: str) -
     assert values(cluster, stream) == [b"a", b"d"]
 
 
-def test_of_rows_that_are_truncated_the_number_counts(cluster: ThreadedCluster, stream: str) -> None:
+def test_truncated_rows_are_compared_by_their_number(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a", b"b"])
     with sync.connect(cluster.uri) as client:
@@ -107,7 +107,7 @@ def test_of_rows_that_are_truncated_the_number_counts(cluster: ThreadedCluster, 
         commit(cluster, stream, "q", 0, [b"a", b"b", b"c"])
 
 
-def test_two_drivers_with_one_checkpoint_are_no_replay_of_other_rows(
+def test_two_drivers_with_one_checkpoint_publish_a_batch_once(
     cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     """Tasks of both wrote; the second's commit comes to a published batch."""
@@ -122,7 +122,7 @@ def test_two_drivers_with_one_checkpoint_are_no_replay_of_other_rows(
     assert values(cluster, stream) == [b"0", b"x"]
 
 
-def test_when_a_batch_was_planned(tmp_path: Path) -> None:
+def test_the_planning_time_is_read_from_the_checkpoint(tmp_path: Path) -> None:
     before = time.time()
     planned_now(tmp_path, 7)
     found = planned_at(str(tmp_path), 7)
@@ -139,7 +139,7 @@ def test_when_a_batch_was_planned(tmp_path: Path) -> None:
         assert local_path(elsewhere) == ""
 
 
-def test_a_tally_does_not_mix_up_neighbours() -> None:
+def test_a_tally_separates_neighbouring_fields() -> None:
     rows = [("a", "b"), ("ab", ""), ("", "ab"), ("ab", None), ("b", "a")]
     arrays = [[pa.array([part], pa.string()) for part in row] for row in rows]
     sums = {tally(pa.RecordBatch.from_arrays(columns, names=["value", "key"])) for columns in arrays}

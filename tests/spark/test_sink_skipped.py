@@ -12,9 +12,7 @@ from buckram.spark.transactions import Attempt, Identity, Part
 from buckram.testing import ThreadedCluster
 
 
-def test_what_some_tasks_wrote_is_not_published_where_others_were_skipped(
-    cluster: ThreadedCluster, stream: str
-) -> None:
+def test_nothing_is_published_if_some_tasks_were_skipped(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer = planned(cluster, stream)
     (one,) = written(writer, [b"x"])
@@ -25,7 +23,7 @@ def test_what_some_tasks_wrote_is_not_published_where_others_were_skipped(
     assert values(cluster, stream) == []
 
 
-def test_tasks_that_began_under_a_live_writer_make_the_whole_batch_wait(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_batch_waits_if_tasks_began_under_a_live_writer(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     # Planning sees no writer; the tasks do, and so does the first commit.
     writer = streaming(cluster, stream)
@@ -44,7 +42,7 @@ def test_tasks_that_began_under_a_live_writer_make_the_whole_batch_wait(cluster:
     assert values(cluster, stream) == [b"live", b"x"]
 
 
-def test_the_ledgers_of_a_run_that_came_second_are_dropped(cluster: ThreadedCluster, stream: str) -> None:
+def test_ledgers_of_a_run_that_came_second_are_deleted(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     before = ledgers(cluster)
     writers = [planned(cluster, stream, txnAppId="job", txnVersion="1") for _ in range(2)]
@@ -57,7 +55,7 @@ def test_the_ledgers_of_a_run_that_came_second_are_dropped(cluster: ThreadedClus
     assert values(cluster, stream) == [b"x"]
 
 
-def test_a_named_query_is_known_by_its_name() -> None:
+def test_a_named_query_is_identified_by_its_name() -> None:
     step = Identity("ns/s", "app").of_batch("query", 3)
     assert (step.application, step.version, step.query) == ("app", 3, "query")
     assert Identity("ns/s").of_batch("query", 3).application == "query"

@@ -42,7 +42,7 @@ def counts(cluster: ThreadedCluster, stream: str) -> list[int]:
         return [segment.summary.records for segment in found if segment.summary is not None]
 
 
-def test_two_hundred_rows_of_two_hundred_tasks_are_one_ledger(cluster: ThreadedCluster, stream: str) -> None:
+def test_rows_of_200_small_tasks_become_one_ledger(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     before = ledgers(cluster)
     writer = planned(cluster, stream, smallPartBytes="32k")
@@ -54,7 +54,7 @@ def test_two_hundred_rows_of_two_hundred_tasks_are_one_ledger(cluster: ThreadedC
     assert len(ledgers(cluster)) == len(before) + 1
 
 
-def test_small_parts_and_ledgers_in_the_order_of_partitions(cluster: ThreadedCluster, stream: str) -> None:
+def test_small_parts_and_ledgers_keep_the_order_of_partitions(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer = planned(cluster, stream, **SMALL)
     large = [b"large %d" % n + bytes(600) for n in range(2)]
@@ -66,7 +66,7 @@ def test_small_parts_and_ledgers_in_the_order_of_partitions(cluster: ThreadedClu
     assert counts(cluster, stream) == [2, 2, 1, 2, 2, 3]
 
 
-def test_a_task_whose_rows_become_many_begins_with_the_first(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_task_that_outgrows_its_message_writes_all_rows_in_order(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer = planned(cluster, stream, **SMALL)
     with task():
@@ -105,7 +105,7 @@ def test_a_batch_of_small_parts_counts_once(cluster: ThreadedCluster, stream: st
     assert len(ledgers(cluster)) == len(before) + 1
 
 
-def test_what_the_driver_wrote_is_dropped_when_it_cannot_be_published(
+def test_the_driver_s_ledger_is_deleted_if_it_cannot_be_published(
     cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer opens the stream between the driver's look and its publishing."""
@@ -124,7 +124,7 @@ def test_what_the_driver_wrote_is_dropped_when_it_cannot_be_published(
     assert values(cluster, stream) == [b"begun", b"x"]
 
 
-def test_a_wrong_column_is_told_by_the_task(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_wrong_column_fails_the_task(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
     writer = planned(cluster, stream, **SMALL)
     wrong = pa.RecordBatch.from_pydict({"value": pa.array([1])})
@@ -132,7 +132,7 @@ def test_a_wrong_column_is_told_by_the_task(cluster: ThreadedCluster, stream: st
         writer.write(iter([wrong]))
 
 
-def test_once_there_was_too_much_nothing_is_kept() -> None:
+def test_a_small_part_keeps_nothing_after_too_many_bytes() -> None:
     small = SmallPart("s", 100)
     assert small.keep(batch(b"a"))
     assert small.rows == 1
@@ -143,7 +143,7 @@ def test_once_there_was_too_much_nothing_is_kept() -> None:
     assert small.rows == 0
 
 
-def test_bookies_that_are_read_only_are_called_so(stream: str, tmp_path: Path) -> None:
+def test_the_error_names_read_only_bookies(stream: str, tmp_path: Path) -> None:
     """They were called unreachable, which sent people to look at the network."""
     uri = f"sqlite://{tmp_path / 'metadata.db'}"
     full = {"BUCKRAM_STORE_RESERVED_BYTES": str(1 << 60), "BUCKRAM_STORE_WRITABLE_AGAIN_BYTES": str(1 << 60)}

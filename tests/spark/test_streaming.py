@@ -60,7 +60,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def test_batches_restart_and_replay(
+def test_a_query_restarts_and_repeats_its_last_batch(
     spark: SparkSession, any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     write(any_cluster.uri, stream, numbered(250), numbered(250))
@@ -88,7 +88,7 @@ def test_batches_restart_and_replay(
         until(lambda: [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("lag", 600, 0)], "the cursor")
 
 
-def test_a_query_whose_first_driver_was_killed_at_once(
+def test_a_query_starts_after_its_first_driver_was_killed_at_once(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     """Spark's half written file of the first batch: it refused every start from then on."""
@@ -138,7 +138,7 @@ def test_limits_by_bytes_and_once(spark: SparkSession, cluster: ThreadedCluster,
     assert [p.numInputRows for p in once.run(once=True).recentProgress] == [100]
 
 
-def test_lost_records_fail_the_query_with_a_remedy(
+def test_lost_records_fail_the_query_and_the_error_says_what_to_do(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     write(cluster.uri, stream, numbered(20), numbered(20))
@@ -163,7 +163,7 @@ def test_a_missing_stream_ends_the_query_at_once(
         pipeline.run()
 
 
-def test_an_option_for_batches_is_one_plain_error(
+def test_an_option_for_batch_reads_is_one_plain_error(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     write(cluster.uri, stream, numbered(3))

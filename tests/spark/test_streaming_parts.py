@@ -53,7 +53,7 @@ def _json(offset: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_offsets_are_readable_and_say_which_stream_it_was(cluster: ThreadedCluster, stream: str) -> None:
+def test_offsets_are_json_with_the_uid_of_each_stream(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(5))
     run = Run(cluster.uri, subscribe=stream, **EARLIEST)
     with sync.connect(cluster.uri) as client:
@@ -64,7 +64,7 @@ def test_offsets_are_readable_and_say_which_stream_it_was(cluster: ThreadedClust
     assert run.reader.reportLatestOffset() == {stream: 5}
 
 
-def test_a_query_begins_at_the_end_unless_told_otherwise(any_cluster: ThreadedCluster, stream: str) -> None:
+def test_a_query_begins_at_the_end_by_default(any_cluster: ThreadedCluster, stream: str) -> None:
     write(any_cluster.uri, stream, numbered(5))
     run = Run(any_cluster.uri, subscribe=stream)
     assert run.batch() is None
@@ -76,7 +76,7 @@ def test_a_query_begins_at_the_end_unless_told_otherwise(any_cluster: ThreadedCl
     assert late.offsets() == []
 
 
-def test_the_first_batch_is_repeated_from_where_it_began(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_repeated_first_batch_has_the_same_start(cluster: ThreadedCluster, stream: str) -> None:
     """Spark writes down where batches end, and asks anew where the query begins: `latest` was further by then, so that
     records of a first batch that was cut short were never read."""
     write(cluster.uri, stream, numbered(10))
@@ -99,7 +99,7 @@ def test_the_first_batch_is_repeated_from_where_it_began(cluster: ThreadedCluste
     )
 
 
-def test_a_restarted_query_goes_on_where_it_was(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_restarted_query_continues_at_its_offset(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(5))
     first = Run(cluster.uri, subscribe=stream, **EARLIEST)
     first.offsets()
@@ -119,7 +119,7 @@ def test_a_replayed_batch_has_the_same_rows(any_cluster: ThreadedCluster, stream
     assert rows(run.reader, run.reader.partitions(run.before, run.start)) == first
 
 
-def test_a_batch_is_read_to_its_end_or_not_at_all(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_batch_that_cannot_be_read_to_its_end_fails(cluster: ThreadedCluster, stream: str) -> None:
     """What a checkpoint says was readable once; it is not passed over when it is not now."""
     write(cluster.uri, stream, numbered(40))
     run = Run(cluster.uri, subscribe=stream, failOnDataLoss="false", **EARLIEST)
@@ -127,7 +127,7 @@ def test_a_batch_is_read_to_its_end_or_not_at_all(cluster: ThreadedCluster, stre
         run.reader.partitions(run.start, {**run.start, stream: 50})
 
 
-def test_a_waiting_query_goes_on_while_bookies_are_away(stream: str) -> None:
+def test_a_waiting_query_survives_unreachable_bookies(stream: str) -> None:
     """It knows what was readable; when they are back there is more."""
     with ThreadedCluster(bookies=3) as cluster:
         with sync.connect(cluster.uri) as client, client.namespace().writer(stream) as writer:
@@ -213,7 +213,7 @@ def test_an_open_segment_is_followed(any_cluster: ThreadedCluster, stream: str) 
             assert run.batch() is None
 
 
-def test_available_now_goes_to_the_end_that_was_there_when_it_began(cluster: ThreadedCluster, stream: str) -> None:
+def test_available_now_stops_at_the_end_of_when_it_began(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(25))
     run = Run(cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, **EARLIEST)
     run.reader.prepareForTriggerAvailableNow()
@@ -222,7 +222,7 @@ def test_available_now_goes_to_the_end_that_was_there_when_it_began(cluster: Thr
     assert [len(batch) for batch in run.offsets()] == [10, 10, 5]
 
 
-def test_a_new_stream_of_a_pattern_comes_from_its_start(any_cluster: ThreadedCluster, stream: str) -> None:
+def test_a_new_stream_of_a_pattern_is_read_from_its_start(any_cluster: ThreadedCluster, stream: str) -> None:
     bare = stream.removeprefix("default/")
     write(any_cluster.uri, f"{stream}-1", numbered(3))
     run = Run(any_cluster.uri, subscribePattern=f"{bare}-.*")
@@ -234,7 +234,7 @@ def test_a_new_stream_of_a_pattern_comes_from_its_start(any_cluster: ThreadedClu
     assert run.offsets() == [[0, 1, 2, 3]]
 
 
-def test_truncated_records_stop_the_query_or_are_passed_over(any_cluster: ThreadedCluster, stream: str) -> None:
+def test_truncated_records_stop_the_query_or_are_skipped(any_cluster: ThreadedCluster, stream: str) -> None:
     write(any_cluster.uri, stream, numbered(20), numbered(20))
     strict = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, **EARLIEST)
     lax = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=10, failOnDataLoss="false", **EARLIEST)
@@ -247,7 +247,7 @@ def test_truncated_records_stop_the_query_or_are_passed_over(any_cluster: Thread
     assert [offset for batch in lax.offsets() for offset in batch] == list(range(25, 40))
 
 
-def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(cluster: ThreadedCluster, stream: str) -> None:
+def test_a_recreated_stream_is_not_taken_for_the_old_one(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(20))
     strict = Run(cluster.uri, subscribe=stream, **EARLIEST)
     lax = Run(cluster.uri, subscribe=stream, failOnDataLoss="false", **EARLIEST)
@@ -282,7 +282,7 @@ class OldRun(Run):
         return found
 
 
-def test_an_old_pyspark_notices_a_source_that_was_deleted_or_made_anew(cluster: ThreadedCluster, stream: str) -> None:
+def test_an_old_pyspark_notices_a_deleted_or_recreated_source(cluster: ThreadedCluster, stream: str) -> None:
     """A deleted source passed silently, one that was made anew lost its first records."""
     write(cluster.uri, stream, numbered(20))
     write(cluster.uri, f"{stream}-other", numbered(1))
@@ -326,7 +326,7 @@ def test_the_cursor_moves_with_the_batches(any_cluster: ThreadedCluster, stream:
         assert ns.cursors(stream)[0].offset == 20
 
 
-def test_the_end_offset_tells_the_listener_which_cursor(cluster: ThreadedCluster, stream: str) -> None:
+def test_the_end_offset_names_the_cursor_for_the_listener(cluster: ThreadedCluster, stream: str) -> None:
     write(cluster.uri, stream, numbered(3))
     run = Run(cluster.uri, subscribe=stream, cursor="billing", **EARLIEST)
     run.offsets()

@@ -27,7 +27,7 @@ async def refused(attempts: dict[str, Callable[[], Any]]) -> None:
         assert said in str(caught.value), str(caught.value)
 
 
-async def test_records(ns: Namespace) -> None:
+async def test_bad_records_are_refused(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         await refused(
             {
@@ -53,7 +53,7 @@ async def test_records(ns: Namespace) -> None:
         assert await w.append(b"fine") == 0
 
 
-async def test_offsets_and_times_of_readers(ns: Namespace) -> None:
+async def test_bad_offsets_and_times_of_readers_are_refused(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         await w.append_many([b"1", b"2"])
     await refused(
@@ -94,7 +94,7 @@ async def test_offsets_and_times_of_readers(ns: Namespace) -> None:
         await follower.seek(100)
 
 
-async def test_what_would_be_stored_in_the_head(ns: Namespace) -> None:
+async def test_bad_values_for_the_head_are_refused(ns: Namespace) -> None:
     """A head that cannot be read any more would be the end of the stream."""
     async with ns.writer("s") as w:
         await w.append_many([b"1", b"2"])
@@ -124,7 +124,7 @@ async def test_what_would_be_stored_in_the_head(ns: Namespace) -> None:
     await refused({"5 is no SealedLedger": lambda: bulk.publish([5])})
 
 
-async def test_lists(ns: Namespace) -> None:
+async def test_bad_arguments_of_lists_are_refused(ns: Namespace) -> None:
     await ns.create("s")
     await refused(
         {

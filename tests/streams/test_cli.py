@@ -67,7 +67,7 @@ def rows(done: Ended) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_lines_come_back(ok: Run, run: Run) -> None:
+def test_written_lines_are_read_back(ok: Run, run: Run) -> None:
     done = ok("stream", "write", "lines", stdin=b"a\n\nb b\nlast without an end")
     assert done.json == {"stream": "default/lines", "records": 4, "first_offset": 0, "last_offset": 3}
     assert ok("stream", "read", "default/lines").out == "a\n\nb b\nlast without an end\n"
@@ -76,7 +76,7 @@ def test_lines_come_back(ok: Run, run: Run) -> None:
     assert ok("stream", "write", "lines").json["first_offset"] is None
 
 
-def test_json_lines_go_there_and_back(ok: Run, run: Run) -> None:
+def test_json_lines_round_trip(ok: Run, run: Run) -> None:
     given = [
         {"value": "plain"}, {"value": None, "key": "gone"}, {"value_base64": base64.b64encode(b"\xff\x00").decode()},
         {"value": "", "headers": {"h": "text"}, "headers_base64": {"b": "/w=="}, "timestamp_us": 5, "txid": 7},
@@ -117,14 +117,14 @@ def test_a_bad_json_line_is_named_and_those_before_it_are_kept(line: bytes, says
     assert says in str(bad)
 
 
-def test_plain_lines_at_the_limit() -> None:
+def test_plain_lines_at_the_size_limit() -> None:
     rows, bad = PlainLines(b"=").parse([b"a=bcd", b"abcde", b"abcdef"], 1, 5)
     assert rows.arguments() == {"values": [b"bcd", b"abcde"], "keys": [b"a", None]}
     assert bad is not None
     assert bad.line == 3
 
 
-def test_what_stands_before_a_bad_line_is_written(uri: str) -> None:
+def test_lines_before_a_bad_line_are_written(uri: str) -> None:
     done = spawned("stream", "write", "bad", "--jsonl", uri=uri, stdin=b'{"value":"good"}\n[]\n{"value":"x"}\n')
     assert (done.code, done.json["records"]) == (Exit.USAGE, 1)
     assert "line 2 " in done.err
@@ -134,7 +134,7 @@ def test_what_stands_before_a_bad_line_is_written(uri: str) -> None:
     assert spawned("stream", "read", "bad", uri=uri).out == "good\na\nb\n"
 
 
-def test_keys_times_and_parts(ok: Run, run: Run) -> None:
+def test_read_options_for_keys_times_and_parts(ok: Run, run: Run) -> None:
     ok("stream", "write", "keys", "--key-separator", "=", stdin=b"a=1\nno key\nb=2=3\n")
     assert ok("stream", "read", "keys", "--key-separator", ":").out == "a:1\n:no key\nb:2=3\n"
     assert ok("stream", "read", "keys", "--raw").out == "1no key2=3"
@@ -148,7 +148,7 @@ def test_keys_times_and_parts(ok: Run, run: Run) -> None:
     assert ok("stream", "tail", "keys", "--since", "2000-01-01").out == "1\nno key\n2=3\n"
 
 
-def test_a_producer_s_retry_is_stored_once(ok: Run, run: Run) -> None:
+def test_a_retry_of_a_producer_is_stored_once(ok: Run, run: Run) -> None:
     for _ in range(2):
         done = ok("stream", "write", "once", "--producer", "p1", stdin=b"a\nb\n")
     assert done.json["records"] == 0
@@ -156,7 +156,7 @@ def test_a_producer_s_retry_is_stored_once(ok: Run, run: Run) -> None:
     assert ok("stream", "read", "once").out == "a\nb\nc\n"
 
 
-def test_cursors(ok: Run, run: Run) -> None:
+def test_cursor_commands(ok: Run, run: Run) -> None:
     ok("stream", "write", "cur", stdin=b"a\nb\nc\n")
     read = ("stream", "read", "cur", "--cursor", "c1", "--commit")
     assert ok(*read, "-n", 2).out == "a\nb\n"
@@ -172,7 +172,7 @@ def test_cursors(ok: Run, run: Run) -> None:
     assert run("stream", "read", "cur", "--commit").code == Exit.USAGE
 
 
-def test_the_life_of_a_stream(ok: Run, run: Run) -> None:
+def test_commands_from_creation_to_deletion(ok: Run, run: Run) -> None:
     ok("namespace", "create", "shop", "--set", "retention_s=7d", "--set", "ensemble=2/2/2")
     assert run("namespace", "create", "shop").code == Exit.REFUSED
     made = ok("stream", "create", "shop/orders", "--property", "a=b", "--set", "roll_bytes=1MiB", "--json")
@@ -215,7 +215,7 @@ def test_the_life_of_a_stream(ok: Run, run: Run) -> None:
     assert run("namespace", "show", "shop").code == Exit.NOT_FOUND
 
 
-def test_namespaces(ok: Run, run: Run) -> None:
+def test_namespace_commands(ok: Run, run: Run) -> None:
     ok("namespace", "create", "n1")
     ok("namespace", "set", "n1", "--set", "retention_bytes=10GiB", "--set", "compression=none")
     shown = ok("namespace", "show", "n1", "--json").json
@@ -226,7 +226,7 @@ def test_namespaces(ok: Run, run: Run) -> None:
     assert ok("namespace", "list", "--prefix", "n").out == "n1\n"
 
 
-def test_create_refuses_what_cannot_be(ok: Run, run: Run) -> None:
+def test_create_refuses_bad_settings(ok: Run, run: Run) -> None:
     large = run("stream", "create", "wide", "--set", "ensemble=9/9/9")
     assert (large.code, "has 3" in large.err, "--force" in large.err) == (Exit.USAGE, True, True)
     assert run("stream", "show", "wide").code == Exit.NOT_FOUND
@@ -258,7 +258,7 @@ def test_names_and_keys_are_completed(uri: str, ok: Run) -> None:
     assert completed("buckram", "stream", "create", "x", "--set", "roll") == ["roll_bytes=", "roll_s="]
 
 
-def test_output_speaks_to_people(uri: str, ok: Run, run: Run) -> None:
+def test_output_without_json_is_for_people(uri: str, ok: Run, run: Run) -> None:
     ok("stream", "write", "said", stdin=b"a\nb\n")
     shown = ok("stream", "show", "said").out
     assert "1 segment," in shown
@@ -273,7 +273,7 @@ def test_output_speaks_to_people(uri: str, ok: Run, run: Run) -> None:
     assert "cursor delete default/said c" in back.err
 
 
-def test_an_open_stream_knows_its_last_append_and_its_ledger_says_seal(uri: str, ok: Run, run: Run) -> None:
+def test_an_open_stream_shows_its_last_append_and_repair_advises_to_seal(uri: str, ok: Run, run: Run) -> None:
     dead = Child(uri, "stream", "write", "still", "--acks")
     dead.give(b"a\nb\n")
     while dead.line() != "1":
@@ -385,7 +385,7 @@ def test_janitor_and_orphans(uri: str, ok: Run) -> None:
     assert running.end(signal.SIGTERM)[0] == 0
 
 
-def test_a_writer_that_waits_says_for_whom(uri: str, ok: Run) -> None:
+def test_a_waiting_writer_names_the_present_one(uri: str, ok: Run) -> None:
     first = Child(uri, "stream", "write", "turns", "--acks", "--as", "alice")
     first.give(b"a\n")
     assert first.line() == "0"

@@ -14,7 +14,7 @@ from buckram.cli import up_janitor
 from buckram.testing import ThreadedCluster
 
 
-def test_up_looks_after_streams(tmp_path: Path) -> None:
+def test_up_runs_a_janitor(tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--bookies", 3, "--janitor", "0.2s")
     try:
         buckram("stream", "create", "s", "--set", "retention_s=0", uri=up.uri)
@@ -29,7 +29,9 @@ def test_up_looks_after_streams(tmp_path: Path) -> None:
     assert up.said == ""
 
 
-def test_it_says_once_what_it_puts_off_and_ends_when_told(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_problem_is_printed_once_and_the_thread_ends_on_exit(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     said = ""
     with up_janitor.JanitorThread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # no cluster there
         deadline = time.monotonic() + 30

@@ -14,7 +14,7 @@ from buckram.streams.namespace import Namespace
 from buckram.testing import Cluster
 
 
-async def test_every_wait_ends(three_bookies: Cluster, ns: Namespace) -> None:
+async def test_closing_the_client_ends_every_wait(three_bookies: Cluster, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"1")
         await ns.create("empty")
@@ -41,7 +41,7 @@ async def test_every_wait_ends(three_bookies: Cluster, ns: Namespace) -> None:
                     await one
 
 
-async def test_nothing_begins_any_more(three_bookies: Cluster, ns: Namespace) -> None:
+async def test_a_closed_client_refuses_every_call(three_bookies: Cluster, ns: Namespace) -> None:
     await ns.create("s")
     client = await three_bookies.client()
     mine = client.namespace("shop")

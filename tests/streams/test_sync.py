@@ -60,7 +60,7 @@ OWN = {
         (async_bulk.Bulk, bulk.Bulk), (async_bulk.BulkLedger, bulk.BulkLedger),
     ],
 )  # fmt: skip
-def test_the_names_are_the_same(one: type, other: type) -> None:
+def test_blocking_and_async_classes_have_the_same_methods(one: type, other: type) -> None:
     wanted = {name for name in vars(one) if not name.startswith("_")} - OWN.get(one, set())
     assert wanted <= {name for name in vars(other) if not name.startswith("_")}
     for name in wanted:
@@ -71,7 +71,7 @@ def test_the_names_are_the_same(one: type, other: type) -> None:
                 assert mine[parameter.name].default == parameter.default, f"{one.__name__}.{name}({parameter})"
 
 
-def test_written_and_read(ns: streams.Namespace) -> None:
+def test_records_are_written_and_read(ns: streams.Namespace) -> None:
     with ns.writer("s") as w:
         assert w.append(b"a", key=b"k", headers={"h": b"v"}) == 0
         assert w.append_many([b"b", None, b"d"]) == range(1, 4)
@@ -97,7 +97,7 @@ def test_written_and_read(ns: streams.Namespace) -> None:
         next(ns.read("missing"))
 
 
-def test_a_refused_record_is_told_by_its_future_and_by_flush(ns: streams.Namespace) -> None:
+def test_a_refused_record_fails_its_future_and_flush(ns: streams.Namespace) -> None:
     with ns.writer("s") as w:
         bad = w.append_nowait(bytes(w.max_record_bytes + 1))
         assert w.append_nowait(b"good").result(10) == 0
@@ -108,7 +108,7 @@ def test_a_refused_record_is_told_by_its_future_and_by_flush(ns: streams.Namespa
         w.flush()
 
 
-def test_room_is_bounded(cluster: ThreadedCluster) -> None:
+def test_append_nowait_raises_when_the_buffer_is_full(cluster: ThreadedCluster) -> None:
     config = ClientConfig(max_pending_bytes=100_000)
     with sync.connect(cluster.uri, config=config) as client, client.namespace().writer("bounded") as w:
 
@@ -173,7 +173,7 @@ def test_a_follower_waits_in_its_own_thread(ns: streams.Namespace) -> None:
     assert ns.info("s").ended
 
 
-def test_losing_a_stream(ns: streams.Namespace) -> None:
+def test_a_writer_notices_that_it_was_taken_over(ns: streams.Namespace) -> None:
     old = ns.writer("s", name="old")
     old.append(b"a")
     with pytest.raises(WriterExists, match="old"):
@@ -189,7 +189,7 @@ def test_losing_a_stream(ns: streams.Namespace) -> None:
     assert [record.value for record in ns.read("s")] == [b"a", b"b"]
 
 
-def test_bulk(ns: streams.Namespace) -> None:
+def test_a_bulk_step_without_async(ns: streams.Namespace) -> None:
     ns.create("s")
     step = ns.bulk("s", application="job", version=1)
     ledger = step.create_ledger()
@@ -222,7 +222,7 @@ def test_arrow_batches_become_a_bulk_ledger(ns: streams.Namespace) -> None:
     assert [record.value for record in ns.read("s")] == [b"a", None]
 
 
-def test_connect_takes_what_the_environment_says(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_uses_the_environment_variables(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUCKRAM_CLIENT_MAX_PENDING_BYTES", "1000")
     monkeypatch.setenv("BUCKRAM_NET_REQUEST_TIMEOUT_S", "7.5")
     with sync.connect(cluster.uri) as client:

@@ -27,7 +27,7 @@ MUTANTS = (
                 "if False:\n        raise",
             )
         ),
-        ("tests/spark/test_sink_skipped.py::test_what_some_tasks_wrote_is_not_published_where_others_were_skipped",),
+        ("tests/spark/test_sink_skipped.py::test_nothing_is_published_if_some_tasks_were_skipped",),
     ),
     TestMutant(
         "spark-no-losers",
@@ -39,7 +39,7 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/spark/test_sink_skipped.py::test_the_ledgers_of_a_run_that_came_second_are_dropped",),
+        ("tests/spark/test_sink_skipped.py::test_ledgers_of_a_run_that_came_second_are_deleted",),
     ),
     TestMutant(
         "spark-app",
@@ -51,7 +51,7 @@ MUTANTS = (
                 "query",
             )
         ),
-        ("tests/spark/test_sink_skipped.py::test_a_named_query_is_known_by_its_name",),
+        ("tests/spark/test_sink_skipped.py::test_a_named_query_is_identified_by_its_name",),
     ),
     TestMutant(
         "spark-missing-part",
@@ -63,7 +63,7 @@ MUTANTS = (
                 "False",
             )
         ),
-        ("tests/spark/test_sink_parts.py::test_what_is_not_whole_is_not_published",),
+        ("tests/spark/test_sink_parts.py::test_a_write_with_missing_or_double_parts_is_not_published",),
     ),
     TestMutant(
         "spark-twins",
@@ -75,7 +75,7 @@ MUTANTS = (
                 "numbers != sorted(numbers)",
             )
         ),
-        ("tests/spark/test_sink_parts.py::test_what_is_not_whole_is_not_published",),
+        ("tests/spark/test_sink_parts.py::test_a_write_with_missing_or_double_parts_is_not_published",),
     ),
     TestMutant(
         "spark-unordered",
@@ -87,7 +87,7 @@ MUTANTS = (
                 "key=lambda part: 0",
             )
         ),
-        ("tests/spark/test_sink_parts.py::test_the_order_of_partitions_and_of_rows",),
+        ("tests/spark/test_sink_parts.py::test_partitions_and_rows_keep_their_order",),
     ),
     TestMutant(
         "spark-batch-other",
@@ -123,7 +123,7 @@ MUTANTS = (
                 "ledgers = []",
             )
         ),
-        ("tests/spark/test_sink_parts.py::test_what_a_failed_task_wrote_is_dropped_at_once",),
+        ("tests/spark/test_sink_parts.py::test_ledgers_of_a_failed_task_are_deleted_at_once",),
     ),
     TestMutant(
         "spark-first-start",
@@ -135,7 +135,7 @@ MUTANTS = (
                 "False",
             )
         ),
-        ("tests/spark/test_streaming_parts.py::test_the_first_batch_is_repeated_from_where_it_began",),
+        ("tests/spark/test_streaming_parts.py::test_a_repeated_first_batch_has_the_same_start",),
     ),
     TestMutant(
         "spark-replay-count",
@@ -147,7 +147,7 @@ MUTANTS = (
                 "if seen is not None:",
             )
         ),
-        ("tests/spark/test_sink_replay.py::test_as_many_other_rows_are_noticed",),
+        ("tests/spark/test_sink_replay.py::test_other_rows_of_the_same_number_are_refused",),
     ),
     TestMutant(
         "spark-replay-planned",
@@ -159,7 +159,7 @@ MUTANTS = (
                 "False",
             )
         ),
-        ("tests/spark/test_sink_replay.py::test_a_batch_that_was_planned_before_it_was_published_is_that_batch",),
+        ("tests/spark/test_sink_replay.py::test_a_batch_planned_before_the_publishing_is_accepted",),
     ),
     TestMutant(
         "spark-small-order",
@@ -171,7 +171,7 @@ MUTANTS = (
                 "groupby(sorted(filled, key=lambda part: bool(part[1])), key=",
             )
         ),
-        ("tests/spark/test_sink_small.py::test_small_parts_and_ledgers_in_the_order_of_partitions",),
+        ("tests/spark/test_sink_small.py::test_small_parts_and_ledgers_keep_the_order_of_partitions",),
     ),
     TestMutant(
         "spark-small-left",
@@ -183,6 +183,6 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/spark/test_sink_small.py::test_what_the_driver_wrote_is_dropped_when_it_cannot_be_published",),
+        ("tests/spark/test_sink_small.py::test_the_driver_s_ledger_is_deleted_if_it_cannot_be_published",),
     ),
 )

@@ -15,7 +15,7 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/streams/read/test_cursors.py::test_one_that_is_deleted_under_a_reader_is_not_made_again",),
+        ("tests/streams/read/test_cursors.py::test_a_cursor_deleted_under_a_reader_is_not_made_again",),
     ),
     TestMutant(
         "cursor-created-unchecked",
@@ -39,7 +39,7 @@ MUTANTS = (
                 "pass",
             )
         ),
-        ("tests/streams/read/test_cursors.py::test_lost_answers_change_nothing",),
+        ("tests/streams/read/test_cursors.py::test_lost_replies_change_nothing_for_a_cursor",),
     ),
     TestMutant(
         "retention-older-open",
@@ -51,7 +51,7 @@ MUTANTS = (
                 "segment is not None and segment.created <= cutoff - 10_000_000",
             )
         ),
-        ("tests/streams/maintain/test_retention.py::test_a_record_of_the_very_age_stays",),
+        ("tests/streams/maintain/test_retention.py::test_a_record_of_exactly_the_retention_age_stays",),
     ),
     TestMutant(
         "retention-alldead",
@@ -63,9 +63,7 @@ MUTANTS = (
                 "True",
             )
         ),
-        (
-            "tests/streams/maintain/test_retention.py::test_the_segment_of_a_dead_writer_is_ended_when_its_time_has_come",
-        ),
+        ("tests/streams/maintain/test_retention.py::test_the_segment_of_a_dead_writer_is_sealed_when_it_has_expired",),
     ),
     TestMutant(
         "append-repeat-offset",
@@ -89,7 +87,7 @@ MUTANTS = (
                 "if sent.next_offset >= end]",
             )
         ),
-        ("tests/streams/write/test_opening.py::test_it_survives_the_loss_of_most_bookies",),
+        ("tests/streams/write/test_opening.py::test_a_writer_survives_the_loss_of_most_bookies",),
     ),
     TestMutant(
         "append-remember-late",
@@ -113,7 +111,7 @@ MUTANTS = (
                 "known.time > now",
             )
         ),
-        ("tests/streams/write/test_writer.py::test_producers_are_forgotten_loudly",),
+        ("tests/streams/write/test_writer.py::test_a_forgotten_producer_gets_an_error",),
     ),
     TestMutant(
         "producer-forgotten-unknown",
@@ -152,9 +150,7 @@ MUTANTS = (
                 ("pending.future.set_result(range(self.next_offset, self.next_offset) if pending.many else offset)"),
             )
         ),
-        (
-            "tests/streams/write/test_repeated_appends.py::test_a_repeated_append_is_answered_when_the_first_is_stored_not_before",
-        ),
+        ("tests/streams/write/test_repeated_appends.py::test_a_repeated_append_is_answered_when_the_first_is_stored",),
     ),
     TestMutant(
         "cursor-lowest-first-page",
@@ -166,7 +162,7 @@ MUTANTS = (
                 "lowest = least",
             )
         ),
-        ("tests/streams/read/test_cursor_pages.py::test_the_lowest_of_all_pages_counts",),
+        ("tests/streams/read/test_cursor_pages.py::test_the_lowest_cursor_of_all_pages_counts",),
     ),
     TestMutant(
         "cursor-page-end",
@@ -178,9 +174,7 @@ MUTANTS = (
                 "if True:",
             )
         ),
-        (
-            "tests/streams/read/test_cursor_pages.py::test_a_page_whose_cursors_are_deleted_while_it_is_read_is_not_the_last",
-        ),
+        ("tests/streams/read/test_cursor_pages.py::test_a_page_of_cursors_deleted_meanwhile_is_not_the_last",),
     ),
     TestMutant(
         "window-listed",
@@ -198,7 +192,7 @@ MUTANTS = (
         "janitor-looks-once",
         "a janitor that runs once does not look again at what may have been left",
         edited(("buckram.streams.maintain.janitor:Janitor.finish", "if not self.undecided:", "if True:")),
-        ("tests/streams/maintain/test_janitor.py::test_one_run_waits_and_looks_again_at_what_may_have_been_left",),
+        ("tests/streams/maintain/test_janitor.py::test_finish_waits_and_seals_streams_of_dead_writers",),
     ),
     TestMutant(
         "janitor-waits-always",
@@ -210,6 +204,6 @@ MUTANTS = (
                 "self._quiet[head.uid] = _Quiet(0, 0, 0)",
             )
         ),
-        ("tests/streams/maintain/test_janitor.py::test_one_run_waits_and_looks_again_at_what_may_have_been_left",),
+        ("tests/streams/maintain/test_janitor.py::test_finish_waits_and_seals_streams_of_dead_writers",),
     ),
 )

@@ -103,7 +103,7 @@ def test_each_row_once_of_small_parts(
     assert left is None or before == left
 
 
-def test_a_replay_of_the_last_batch(
+def test_a_repeated_last_batch_writes_nothing(
     chaotic: SparkSession, any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     lines = Lines(tmp_path, files=FILES, rows=ROWS)
@@ -118,7 +118,7 @@ def test_a_replay_of_the_last_batch(
 
 
 @pytest.mark.parametrize("name", [{}, {"txnAppId": "orders"}], ids=["unnamed", "named"])
-def test_a_deleted_checkpoint_is_an_error_with_a_way_on(
+def test_a_deleted_checkpoint_is_an_error_that_names_the_option(
     chaotic: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path, name: dict[str, str]
 ) -> None:
     lines = Lines(tmp_path, files=2, rows=ROWS)

@@ -41,7 +41,9 @@ def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, 
     assert leftovers(any_cluster.uri, stream)[1] == 0
 
 
-def test_a_zombie_driver(any_cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
+def test_a_driver_that_wakes_up_late_publishes_nothing_twice(
+    any_cluster: ThreadedCluster, stream: str, tmp_path: Path
+) -> None:
     """One driver stands still, about to publish its second batch; another one goes on from its checkpoint; then the
     first wakes up."""
     lines = Lines(tmp_path, files=3, rows=100)

@@ -83,7 +83,7 @@ async def test_records_offsets_and_times_stay(client: Client, ns: Namespace, com
         assert first == next(r for r in before if (r.txid or 0) >= txid and r.txid is not None)
 
 
-async def test_a_producer_is_still_known(client: Client, ns: Namespace) -> None:
+async def test_a_producer_is_known_after_compaction(client: Client, ns: Namespace) -> None:
     before = await written(ns, 8)
     assert (await compact_stream(client, ns.store, NAME)).made
     await clean(client)
@@ -112,7 +112,7 @@ async def test_old_ledgers_stay_until_the_janitor_takes_them(client: Client, ns:
     assert [record async for record in reader] == before[1:]
 
 
-async def test_it_is_done_once_and_stays_so(client: Client, ns: Namespace) -> None:
+async def test_compacting_again_changes_nothing(client: Client, ns: Namespace) -> None:
     await written(ns, 6)
     assert (await compact_stream(client, ns.store, NAME)).made == 1
     assert (await compact_stream(client, ns.store, NAME)).made == 0
@@ -120,7 +120,7 @@ async def test_it_is_done_once_and_stays_so(client: Client, ns: Namespace) -> No
     assert work.runs == ()
 
 
-async def test_two_at_once_and_a_lost_answer(client: Client, ns: Namespace) -> None:
+async def test_two_compactions_at_once_and_a_lost_reply(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
     work = await plan_compaction(ns.store, NAME)
     first, second = [await copy_run(client, ns.store, work, work.runs[0]) for _ in range(2)]
@@ -131,7 +131,7 @@ async def test_two_at_once_and_a_lost_answer(client: Client, ns: Namespace) -> N
     assert [record async for record in ns.read("s")] == before
 
 
-async def test_a_live_writer_is_not_disturbed(client: Client, ns: Namespace) -> None:
+async def test_compaction_does_not_disturb_a_live_writer(client: Client, ns: Namespace) -> None:
     before = await written(ns, 5)
     async with ns.writer("s") as writer:
         offset = await writer.append(b"live")
@@ -147,7 +147,7 @@ async def test_a_live_writer_is_not_disturbed(client: Client, ns: Namespace) -> 
     assert [record.offset for record in found] == list(range(offset + 3))
 
 
-async def test_truncated_meanwhile(client: Client, ns: Namespace) -> None:
+async def test_a_run_that_is_truncated_meanwhile_is_put_off(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
     work = await plan_compaction(ns.store, NAME)
     (run,) = work.runs
@@ -159,7 +159,7 @@ async def test_truncated_meanwhile(client: Client, ns: Namespace) -> None:
     assert await ledgers(client) == sorted(row.ledger for row in await rows_of(ns))
 
 
-async def test_truncated_inside_and_then_beyond(client: Client, ns: Namespace) -> None:
+async def test_compacted_segments_can_be_truncated(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
     await ns.truncate("s", before=2)
     await compact_stream(client, ns.store, NAME)
@@ -170,7 +170,9 @@ async def test_truncated_inside_and_then_beyond(client: Client, ns: Namespace) -
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_in_pages_also_for_who_has_read_them(client: Client, ns: Namespace, three_bookies: Cluster) -> None:
+async def test_compaction_in_pages_reaches_readers_with_cached_pages(
+    client: Client, ns: Namespace, three_bookies: Cluster
+) -> None:
     before = await written(ns, 20)
     async with three_bookies.client() as other:
         elsewhere = other.namespace("shop")
@@ -193,7 +195,7 @@ async def test_in_pages_also_for_who_has_read_them(client: Client, ns: Namespace
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_moved_to_a_page_meanwhile(client: Client, ns: Namespace) -> None:
+async def test_a_run_that_moves_to_a_page_is_replaced_there(client: Client, ns: Namespace) -> None:
     await written(ns, 6)
     work = await plan_compaction(ns.store, NAME)
     copies = [await copy_run(client, ns.store, work, run) for run in work.runs]
@@ -208,7 +210,7 @@ async def test_moved_to_a_page_meanwhile(client: Client, ns: Namespace) -> None:
     assert [record async for record in ns.read("s")] == before
 
 
-async def test_what_a_crash_leaves_is_found(client: Client, ns: Namespace) -> None:
+async def test_the_janitor_deletes_the_copy_of_a_crashed_compaction(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
     work = await plan_compaction(ns.store, NAME)
     await copy_run(client, ns.store, work, work.runs[0])  # and then this process dies
@@ -218,7 +220,7 @@ async def test_what_a_crash_leaves_is_found(client: Client, ns: Namespace) -> No
     assert [record async for record in ns.read("s")] == before
 
 
-async def test_a_failing_copy_leaves_nothing(client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_copy_leaves_no_ledger(client: Client, ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     await written(ns, 6)
     old = await ledgers(client)
     work = await plan_compaction(ns.store, NAME)
@@ -232,7 +234,7 @@ async def test_a_failing_copy_leaves_nothing(client: Client, ns: Namespace, monk
     assert await ledgers(client) == old
 
 
-async def test_a_target_that_is_too_small(ns: Namespace) -> None:
+async def test_a_target_that_is_too_small_is_refused(ns: Namespace) -> None:
     await ns.create("s")
     with pytest.raises(InvalidArgument, match="at least 4096"):
         await plan_compaction(ns.store, NAME, target_bytes=100)
@@ -255,19 +257,19 @@ def planned(head: Head, target: int, span: int | None = None) -> list[list[int]]
     return [[row.number for row in run.rows] for run in runs]
 
 
-def test_runs_are_neighbours_up_to_the_target() -> None:
+def test_runs_join_neighbours_up_to_the_target() -> None:
     assert planned(head_of([10] * 7), 40) == [[0, 1, 2, 3], [4, 5, 6]]
     assert planned(head_of([10, 10, 90, 10, 10, 10]), 100) == [[0, 1], [3, 4, 5]]
     assert planned(head_of([10]), 100) == []
 
 
-def test_no_byte_is_copied_for_little() -> None:
+def test_a_large_segment_is_not_copied_for_a_few_small_ones() -> None:
     assert planned(head_of([400, 1, 1, 1]), 1000) == [[1, 2, 3]]
     assert planned(head_of([400, 1]), 1000) == []
     assert planned(head_of([1, 400, 399, 2]), 1000) == [[0, 1, 2, 3]]
 
 
-def test_each_byte_is_copied_a_few_times_only() -> None:
+def test_repeated_compaction_copies_each_byte_a_few_times() -> None:
     """A segment comes, compaction runs: however often."""
     sizes: list[int] = []
     moved = 0
@@ -281,13 +283,13 @@ def test_each_byte_is_copied_a_few_times_only() -> None:
     assert len(sizes) <= 30
 
 
-def test_what_may_not_move() -> None:
+def test_segments_that_must_not_be_compacted() -> None:
     assert planned(head_of([10] * 6, producers=2), 100) == [[0, 1], [3, 4, 5]]
     assert planned(head_of([10] * 6, earliest=25), 100) == [[2, 3, 4, 5]]
     assert planned(head_of([10] * 6), 100, span=25) == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_a_run_that_is_not_there() -> None:
+def test_a_run_that_is_not_in_the_list_is_refused() -> None:
     head = head_of([10] * 6)
     (run,) = plan_runs(head, head.tail, target_bytes=100)
     row = Segment(0, 7, 0, 0, Summary(60, 5, 60, 0, 55, 0, 1, -1, -1))

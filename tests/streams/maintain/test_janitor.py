@@ -65,7 +65,7 @@ async def test_a_crashed_writer_leaves_nothing_but_its_segment(client: Client, n
         assert writer.next_offset == 1
 
 
-async def test_a_writer_that_comes_back_meanwhile_keeps_its_ledger(client: Client, ns: Namespace) -> None:
+async def test_a_writer_that_returns_before_the_second_check_keeps_its_ledger(client: Client, ns: Namespace) -> None:
     writer = await ns.writer("s")
     await writer.abandon()
     await clean(client)
@@ -89,7 +89,7 @@ async def test_a_writer_that_comes_back_meanwhile_keeps_its_ledger(client: Clien
     assert (await clean(client)).discarded_ledgers == 1
 
 
-async def test_garbage_goes(client: Client, ns: Namespace) -> None:
+async def test_garbage_ledgers_are_deleted(client: Client, ns: Namespace) -> None:
     """A segment that a dead writer listed and left empty leaves the list; its ledger is deleted later."""
     writer = await ns.writer("s")
     await writer.append(b"x")
@@ -102,7 +102,7 @@ async def test_garbage_goes(client: Client, ns: Namespace) -> None:
     assert (await ns.store.read(stream_name("s", "shop"))).head.garbage == ()
 
 
-async def test_a_deletion_that_stopped_half_way_is_ended(client: Client, ns: Namespace) -> None:
+async def test_a_deletion_that_stopped_half_way_is_completed(client: Client, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     await ns.move_cursor("s", "c", 1)
@@ -112,7 +112,7 @@ async def test_a_deletion_that_stopped_half_way_is_ended(client: Client, ns: Nam
     assert await ns.store.keys.children(ns.store.layout.all_data) == []
 
 
-async def test_late_requests_to_a_deleted_stream(client: Client, ns: Namespace) -> None:
+async def test_leftovers_of_a_deleted_stream_are_deleted(client: Client, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     info = await ns.info("s")
@@ -136,7 +136,7 @@ async def test_a_namespace_whose_deletion_stopped_half_way_is_usable_again(clien
     await client.namespace("half").create("s")
 
 
-async def test_ledgers_of_bulk_steps(client: Client, ns: Namespace) -> None:
+async def test_ledgers_of_decided_bulk_steps_are_discarded(client: Client, ns: Namespace) -> None:
     await ns.create("s")
     bulk = await ns.bulk("s", application="job", version=3)
     ledger = await bulk.create_ledger()
@@ -156,7 +156,7 @@ async def test_ledgers_of_bulk_steps(client: Client, ns: Namespace) -> None:
     assert await ledgers(client) == [sealed.ledger]
 
 
-async def test_what_cannot_be_read_is_told_and_not_touched(client: Client, ns: Namespace) -> None:
+async def test_an_unreadable_stream_is_reported_and_left_alone(client: Client, ns: Namespace) -> None:
     await client.namespaces.set("shop", retention_bytes=0)
     for stream in ("bad", "good"):
         async with ns.writer(stream) as writer:
@@ -174,7 +174,7 @@ async def test_what_cannot_be_read_is_told_and_not_touched(client: Client, ns: N
     assert [r.value async for r in ns.read("bad")] == [b"x"]
 
 
-async def test_it_goes_on_for_ever(client: Client, ns: Namespace) -> None:
+async def test_run_makes_pass_after_pass(client: Client, ns: Namespace) -> None:
     told: list[JanitorReport] = []
     enough = asyncio.Event()
 
@@ -289,7 +289,9 @@ async def check_clean(client: Client, ns: Namespace) -> None:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
-async def test_it_may_die_at_every_request(three_bookies: Cluster, client: Client, ns: Namespace, done: bool) -> None:
+async def test_the_janitor_may_crash_at_every_request(
+    three_bookies: Cluster, client: Client, ns: Namespace, done: bool
+) -> None:
     """Each round dies one mutation later than the one before; what is left is always cleaned by the next."""
     step = -1
     while True:
@@ -315,7 +317,7 @@ async def test_it_may_die_at_every_request(three_bookies: Cluster, client: Clien
     assert step > 10
 
 
-async def test_a_store_that_is_away_puts_things_off(client: Client, ns: Namespace) -> None:
+async def test_an_unavailable_store_puts_a_pass_off(client: Client, ns: Namespace) -> None:
     class Away(Mortal):
         def _dies(self) -> bool:
             raise MetadataUnavailable("the store is away")
@@ -335,7 +337,7 @@ async def test_a_store_that_is_away_puts_things_off(client: Client, ns: Namespac
     await check_clean(client, ns)
 
 
-async def test_a_ledger_that_was_given_up_while_it_was_made(client: Client, ns: Namespace) -> None:
+async def test_a_ledger_discarded_while_it_is_made_is_cleaned_up_by_its_maker(client: Client, ns: Namespace) -> None:
     """Its intent is discarded before its creation arrives: the maker cleans up and says so."""
     info = await ns.create("s")
     key = ns.store.layout.intents(info.uid)
@@ -355,7 +357,7 @@ async def test_a_ledger_that_was_given_up_while_it_was_made(client: Client, ns: 
         await ns.store.keys.get(f"{key}/0")
 
 
-async def test_a_stream_that_its_writer_left_is_sealed(three_bookies: Cluster, client: Client, ns: Namespace) -> None:
+async def test_a_stream_whose_writer_died_is_sealed(three_bookies: Cluster, client: Client, ns: Namespace) -> None:
     """Its last records were acknowledged, and nothing made them readable for good."""
     await ns.create("s")
     async with three_bookies.client(ClientConfig(idle_lac_ms=0)) as other:
@@ -397,7 +399,7 @@ async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Na
     await writer.close()
 
 
-async def test_one_run_waits_and_looks_again_at_what_may_have_been_left(
+async def test_finish_waits_and_seals_streams_of_dead_writers(
     three_bookies: Cluster, client: Client, ns: Namespace
 ) -> None:
     """As cron runs it: a janitor that ends after one look would never seal anything."""

@@ -22,7 +22,7 @@ async def late_creation(client: Client, stream: str, uid: str) -> int:
         return writer.ledger_id
 
 
-async def test_none_where_all_is_well(client: Client, ns: Namespace) -> None:
+async def test_a_healthy_stream_has_no_orphans(client: Client, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         for _ in range(3):
             await writer.append(b"x")
@@ -32,7 +32,7 @@ async def test_none_where_all_is_well(client: Client, ns: Namespace) -> None:
         assert await find_orphans(client, ns.store) == []
 
 
-async def test_both_kinds_are_told_apart_and_safe(client: Client, ns: Namespace) -> None:
+async def test_orphans_name_their_reason_and_can_be_deleted(client: Client, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     uid = (await ns.info("s")).uid
@@ -51,7 +51,7 @@ async def test_both_kinds_are_told_apart_and_safe(client: Client, ns: Namespace)
     assert [r.value async for r in ns.read("s")] == [b"x"]
 
 
-async def test_the_janitor_deletes_them_unless_told_not_to(client: Client, ns: Namespace) -> None:
+async def test_the_janitor_deletes_orphans_unless_switched_off(client: Client, ns: Namespace) -> None:
     await ns.create("s")
     orphan = await late_creation(client, "shop/s", (await ns.info("s")).uid)
     assert (await Janitor(client, JanitorSettings(grace_s=0, orphans=False)).clean()).orphans == 0
@@ -61,7 +61,7 @@ async def test_the_janitor_deletes_them_unless_told_not_to(client: Client, ns: N
         await client.metadata(orphan)
 
 
-async def test_what_is_in_progress_is_no_orphan(client: Client, ns: Namespace) -> None:
+async def test_a_ledger_with_an_intent_is_no_orphan(client: Client, ns: Namespace) -> None:
     info = await ns.create("s")
     made, _ = await make_ledger(client, ns.store, stream_name("s", "shop"), info.uid, info.policy, epoch=1)
     await made.abandon()
@@ -73,7 +73,7 @@ async def test_what_is_in_progress_is_no_orphan(client: Client, ns: Namespace) -
     assert not (await client.metadata(made.ledger_id)).closed
 
 
-async def test_segments_in_pages_are_listed(client: Client, ns: Namespace) -> None:
+async def test_segments_in_pages_are_no_orphans(client: Client, ns: Namespace) -> None:
     await ns.create("s", ensemble="1/1/1")
     bulk = await ns.bulk("s", application="job", version=1)
 
@@ -92,7 +92,7 @@ async def test_segments_in_pages_are_listed(client: Client, ns: Namespace) -> No
     assert [o.ledger for o in await find_orphans(client, ns.store)] == [orphan]
 
 
-async def test_nothing_is_called_an_orphan_while_a_stream_cannot_be_read(client: Client, ns: Namespace) -> None:
+async def test_no_ledger_counts_as_orphan_while_a_stream_is_unreadable(client: Client, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     key = ns.store.layout.head(stream_name("s", "shop"))
@@ -107,7 +107,7 @@ async def test_nothing_is_called_an_orphan_while_a_stream_cannot_be_read(client:
     assert [r.value async for r in ns.read("s")] == [b"x"]
 
 
-async def test_a_ledger_of_a_stream_is_not_deleted_by_hand(client: Client, ns: Namespace) -> None:
+async def test_deleting_a_ledger_of_a_stream_is_refused(client: Client, ns: Namespace) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     (row,) = [row async for row in ns.segments("s")]

@@ -117,7 +117,7 @@ async def test_age_is_exact_to_the_record(client: Client, ns: Namespace, clock: 
     assert [r.offset async for r in ns.read("s")] == [33, 34, 35]
 
 
-async def test_a_record_of_the_very_age_stays(client: Client, ns: Namespace, clock: Clock) -> None:
+async def test_a_record_of_exactly_the_retention_age_stays(client: Client, ns: Namespace, clock: Clock) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"x")
     await ns.set_policy("s", retention_s=100)
@@ -128,7 +128,7 @@ async def test_a_record_of_the_very_age_stays(client: Client, ns: Namespace, clo
     assert await bounds(ns, "s") == (1, 1, 0)
 
 
-async def test_age_rolls_the_open_segment(ns: Namespace) -> None:
+async def test_the_open_segment_rolls_by_age(ns: Namespace) -> None:
     await ns.create("s", retention_s=1)
     async with ns.writer("s") as writer:
         await writer.append(b"first")
@@ -138,7 +138,7 @@ async def test_age_rolls_the_open_segment(ns: Namespace) -> None:
         assert rows[0].sealed
 
 
-async def test_the_segment_of_a_dead_writer_is_ended_when_its_time_has_come(
+async def test_the_segment_of_a_dead_writer_is_sealed_when_it_has_expired(
     client: Client, ns: Namespace, clock: Clock
 ) -> None:
     await ns.create("s", retention_s=100)
@@ -187,7 +187,7 @@ async def test_cursors_hold_retention_back(client: Client, ns: Namespace, clock:
     assert await bounds(ns, "s") == (30, 30, 0)
 
 
-async def test_what_every_cursor_has_passed(client: Client, ns: Namespace, clock: Clock) -> None:
+async def test_records_that_every_cursor_has_passed_are_truncated(client: Client, ns: Namespace, clock: Clock) -> None:
     await segments(ns, "s", clock, 3)
     await ns.set_policy("s", retention_consumed=True)
     await clean(client)
@@ -201,9 +201,7 @@ async def test_what_every_cursor_has_passed(client: Client, ns: Namespace, clock
     assert await ns.truncate("s", before_cursors=True) == 25
 
 
-async def test_the_namespace_s_policy_holds_unless_the_stream_s_does(
-    client: Client, ns: Namespace, clock: Clock
-) -> None:
+async def test_a_stream_s_policy_overrides_its_namespace_s(client: Client, ns: Namespace, clock: Clock) -> None:
     await client.namespaces.set("shop", retention_s=50.0)
     await ns.create("kept", retention_s=None)
     for stream in ("kept", "dropped"):

@@ -12,7 +12,7 @@ from buckram.streams.read import cursors
 
 
 @pytest.mark.parametrize("offsets", [[5, 1, 9, 8, 7], [1, 5, 9], [9, 8, 3, 4], [6]])
-async def test_the_lowest_of_all_pages_counts(
+async def test_the_lowest_cursor_of_all_pages_counts(
     ns: Namespace, client: Client, monkeypatch: pytest.MonkeyPatch, offsets: list[int]
 ) -> None:
     monkeypatch.setattr(cursors, "_PAGE", 2)
@@ -23,7 +23,7 @@ async def test_the_lowest_of_all_pages_counts(
     assert await cursors.lowest_cursor(ns.store, head) == min(offsets)
 
 
-async def test_a_page_whose_cursors_are_deleted_while_it_is_read_is_not_the_last(
+async def test_a_page_of_cursors_deleted_meanwhile_is_not_the_last(
     ns: Namespace, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursors, "_PAGE", 2)

@@ -32,7 +32,7 @@ def cursor_of(client: Client, ns: Namespace, stream: str, cursor: str) -> Cursor
     return Cursor(ns.store, stream_name(stream, ns.name), cursor, client.services.runtime.clock)
 
 
-async def test_reading_goes_on_where_it_was_committed(ns: Namespace) -> None:
+async def test_a_reader_continues_at_its_committed_cursor(ns: Namespace) -> None:
     await fill(ns, "orders")
     async with ns.read("orders", cursor="billing") as reader:
         first = [(await anext(reader)).offset for _ in range(4)]
@@ -45,7 +45,7 @@ async def test_reading_goes_on_where_it_was_committed(ns: Namespace) -> None:
     assert [record async for record in ns.read("orders", cursor="billing")] == []
 
 
-async def test_a_new_cursor_begins_at_start_and_exists_from_its_first_commit(ns: Namespace) -> None:
+async def test_a_new_cursor_begins_at_start_and_is_made_by_its_first_commit(ns: Namespace) -> None:
     await fill(ns, "orders")
     reader = ns.read("orders", cursor="late", start=7)
     assert [record.offset async for record in reader] == [7, 8, 9]
@@ -80,7 +80,7 @@ async def test_a_cursor_only_moves_up(client: Client, ns: Namespace) -> None:
     assert await two.load() == 9
 
 
-async def test_moving_by_hand_is_checked(ns: Namespace) -> None:
+async def test_move_cursor_checks_its_arguments(ns: Namespace) -> None:
     await fill(ns, "orders")
     with pytest.raises(OffsetOutOfRange, match="11"):
         await ns.move_cursor("orders", "x", 11)
@@ -96,7 +96,7 @@ async def test_moving_by_hand_is_checked(ns: Namespace) -> None:
         await ns.cursors("missing")
 
 
-async def test_one_that_is_deleted_under_a_reader_is_not_made_again(ns: Namespace) -> None:
+async def test_a_cursor_deleted_under_a_reader_is_not_made_again(ns: Namespace) -> None:
     await fill(ns, "orders")
     with pytest.raises(NoSuchCursor):
         await ns.delete_cursor("orders", "billing")
@@ -139,7 +139,7 @@ async def test_a_late_commit_leaves_nothing_in_a_deleted_stream(client: Client, 
         await ns.store.keys.get(ns.store.layout.data(uid))
 
 
-async def test_what_is_not_a_cursor_is_named(client: Client, ns: Namespace) -> None:
+async def test_a_malformed_cursor_is_named(client: Client, ns: Namespace) -> None:
     await fill(ns, "orders")
     await ns.move_cursor("orders", "bad", 1)
     key = ns.store.layout.cursor((await ns.info("orders")).uid, "bad")
@@ -185,7 +185,7 @@ class _Store(StreamStore):
         return self.forgetful  # type: ignore[return-value]  # the rest goes to the real one
 
 
-async def test_lost_answers_change_nothing(client: Client, ns: Namespace) -> None:
+async def test_lost_replies_change_nothing_for_a_cursor(client: Client, ns: Namespace) -> None:
     await fill(ns, "orders")
     store = _Store(client.services.store)
     store.forgetful = Forgetful(client.services.store.keys)

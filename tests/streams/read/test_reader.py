@@ -192,7 +192,7 @@ async def test_truncation_by_offset_time_and_size(ns: Namespace, client: Client)
         await ns.truncate("s")
 
 
-async def test_a_stream_that_goes_away(ns: Namespace) -> None:
+async def test_a_follower_ends_when_its_stream_is_deleted(ns: Namespace) -> None:
     with pytest.raises(NoSuchStream, match="shop/s"):
         await anext(ns.read("s"))
     await ns.create("s")
@@ -206,7 +206,7 @@ async def test_a_stream_that_goes_away(ns: Namespace) -> None:
     await reader.close()
 
 
-async def test_a_deleted_stream_made_anew_is_another(ns: Namespace) -> None:
+async def test_a_stream_of_the_same_name_is_not_read_for_a_deleted_one(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         await w.append_many([b"old"] * 5)
     reader = ns.read("s", follow=True)
@@ -244,7 +244,7 @@ async def test_arrow_is_equal_to_the_records(ns: Namespace) -> None:
         assert abs(micros[1] - record.append_time) < 2
 
 
-async def test_entries_that_are_no_batches_are_named(ns: Namespace, client: Client) -> None:
+async def test_an_entry_that_is_no_batch_is_named(ns: Namespace, client: Client) -> None:
     """Bytes with a good digest that no stream writer made."""
     info = await ns.create("s")
     name = stream_name("s", "shop")

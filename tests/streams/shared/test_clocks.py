@@ -81,7 +81,9 @@ async def test_a_writer_with_a_wrong_clock_stamps_with_the_median(
     assert all(near(stamp, Clock()) for stamp in found)
 
 
-async def test_a_clock_that_is_set_while_a_writer_is_open(client: Client, ns: Namespace, clock: Clock) -> None:
+async def test_a_clock_set_while_a_writer_is_open_does_not_move_its_stamps(
+    client: Client, ns: Namespace, clock: Clock
+) -> None:
     async with ns.writer("s") as writer:
         await writer.append(b"right")
         clock.ahead = 8 * DAY
@@ -91,7 +93,9 @@ async def test_a_clock_that_is_set_while_a_writer_is_open(client: Client, ns: Na
     assert all(near(stamp, Clock()) for stamp in await stamps(ns))
 
 
-async def test_one_wrong_bookie_moves_nothing(client: Client, ns: Namespace, three_bookies: Cluster) -> None:
+async def test_one_bookie_with_a_wrong_clock_has_no_effect(
+    client: Client, ns: Namespace, three_bookies: Cluster
+) -> None:
     three_bookies._nodes[1].clock = Clock(8 * DAY)
     await three_bookies.restart(1)
     async with ns.writer("s") as writer:
@@ -144,7 +148,7 @@ async def test_a_janitor_with_a_wrong_clock_truncates_nothing(
     assert (await Janitor(client).clean()).truncated_records == 30
 
 
-async def test_size_and_cursors_need_no_clock(ns: Namespace, three_bookies: Cluster) -> None:
+async def test_retention_by_size_and_cursors_needs_no_clock(ns: Namespace, three_bookies: Cluster) -> None:
     await ns.create("s", retention_bytes=0)
     async with ns.writer("s") as writer:
         await writer.append_many([b"x"] * 10)
@@ -152,7 +156,7 @@ async def test_size_and_cursors_need_no_clock(ns: Namespace, three_bookies: Clus
         assert (await Janitor(other).clean()).truncated_records == 10
 
 
-async def test_a_clock_that_moves_between_two_rounds() -> None:
+async def test_nothing_goes_by_age_in_the_round_after_all_clocks_were_set() -> None:
     """All clocks are set at once, so they agree; it may still be that none of them is right now."""
     clock = Clock()
     async with cluster(bookies=3, clock=clock) as c, with_clock(c, clock) as client:
@@ -169,7 +173,7 @@ async def test_a_clock_that_moves_between_two_rounds() -> None:
         assert (await janitor.clean()).truncated_records == 10
 
 
-async def test_ledgers_of_a_bulk_step_do_not_go_by_a_wrong_clock(ns: Namespace, three_bookies: Cluster) -> None:
+async def test_a_wrong_clock_does_not_discard_ledgers_of_a_bulk_step(ns: Namespace, three_bookies: Cluster) -> None:
     await ns.create("s")
     bulk = await ns.bulk("s", application="job", version=1)
     ledger = await bulk.create_ledger()
@@ -183,7 +187,7 @@ async def test_ledgers_of_a_bulk_step_do_not_go_by_a_wrong_clock(ns: Namespace, 
     assert len(await _all(ns, "s")) == 3
 
 
-async def test_the_command_line_says_both_figures() -> None:
+async def test_the_command_line_shows_both_times() -> None:
     """Processes with the machine's clock, and bookies that are eight days behind it."""
     async with cluster(bookies=3, clock=Clock(-8 * DAY), metadata="sqlite") as c:
         code, out = await buckram("cluster", "check", "--json", "--metadata", c.uri)

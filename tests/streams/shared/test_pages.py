@@ -45,7 +45,7 @@ async def long_stream(store: MetadataStore, segments: int, at_once: int = 2000) 
 
 
 @pytest.mark.parametrize("segments", [1, 511, 512, 1300, 100_000])
-async def test_every_place_is_found(store: MetadataStore, segments: int) -> None:
+async def test_segments_are_found_by_offset_and_by_time(store: MetadataStore, segments: int) -> None:
     streams = await long_stream(store, segments)
     streams = StreamStore(store)
     head = (await streams.read(NAME)).head
@@ -63,7 +63,7 @@ async def test_every_place_is_found(store: MetadataStore, segments: int) -> None
     assert await streams.find(head, lambda row: False) is None
 
 
-async def test_100_000_segments_cost_what_ten_cost(store: MetadataStore) -> None:
+async def test_100_000_segments_cost_as_many_requests_as_ten(store: MetadataStore) -> None:
     await long_stream(store, 100_000)
     loop = asyncio.get_running_loop()
     best = 1.0
@@ -109,7 +109,7 @@ async def test_truncating_and_trimming_whole_pages(store: MetadataStore) -> None
     assert found.number == 3000
 
 
-async def test_a_reader_with_an_old_head_hears_of_pages_that_went(store: MetadataStore) -> None:
+async def test_a_lookup_with_an_old_head_raises_for_trimmed_pages(store: MetadataStore) -> None:
     streams = await long_stream(store, 3000)
     old = (await streams.read(NAME)).head
     first = 5 * PAGE_SEGMENTS

@@ -57,7 +57,7 @@ record = st.tuples(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(record, min_size=1, max_size=60), st.integers(0, 20), st.integers(0, 20))
-def test_what_goes_in_comes_out_whatever_the_slice(records: list[Any], skip: int, drop: int) -> None:
+def test_record_batches_read_back_equal_for_any_slice(records: list[Any], skip: int, drop: int) -> None:
     skip = min(skip, len(records) - 1)
     drop = min(drop, len(records) - skip - 1)
     batch = pa.RecordBatch.from_arrays(
@@ -73,7 +73,7 @@ def test_what_goes_in_comes_out_whatever_the_slice(records: list[Any], skip: int
     assert found == [(v, k, tuple(h or ()), 5 if t is None else t) for v, k, h, t in wanted]
 
 
-def test_it_is_cut_into_entries_of_bounded_size() -> None:
+def test_a_record_batch_is_cut_into_entries_of_bounded_size() -> None:
     rng = random.Random(7)
     values = [rng.randbytes(rng.choice((0, 10, 1000, 30_000))) for _ in range(5_000)]
     values[77] = bytes(3 * ENTRY_BYTES)
@@ -118,12 +118,12 @@ def test_bad_rows_are_named() -> None:
         ({"value": ["v"], "timestamp": pa.array([2**62], pa.timestamp("s"))}, "timestamp: .*out of bounds"),
     ],
 )  # fmt: skip
-def test_a_column_of_another_kind_is_named(columns: dict[str, Any], said: str) -> None:
+def test_a_column_of_a_wrong_type_is_named(columns: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"stream s: column {said}"):
         entries(pa.RecordBatch.from_pydict(columns))
 
 
-def test_one_column_twice() -> None:
+def test_a_column_that_comes_twice_is_refused() -> None:
     twice = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
     with pytest.raises(InvalidArgument, match="two columns value"):
         entries(twice)

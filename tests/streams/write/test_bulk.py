@@ -67,7 +67,7 @@ async def _publish(ns: Namespace, application: str, version: int, *rows: bytes) 
     return await step.publish([await ledger(step, *rows)])
 
 
-async def test_a_live_writer_is_named_or_sealed(ns: Namespace) -> None:
+async def test_publishing_names_a_live_writer_or_seals_its_segment(ns: Namespace) -> None:
     w = await ns.writer("s", name="alice")
     await w.append_many([b"0", b"1"])
     step = await ns.bulk("s", application="job", version=1)
@@ -84,7 +84,7 @@ async def test_a_live_writer_is_named_or_sealed(ns: Namespace) -> None:
     assert await values(ns) == [b"%d" % i for i in range(5)]
 
 
-async def test_an_idle_writer_counts_too(ns: Namespace) -> None:
+async def test_publishing_names_an_idle_writer_too(ns: Namespace) -> None:
     w = await ns.writer("s", name="idle")
     step = await ns.bulk("s", application="job", version=1)
     made = [await ledger(step, b"0")]
@@ -98,7 +98,7 @@ async def test_an_idle_writer_counts_too(ns: Namespace) -> None:
     assert await values(ns) == [b"0"]
 
 
-async def test_bulk_and_writers_by_turns(ns: Namespace) -> None:
+async def test_bulk_steps_and_writers_alternate(ns: Namespace) -> None:
     total = 0
     for version in range(4):
         async with ns.writer("s") as w:
@@ -117,7 +117,7 @@ async def test_bulk_and_writers_by_turns(ns: Namespace) -> None:
         assert await w.append(b"w", producer="p", sequence=11) == 17
 
 
-async def test_what_cannot_become_a_segment(ns: Namespace, client: Client) -> None:
+async def test_ledgers_that_cannot_become_segments_are_refused(ns: Namespace, client: Client) -> None:
     await ns.create("s")
     await ns.create("other")
     step = await ns.bulk("s", application="job", version=1)

@@ -103,7 +103,7 @@ def test_a_script_that_ends_without_closing_a_ledger_s_writer(cluster: ThreadedC
 
 
 @pytest.mark.parametrize("ending", ["writer.close()", "client.close()"])
-def test_a_ledger_s_writer_that_was_closed_or_given_up_is_left_alone(cluster: ThreadedCluster, ending: str) -> None:
+def test_a_closed_or_abandoned_ledger_writer_is_left_alone_at_exit(cluster: ThreadedCluster, ending: str) -> None:
     """Who closes the client gives its writers up: their ledgers stay open, as ever."""
     done = subprocess.run(
         [sys.executable, "-W", "default::ResourceWarning", "-c", BLOCKING_LEDGER + ending, cluster.uri],

@@ -38,7 +38,7 @@ async def no_orphans(ns: Namespace, client: Client) -> None:
     await eventually(clean)
 
 
-async def test_a_second_writer_is_told_who_is_there(ns: Namespace) -> None:
+async def test_a_second_writer_gets_the_name_of_the_first(ns: Namespace) -> None:
     async with ns.writer("s", name="alice"):
         with pytest.raises(WriterExists, match=r"'alice', since \d{4}-.*takeover=True"):
             await ns.writer("s")
@@ -46,7 +46,7 @@ async def test_a_second_writer_is_told_who_is_there(ns: Namespace) -> None:
         assert bob.name == "bob"
 
 
-async def test_takeover_is_certain(ns: Namespace, client: Client) -> None:
+async def test_a_takeover_fences_the_old_writer(ns: Namespace, client: Client) -> None:
     old = await ns.writer("s", name="old")
     await old.append_many([b"1", b"2"])
     async with ns.writer("s", takeover=True, name="new") as new:
@@ -62,7 +62,7 @@ async def test_takeover_is_certain(ns: Namespace, client: Client) -> None:
     await no_orphans(ns, client)
 
 
-async def test_what_was_pending_at_a_takeover_fails_or_is_there(ns: Namespace, three_bookies: Cluster) -> None:
+async def test_appends_pending_at_a_takeover_fail_or_are_stored(ns: Namespace, three_bookies: Cluster) -> None:
     async with three_bookies.client() as other:
         old = await other.namespace("shop").writer("s")
         futures = [old.append_nowait(b"%d" % i) for i in range(500)]
@@ -76,7 +76,7 @@ async def test_what_was_pending_at_a_takeover_fails_or_is_there(ns: Namespace, t
         assert kept == [b"%d" % i for i in range(len(kept))]
 
 
-async def test_waiting_is_an_election(ns: Namespace) -> None:
+async def test_waiting_writers_open_one_after_another(ns: Namespace) -> None:
     leader = await ns.writer("s")
     await leader.append(b"1")
     second = asyncio.create_task(ns.writer("s", wait=True).__aenter__())
@@ -217,7 +217,9 @@ async def test_bookies_come_and_go_while_it_writes_and_rolls(three_bookies: Clus
     assert kept == [b"%d.%d" % (number, i) for number in range(3) for i in range(30) for _ in range(20)]
 
 
-async def test_it_survives_the_loss_of_most_bookies(three_bookies: Cluster, ns: Namespace, client: Client) -> None:
+async def test_a_writer_survives_the_loss_of_most_bookies(
+    three_bookies: Cluster, ns: Namespace, client: Client
+) -> None:
     """Its ledger ends, the stream does not: what was in flight is sent again, once, under the same offsets."""
     async with ns.writer("s") as w:
         await w.append(b"0", producer="p", sequence=0, txid=1)

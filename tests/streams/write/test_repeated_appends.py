@@ -9,7 +9,7 @@ from tests.streams.write.test_writer import values
 from buckram.streams.namespace import Namespace
 
 
-async def test_a_repeated_append_is_answered_when_the_first_is_stored_not_before(ns: Namespace) -> None:
+async def test_a_repeated_append_is_answered_when_the_first_is_stored(ns: Namespace) -> None:
     await ns.create("s")
     async with ns.writer("s") as w:
         order: list[str] = []

@@ -39,13 +39,13 @@ async def ledgers(client: Client) -> list[int]:
     return [ledger async for ledger in client.list()]
 
 
-async def test_the_two_lines(ns: Namespace) -> None:
+async def test_the_shortest_program(ns: Namespace) -> None:
     async with ns.writer("orders") as w:
         assert await w.append(b"one") == 0
     assert [(r.offset, r.value) async for r in ns.read("orders")] == [(0, b"one")]
 
 
-async def test_all_that_a_record_can_have(ns: Namespace) -> None:
+async def test_a_record_with_every_field(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         await w.append(b"v", key=b"k", headers={"a": b"1", "b": b""}, timestamp=-5, txid=7, producer="p", sequence=0)
         await w.append(None, key=b"")
@@ -59,7 +59,7 @@ async def test_all_that_a_record_can_have(ns: Namespace) -> None:
     assert first.append_time <= second.append_time <= third.append_time
 
 
-async def test_offsets_follow_the_calls_whatever_they_are(ns: Namespace) -> None:
+async def test_offsets_follow_the_order_of_calls_of_all_kinds(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         futures = [w.append_nowait(b"%d" % i) for i in range(100)]
         many = asyncio.create_task(w.append_many([b"%d" % i for i in range(100, 150)], keys=[b"k"] * 50))
@@ -137,7 +137,7 @@ async def test_rolling_without_stopping_appends(ns: Namespace, client: Client) -
     assert sorted(await ledgers(client)) == sorted(row.ledger for row in rows), "no ledger is left behind"
 
 
-async def test_an_idle_writer_leaves_nothing(ns: Namespace, client: Client) -> None:
+async def test_a_writer_without_appends_leaves_no_ledger(ns: Namespace, client: Client) -> None:
     async with ns.writer("s"):
         pass
     assert [s async for s in ns.segments("s")] == []
@@ -166,7 +166,7 @@ async def test_a_retry_is_stored_once(ns: Namespace) -> None:
     assert (await values(ns, "s")).count(b"d") == 1
 
 
-async def test_a_gap_is_never_told_as_a_retry_later(three_bookies: Cluster) -> None:
+async def test_a_sequence_that_was_not_written_is_never_taken_for_a_retry(three_bookies: Cluster) -> None:
     """What a caller left out, whatever the reason, is refused in what follows, not acknowledged unwritten."""
     async with three_bookies.client(ClientConfig(max_pending_bytes=100_000)) as client:
         ns = client.namespace()
@@ -199,7 +199,7 @@ async def test_a_gap_is_never_told_as_a_retry_later(three_bookies: Cluster) -> N
         assert [value for value in await values(ns, "s") if value and len(value) == 1] == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_producer_may_begin_elsewhere_if_it_says_so(ns: Namespace) -> None:
+async def test_a_producer_may_begin_at_the_sequence_that_it_names(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         with pytest.raises(OutOfOrderSequence, match="start=7"):
             await w.append(b"7", producer="p", sequence=7)
@@ -216,7 +216,7 @@ async def test_a_producer_may_begin_elsewhere_if_it_says_so(ns: Namespace) -> No
     assert await values(ns, "s") == [b"7", b"8"]
 
 
-async def test_producers_are_forgotten_loudly(ns: Namespace) -> None:
+async def test_a_forgotten_producer_gets_an_error(ns: Namespace) -> None:
     await ns.create("s", max_producers=2)
     async with ns.writer("s") as w:
         for name in ("a", "b", "c"):
@@ -229,7 +229,7 @@ async def test_producers_are_forgotten_loudly(ns: Namespace) -> None:
         assert await w.append(b"", producer="c", sequence=0) == 2
 
 
-async def test_what_is_checked_before_anything_is_written(ns: Namespace) -> None:
+async def test_bad_arguments_are_refused_before_anything_is_written(ns: Namespace) -> None:
     async with ns.writer("s") as w:
         await w.append(b"0", txid=10)
         with pytest.raises(OffsetMismatch, match="next offset is 1"):
@@ -288,7 +288,7 @@ async def test_memory_is_bounded_and_append_waits(three_bookies: Cluster) -> Non
             assert await w.append_many([b"z" * 1000] * 1000) == range(6, 1006)
 
 
-async def test_the_end_of_a_stream(ns: Namespace) -> None:
+async def test_an_ended_stream_takes_no_records_and_ends_readers(ns: Namespace) -> None:
     w = await ns.writer("s")
     await w.append_many([b"1", b"2"])
     tail = ns.read("s", follow=True)
@@ -323,7 +323,7 @@ async def test_closing_and_abandoning(ns: Namespace, client: Client) -> None:
     assert (await values(ns, "s"))[:2] == [b"1", b"2"]
 
 
-async def test_a_client_that_closes_takes_its_writers_along(three_bookies: Cluster, ns: Namespace) -> None:
+async def test_closing_a_client_ends_its_writers(three_bookies: Cluster, ns: Namespace) -> None:
     async with three_bookies.client() as other:
         w = await other.namespace("shop").writer("s")
         await w.append(b"1")
@@ -332,7 +332,7 @@ async def test_a_client_that_closes_takes_its_writers_along(three_bookies: Clust
         assert again.next_offset == 1
 
 
-async def test_a_stream_that_is_deleted_under_its_writer(ns: Namespace, client: Client) -> None:
+async def test_a_writer_is_lost_when_its_stream_is_deleted(ns: Namespace, client: Client) -> None:
     w = await ns.writer("s")
     await w.append_many([b"x"] * 10)
     await ns.delete("s")
