@@ -1,4 +1,4 @@
-"""The Spark session and clusters of the Spark tests, for jobs."""
+"""Fixtures: the Spark session and the clusters of the Spark tests, for jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the optional dependencies bring: a cluster that has its own PySpark must keep it."""
+"""The optional dependencies: only one of them brings PySpark, so a cluster that has its own one can keep it."""
 
 from __future__ import annotations
 

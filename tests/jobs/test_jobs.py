@@ -1,4 +1,4 @@
-"""Jobs on a real session and real bookies: what they find, what they change, and that they go on after a stop."""
+"""Jobs on a real session and real bookies: what they find and change, and how they continue after a stop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def own() -> Iterator[ThreadedCluster]:
-    """For tests that break something."""
+    """A cluster for one test, which may break it."""
     with ThreadedCluster(bookies=3) as running:
         yield running
 
@@ -65,7 +65,7 @@ def written(
 
 
 def accused(own: ThreadedCluster) -> list[tuple[str, str, list[tuple[int, int]]]]:
-    """Who is accused of what: verdict, ledgers and entries."""
+    """Return the verdict, ledgers and entries of the evidence against each bookie."""
 
     async def look() -> list[Accused]:
         store = await open_store(own.uri)
@@ -152,7 +152,7 @@ def test_a_scrub_continues_where_it_stopped(
     assert found.entries == 3 * 50 * 3
     assert found.replicas == 9
     assert scrub(spark, own.uri, report=str(tmp_path), run="november", settings=settings).entries == found.entries
-    assert sum(rounds) == total  # nothing was read again
+    assert sum(rounds) == total  # No piece was read twice.
     other = scrub(spark, own.uri, report=str(tmp_path), run="december", ledgers=ledgers[:1])
     assert other.entries == 150
 
@@ -178,7 +178,7 @@ def test_an_unreachable_bookie_is_unknown_and_read_again(
 def test_replicas_with_good_digests_and_other_contents_differ(
     spark: SparkSession, own: ThreadedCluster, client: sync.Client
 ) -> None:
-    """A second writer that was not fenced: the same entry with other bytes on one bookie, its digest in order."""
+    """One bookie has an entry with other bytes and a good digest, as of a second writer that was not fenced."""
     ledger = written(client, 5, 1000)
     digest = Digest(DigestType.CRC32C, b"")
 
@@ -189,7 +189,7 @@ def test_replicas_with_good_digests_and_other_contents_differ(
 
     present = client.open(ledger).read(4, 4)[0].payload
     client._thread.run(lambda: forge(1, present, own.bookies[0]))
-    assert scrub(spark, own.uri).healthy  # another LAC beside the same bytes is what recovery leaves
+    assert scrub(spark, own.uri).healthy  # Recovery may leave another LAC with the same payload.
     client._thread.run(lambda: forge(3, b"z" * 1000, own.bookies[2]))
     found = scrub(spark, own.uri)
     assert {(one.kind, one.examples, one.repair) for one in found.bad} == {("differs", (4,), "")}
@@ -200,7 +200,7 @@ def test_the_rate_limit_of_a_scrub_holds(spark: SparkSession, own: ThreadedClust
     written(client, 300, 10_000)
     found = scrub(spark, own.uri, settings=ScrubSettings(bytes_per_s=2_000_000))
     assert found.bytes > 9_000_000
-    assert found.seconds > 1.0  # 3 MB of each bookie
+    assert found.seconds > 1.0  # Each bookie has 3 MB.
 
 
 def test_bad_arguments_of_jobs_are_refused(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_the_job_finds_the_orphans_that_the_command_finds(
     streams = StreamStore(inner.services.store)
 
     async def remove_head() -> None:
-        """As if a deletion had forgotten everything but the head."""
+        """Delete only the head, as a deletion that missed everything else would."""
         key = streams.layout.head(StreamName("default", "gone"))
         await streams.keys.delete(key, (await streams.keys.get(key)).version)
 
@@ -288,11 +288,11 @@ def test_the_job_finds_the_orphans_that_the_command_finds(
     assert [o.ledger for o in orphans(spark, own.uri).orphans] == [pending]
 
 
-# -- the command ------------------------------------------------------------------------------------------
+# -- the commands -----------------------------------------------------------------------------------------
 
 
 def run_cli(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *arguments: str) -> tuple[int, list[str]]:
-    """On the tests' session."""
+    """Make the commands use the session of the tests."""
     monkeypatch.setattr(cli, "_session", lambda *_: nullcontext(spark))
     result = CliRunner().invoke(cli.job, list(arguments))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -318,7 +318,7 @@ def test_the_job_commands(
     own.restart(0)
     code, lines = run_cli(monkeypatch, spark, "orphans", "--json", *uri)
     assert code == 0
-    assert {one["reason"] for one in json.loads(lines[-1])["orphans"]} == {"in progress"}  # retired by compact
+    assert {one["reason"] for one in json.loads(lines[-1])["orphans"]} == {"in progress"}  # Compaction retired them.
     inner = client._client
     client._thread.run(lambda: Janitor(inner, JanitorSettings(grace_s=0, retired_s=0)).clean())
     code, lines = run_cli(monkeypatch, spark, "orphans", "--delete", "--yes", *uri)

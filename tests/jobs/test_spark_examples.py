@@ -1,4 +1,4 @@
-"""The Spark examples do what they say, also when they are stopped and started again."""
+"""The Spark examples do what they describe, also after they were stopped and started again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST = 105
 
 @pytest.fixture
 def own() -> Iterator[ThreadedCluster]:
-    """The examples' streams have fixed names."""
+    """A cluster for one test, because the examples' streams have fixed names."""
     with ThreadedCluster(bookies=3) as running:
         yield running
 
@@ -29,7 +29,7 @@ def test_windows_with_late_records(spark: SparkSession, own: ThreadedCluster, tm
     rng = Random(7)
     start = datetime(2020, 1, 6, tzinfo=UTC)
     steady = [(f"p{n}", start + timedelta(days=n, hours=rng.randrange(24))) for n in range(200)]
-    # Ten days late is counted, half a year late is not; where it stands in the stream decides what late is.
+    # A record that is ten days late counts, one that is half a year late does not, by its place in the stream.
     changes = [
         *steady[:100], *[(f"a{n}", steady[95][1] - timedelta(days=10)) for n in range(7)],
         *steady[100:], *[(f"b{n}", steady[0][1]) for n in range(5)],
@@ -41,7 +41,7 @@ def test_windows_with_late_records(spark: SparkSession, own: ThreadedCluster, tm
     expected: dict[datetime, int] = {}
     for name, date in changes:
         if not name.startswith("b"):
-            # Spark counts weeks from 1970-01-01, a Thursday.
+            # Spark's weeks begin on Thursdays, since 1970-01-01 was one.
             days = (date - datetime(1970, 1, 1, tzinfo=UTC)).days
             week = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=days - days % 7)
             expected[week.replace(tzinfo=None)] = expected.get(week.replace(tzinfo=None), 0) + 1
@@ -65,11 +65,11 @@ def test_upserts_folded_into_a_table(spark: SparkSession, own: ThreadedCluster, 
         found = {row["name"]: row["version"] for row in spark_fold.table(spark, own.uri).collect()}
         assert found == kept
     stored = spark.read.format("buckram").option("metadata", own.uri).load(spark_fold.CHANGES)
-    assert stored.count() == changes  # an upsert that changes nothing is not stored again
+    assert stored.count() == changes  # An upsert that changes nothing is not stored.
 
 
 def replay(checkpoint: Path) -> None:
-    """As if the driver had died after the last batch was published, before Spark wrote that down."""
+    """Make it look as if the driver had died after the last batch was published and before Spark recorded that."""
     last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
     last.unlink()
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)

@@ -31,7 +31,7 @@ def test_a_pipeline_and_jobs_on_two_workers(tmp_path: Path) -> None:
         assert (said["problems"], said["bad"]) == ([], [])
         assert said["made"] >= 2
         assert said["replicas"] > 0
-        assert set(said["orphans"]) == {"in progress"}  # what compaction has replaced, for an hour
+        assert set(said["orphans"]) == {"in progress"}  # Ledgers that compaction replaced are kept for an hour.
         with sync.connect(own.uri) as client:
             for stream in (spark_pipeline.ORDERS, spark_pipeline.PAID):
                 assert [record.offset for record in client.namespace().read(stream)] == list(range(800))

@@ -1,4 +1,4 @@
-"""Shared by the Spark tests: one session for the whole run, and clusters on SQLite and on ZooKeeper."""
+"""Fixtures of the Spark tests: one session for the whole run, and clusters on SQLite and on ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from buckram.spark.session import QUIET, class_archive, local_session
 from buckram.testing import ThreadedCluster
 from buckram.zookeeper_server import ZooKeeperServer
 
-# For a quick start, not for speed: one compiler tier, one collector thread.
+# One compiler tier and one collector thread make the JVM start quickly; its speed does not matter here.
 JAVA_OPTIONS = f"-Dlog4j2.configurationFile={QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
-    # A query whose checkpoint is on a RAM disk or not: nobody waits for its files here.
+    # The tests do not wait for checkpoint files to be synced.
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
@@ -28,7 +28,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session on two cores with retries, the data source `buckram` registered. It is not stopped by tests."""
+    """A local session on two cores with retries and the data source `buckram`. Tests do not stop it."""
     try:
         find_java()
     except ConfigError as error:
@@ -51,31 +51,31 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def sqlite_cluster() -> Iterator[ThreadedCluster]:
-    """Three bookies for the whole run; a test takes streams of its own and leaves every bookie running."""
+    """Three bookies for the whole run; each test uses streams of its own and leaves every bookie running."""
     with ThreadedCluster(bookies=3) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def zk_cluster(zookeeper_server: ZooKeeperServer) -> Iterator[ThreadedCluster]:
-    """The same on a real ZooKeeper."""
-    # A root of its own: other folders' tests make the same cluster of these fixtures.
+    """Three bookies on a real ZooKeeper, for the whole run."""
+    # The root is unique, because tests of other folders make clusters with the same fixtures.
     root = f"/spark-tests-{os.urandom(4).hex()}/ledgers"
     with ThreadedCluster(bookies=3, metadata=f"zk://{zookeeper_server.address}{root}") as running:
         yield running
-        # What listeners opened in this process would look for its server for a while.
+        # Clients that listeners opened in this process would try to reach its server for a while.
         close_connections()
 
 
 @pytest.fixture
 def cluster(sqlite_cluster: ThreadedCluster) -> ThreadedCluster:
-    """What most tests take."""
+    """The cluster on SQLite, which most tests use."""
     return sqlite_cluster
 
 
 @pytest.fixture(params=["sqlite", "zk"])
 def any_cluster(request: pytest.FixtureRequest) -> ThreadedCluster:
-    """The test runs once on each metadata store."""
+    """A cluster on each metadata store in turn."""
     running = request.getfixturevalue(f"{request.param}_cluster")
     assert isinstance(running, ThreadedCluster)
     return running
@@ -83,6 +83,6 @@ def any_cluster(request: pytest.FixtureRequest) -> ThreadedCluster:
 
 @pytest.fixture
 def stream(request: pytest.FixtureRequest) -> str:
-    """A stream name of this test's own; nothing is made."""
+    """A stream name for this test alone; the stream is not created."""
     plain = "".join(c if c.isalnum() else "-" for c in request.node.name)
     return f"default/{plain[:80]}-{os.urandom(4).hex()}"

@@ -1,4 +1,4 @@
-"""Reading without Spark: the data source's classes are plain Python, called as Spark calls them."""
+"""Reading without Spark: helpers that call the data source's classes as Spark calls them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schema(*names: str, nullable: bool = True) -> StructType:
 
 
 def batch_reader(uri: str, *names: str, **options: object) -> Any:
-    """A reader as the planner makes it, from options by their names."""
+    """Return a reader as the planner makes it, from options by their names."""
     source = BuckramDataSource({"metadata": uri, **{key: str(value) for key, value in options.items()}})
     return source.reader(schema(*(names or STREAM_NAMES)))
 
@@ -46,7 +46,7 @@ def live_reader(uri: str, *names: str, **options: object) -> Any:
 
 
 def record_batches(reader: Any, partitions: Iterable[Any]) -> list[pa.RecordBatch]:
-    """What executors make of the partitions: reader and partitions come to them pickled."""
+    """Return the rows that executors read; reader and partitions are pickled, as on their way to executors."""
     other = pickle.loads(pickle.dumps(reader))
     return [batch for part in partitions for batch in other.read(pickle.loads(pickle.dumps(part)))]
 
@@ -65,12 +65,12 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 
 def write(uri: str, stream: str, *segments: Sequence[bytes], **columns: Any) -> None:
-    """Each of `segments` becomes a segment of its own, the last one sealed, too."""
+    """Write each of `segments` as a sealed segment."""
     with sync.connect(uri) as client, client.namespace().writer(stream) as writer:
         for at, values in enumerate(segments):
             if at:
                 writer.roll()
-            # In several entries.
+            # The records are written in several entries.
             step = max(1, len(values) // 4)
             for first in range(0, len(values), step):
                 part = slice(first, first + step)
@@ -78,8 +78,7 @@ def write(uri: str, stream: str, *segments: Sequence[bytes], **columns: Any) -> 
 
 
 def readable(uri: str, stream: str, end: int) -> None:
-    """Wait until an open segment's readers see the record before `end`: what is acknowledged is confirmed a moment
-    later."""
+    """Wait until readers of an open segment see the record before `end`: the LAC follows the acknowledgement."""
     with sync.connect(uri) as client:
         reader = client.namespace().read(stream, start=end - 1, follow=True)
         next(iter(reader))
@@ -87,7 +86,7 @@ def readable(uri: str, stream: str, end: int) -> None:
 
 
 def raises_plainly(error: BaseException, deepest: int = 2) -> bool:
-    """Spark prints every frame of an error: few are left of ours."""
+    """Check that an error has few frames of Buckram, because Spark prints every frame."""
     depth, trace = 0, error.__traceback__
     while trace is not None:
         depth, trace = depth + ("/buckram/" in trace.tb_frame.f_code.co_filename), trace.tb_next

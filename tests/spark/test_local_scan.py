@@ -1,4 +1,4 @@
-"""Reading what a bookie of this machine has straight from its files: the same entries, or an early end."""
+"""Scans of the files of a bookie on this machine: they give the same entries as the bookie, or end early."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found(scan: LocalScan) -> list[tuple[int, bytes]]:
 
 
 def settled(cluster: ThreadedCluster) -> None:
-    """Restarted bookies have sealed what they held in memory."""
+    """Restart the bookies, so that entries they had in memory are in sealed files."""
     for number in range(3):
         cluster.restart(number)
 
@@ -75,7 +75,7 @@ def test_scans_of_every_digest(stored: tuple[ThreadedCluster, dict], digest: str
     ledger, address = ledger_of(cluster.uri, payloads, digest=digest, password="p")
     settled(cluster)
     kind = DigestType[digest.upper()]
-    # Without a digest a file that was written anew would go unnoticed.
+    # Without a digest a reused file would go unnoticed.
     expected = [] if digest == "dummy" else list(enumerate(payloads))
     assert found(LocalScan(Peer(address), ledger, Digest(kind, b"p"), 0, 2)) == expected
     assert found(LocalScan(Peer(address), ledger, Digest(kind, b"another"), 0, 2)) == []
@@ -134,12 +134,12 @@ def test_a_scan_ends_where_files_are_deleted_or_on_another_machine(
     assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []
     monkeypatch.undo()
     assert (os.getpid(), Peer(address)) in local_scan._remote
-    assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []  # it is not asked again
+    assert found(LocalScan(Peer(address), ledger, CRC32C, 0, 3)) == []  # The bookie is not asked again.
     assert found(LocalScan(Peer(BookieAddress("127.0.0.1", 1)), ledger, CRC32C, 0, 3)) == []
 
 
 def test_the_reader_continues_at_the_bookie_where_files_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever that is: every record once; and what is still in memory comes from the bookie."""
+    """Each record is read once, wherever the files end; records in the bookie's memory come from the bookie."""
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, "default/s", numbered(300), numbered(300))
         settled(cluster)

@@ -1,4 +1,4 @@
-"""One source of very many streams: what planning asks for, how it is packed, and that nothing grows by the square."""
+"""A source of very many streams: the requests of planning, the packing into partitions, and linear cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def fill(uri: str, space: str) -> None:
 
 
 def test_a_source_of_many_streams(cluster: ThreadedCluster, stream: str) -> None:
-    """docs/tutorial/spark.md says what 10,000 cost."""
+    """docs/tutorial/spark.md says what 10,000 streams cost."""
     space = stream.partition("/")[2][-40:]
     asyncio.run(fill(cluster.uri, space))
     run = Run(cluster.uri, subscribePattern=f"{space}/.*", maxOffsetsPerTrigger=FILLED * 2, **EARLIEST)

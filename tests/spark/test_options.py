@@ -1,4 +1,4 @@
-"""Options, and what planning makes of them: no Spark, no cluster."""
+"""Options of the data source and the pure functions of planning, without Spark and without a cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parse(**more: str) -> StreamOptions:
     return StreamOptions.parse({**MINIMAL, **more}, "read")
 
 
-# -- texts ------------------------------------------------------------------------------------------------
+# -- parsing values ---------------------------------------------------------------------------------------
 
 
 def test_an_unknown_option_is_refused_and_the_known_ones_are_listed() -> None:
@@ -116,7 +116,7 @@ def test_every_option_is_in_the_table_once_and_its_default_can_be_parsed() -> No
     assert all(f"| `{option.name}` |" in table.table() for option in table.OPTIONS)
 
 
-# -- together ---------------------------------------------------------------------------------------------
+# -- options that belong together -------------------------------------------------------------------------
 
 
 def test_defaults_are_those_of_kafkas_source() -> None:
@@ -239,7 +239,7 @@ def test_a_limit_is_shared_in_proportion_to_waiting_records() -> None:
 
 
 def test_a_limit_holds_over_many_streams_which_take_turns() -> None:
-    """A limit of 10 over 60 streams gave 60 rows."""
+    """A limit that is smaller than the number of streams must hold, too."""
     many = [Backlog(f"s{n}", 0, 100) for n in range(60)]
     seen: list[str] = []
     for batch in range(6):

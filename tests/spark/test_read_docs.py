@@ -1,4 +1,4 @@
-"""docs/tutorial/spark.md is a program: its Python runs here from top to bottom, in the session of the tests."""
+"""The Python code of docs/tutorial/spark.md runs from top to bottom, in the session of the tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEWLINE = "\n"
 
 @pytest.fixture
 def own_cluster() -> Iterator[ThreadedCluster]:
-    """The page makes namespaces: it needs a cluster of its own."""
+    """A cluster for the page alone, because the page creates namespaces."""
     with ThreadedCluster(bookies=3) as running:
         yield running
         close_connections()
@@ -36,8 +36,7 @@ def own_cluster() -> Iterator[ThreadedCluster]:
 
 @pytest.fixture
 def last_words() -> Iterator[list[str]]:
-    """Said when the test is over: pytest shows it below all that the JVM and its workers have written, which is much
-    even where all is well."""
+    """Print a failure after the test, so that pytest shows it below the long output of the JVM and its workers."""
     words: list[str] = []
     yield words
     if words:
@@ -54,7 +53,7 @@ def test_the_code_of_the_tutorial_runs(
     for code in snippets(PAGE.read_text()):
         if failure := failure_of(code, names):
             last_words.append(failure)
-            # Not from the handler: pytest would tell of the error itself, too, with the whole page as its source.
+            # It is raised outside of the handler, or pytest would also print the page's error with the whole page.
             pytest.fail(failure.partition(_NEWLINE)[0], pytrace=False)
         count += 1
     assert count > 5
@@ -87,16 +86,16 @@ def test_a_failure_names_the_line_of_the_page_and_its_values() -> None:
 
 
 def snippets(text: str) -> Iterator[str]:
-    """Lines are those of the page, so that an error says where it is."""
+    """Return the page's code with the line numbers of the page, so that an error names the line."""
     for found in SNIPPET.finditer(text):
         if not found[1]:
             yield "\n" * text[: found.start(2)].count("\n") + found[2]
 
 
 def failure_of(code: str, names: dict[str, Any]) -> str:
-    """Run it; empty if it ends well, else what is to be known of its end, the most important in the first line."""
+    """Run the code; returns an empty text, or a report of the failure whose first line says the most important."""
     tree = ast.parse(code)
-    rewrite_asserts(tree, code.encode())  # so that an assertion says what it compared
+    rewrite_asserts(tree, code.encode())  # Assertions then show the values that they compare.
     try:
         exec(compile(tree, str(PAGE), "exec"), names)
     except Exception as error:
@@ -114,7 +113,7 @@ def failure_of(code: str, names: dict[str, Any]) -> str:
 
 
 def _lines_of(trace: TracebackType | None) -> Iterator[int]:
-    """Of the page, from the outermost on."""
+    """Return the statements of the page at this line, from the outermost on."""
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(PAGE):
             yield trace.tb_lineno
@@ -122,7 +121,7 @@ def _lines_of(trace: TracebackType | None) -> Iterator[int]:
 
 
 def _statement(code: str, line: int) -> ast.stmt:
-    """The innermost one at this line."""
+    """Return the innermost statement at this line."""
     there = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt)]
     return max((node for node in there if node.lineno <= line <= (node.end_lineno or line)), key=lambda n: n.lineno)
 
@@ -132,7 +131,7 @@ def _source(statement: ast.stmt) -> str:
 
 
 def _values(statement: ast.stmt, names: Mapping[str, Any]) -> Iterator[str]:
-    """What its names are: pytest shortens more than is good for a report of a job."""
+    """Return the values of the statement's names; pytest would shorten them too much."""
     used = dict.fromkeys(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
     for name in used:
         if name in names and not callable(names[name]) and not isinstance(names[name], ModuleType):

@@ -1,4 +1,4 @@
-"""Ledgers in a real Spark session: what was written is what a query sees."""
+"""Batch reads of ledgers in a real Spark session."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_all_ledgers_are_read_without_one_bookie(spark: SparkSession, cluster: T
 
 
 def test_pyspark_finds_the_source_by_its_name(spark: SparkSession, cluster: ThreadedCluster) -> None:
-    """In a session in which nobody registered it, PySpark finds the module pyspark_buckram."""
+    """In a session where the source was not registered, PySpark finds the module pyspark_buckram."""
     ledger = write(cluster.uri, [b"x"])
     fresh = spark.newSession()
     frame = fresh.read.format("buckram").option("metadata", cluster.uri).option("ledgers", str(ledger)).load()
@@ -94,7 +94,7 @@ def test_errors_reach_the_user(spark: SparkSession, cluster: ThreadedCluster) ->
     with pytest.raises(PySparkException, match="does not exist"):
         load(spark, cluster.uri, 10**9).count()
     ledger = write(cluster.uri, [b"x"], password="right")
-    with pytest.raises(AnalysisException, match="wrong password") as refused:  # the driver's, while it plans
+    with pytest.raises(AnalysisException, match="wrong password") as refused:  # The driver raises it while it plans.
         load(spark, cluster.uri, ledger, password="wrong").count()
     assert str(refused.value).count("File ") <= 2
     assert load(spark, cluster.uri, ledger, password="right").count() == 1

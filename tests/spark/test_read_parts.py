@@ -1,4 +1,4 @@
-"""Batch reads of streams without Spark: what is planned, and what an executor makes of it."""
+"""Batch reads of streams without Spark: the planned partitions, and the rows that an executor reads."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_several_streams_and_patterns(cluster: ThreadedCluster, stream: str) -> 
         found = rows(batch_reader(cluster.uri, subscribePattern=pattern))
         assert {row["stream"] for row in found} == {f"{stream}-1", f"{stream}-2"}
     assert rows(batch_reader(cluster.uri, subscribePattern=f"{bare}-[12]x")) == []
-    # Not a prefix: the whole name.
+    # A pattern has to match the whole name.
     assert rows(batch_reader(cluster.uri, subscribePattern=f"{bare}-")) == []
 
 
@@ -172,7 +172,7 @@ def test_a_truncated_start_is_an_error_that_says_what_to_do(cluster: ThreadedClu
 
 
 def without_ledgers(parts: list[StreamPartition], below: int) -> list[StreamPartition]:
-    """The partitions as if the ledgers of the records below that offset had been deleted on all bookies."""
+    """Return the partitions as if the ledgers of the records below that offset were deleted on all bookies."""
     for part in parts:
         known = part.ledgers
         part.slices = [replace(s, ledger=s.ledger + 10**9) if s.first < below else s for s in part.slices]
@@ -181,7 +181,7 @@ def without_ledgers(parts: list[StreamPartition], below: int) -> list[StreamPart
 
 
 def test_ledgers_replaced_after_planning_are_read_through_the_list(any_cluster: ThreadedCluster, stream: str) -> None:
-    """As by compaction: the records are read from where they are now."""
+    """After compaction the records are read from their new ledger."""
     write(any_cluster.uri, stream, numbered(20), numbered(20), numbered(20))
     reader = batch_reader(any_cluster.uri, subscribe=stream, minPartitions=3)
     parts = without_ledgers(reader.partitions(), 30)
@@ -191,7 +191,7 @@ def test_ledgers_replaced_after_planning_are_read_through_the_list(any_cluster: 
 def test_records_truncated_after_planning_fail_the_task_or_are_skipped(
     any_cluster: ThreadedCluster, stream: str
 ) -> None:
-    """A task fails, or goes on where there is something."""
+    """The task fails, or continues at the earliest record."""
     write(any_cluster.uri, stream, numbered(20), numbered(20), numbered(20))
     strict = batch_reader(any_cluster.uri, "offset", subscribe=stream, minPartitions=3)
     lax = batch_reader(any_cluster.uri, "offset", subscribe=stream, minPartitions=3, failOnDataLoss="false")
@@ -208,7 +208,7 @@ def test_records_truncated_after_planning_fail_the_task_or_are_skipped(
 
 
 def test_tasks_do_not_read_another_stream_of_the_same_name(cluster: ThreadedCluster, stream: str) -> None:
-    """The stream was deleted and made anew while tasks waited: its offsets mean other records now."""
+    """The stream was deleted and created again while tasks waited, so its offsets mean other records."""
     write(cluster.uri, stream, numbered(20), numbered(20))
     strict = batch_reader(cluster.uri, "value", subscribe=stream)
     lax = batch_reader(cluster.uri, "value", subscribe=stream, failOnDataLoss="false")
@@ -219,7 +219,7 @@ def test_tasks_do_not_read_another_stream_of_the_same_name(cluster: ThreadedClus
     write(cluster.uri, stream, [b"of another stream"] * 25)
     with pytest.raises(RecordsLost, match="offset 0 is wanted and is no longer there"):
         rows(strict, parts)
-    assert [row["value"] for row in rows(lax, others)] == numbered(20)  # of the segment whose ledger is still there
+    assert [row["value"] for row in rows(lax, others)] == numbered(20)  # The ledger of one segment still exists.
     late[0].slices = late[0].slices[1:]
     with pytest.raises(RecordsLost, match="offset 20 is wanted and is no longer there"):
         rows(strict, late)
@@ -280,7 +280,7 @@ def test_everything_is_read_without_one_bookie(stream: str) -> None:
 
 
 def test_replicas_copied_after_planning_are_found_through_the_store(stream: str) -> None:
-    """Replicas were copied elsewhere and the old bookies are gone: the reader asks the store, once."""
+    """Replicas were copied to other bookies and the old ones are gone, so the reader asks the store, once."""
     with ThreadedCluster(bookies=3) as cluster:
         write(cluster.uri, stream, numbered(500))
         reader = batch_reader(cluster.uri, "value", subscribe=stream)

@@ -1,4 +1,4 @@
-"""The plain scan of one replica: what it gives is what the client gives, and any trouble is ScanFailed."""
+"""Scans of one replica: they give the same entries as the client, and raise ScanFailed at any trouble."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KIB = 1024
 
 @pytest.fixture(autouse=True)
 def no_idle_links() -> Iterator[None]:
-    """No test finds connections of another."""
+    """Close idle connections, so that no test uses those of another."""
     yield
     for link in stream_scan._idle.values():
         link.close()
@@ -33,7 +33,7 @@ def no_idle_links() -> Iterator[None]:
 
 
 def ledger_of(uri: str, payloads: list[bytes], **options: str) -> tuple[int, BookieAddress]:
-    """A closed ledger and where its first replica is."""
+    """Write a closed ledger; returns it and the address of its first replica."""
     with sync.connect(uri) as client:
         with client.create(**options) as writer:
             writer.append_many(payloads)
@@ -54,7 +54,7 @@ def scanned(scan: Scan) -> list[tuple[int, bytes]]:
 def sizes(kind: str) -> list[int]:
     rng = random.Random(7)
     if kind == "mixed":
-        # More than an answer may have where small ones were expected, and the other way round.
+        # Entries are much larger than expected, or much smaller.
         return [rng.choice([0, 1, 100, 3 * 1024 * KIB]) for _ in range(30)]
     return {"tiny": [5] * 5000, "empty": [0] * 10, "large": [300 * KIB] * 12, "one": [77]}[kind]
 
@@ -100,7 +100,7 @@ def test_a_connection_closed_by_the_bookie_is_replaced() -> None:
         digest = Digest(DigestType.CRC32C, b"")
         assert len(scanned(Scan(Peer(address), ledger, digest, 0, 9, 10))) == 10
         for number in range(3):
-            cluster.restart(number)  # at the same address
+            cluster.restart(number)  # The bookie keeps its address.
         assert len(scanned(Scan(Peer(address), ledger, digest, 0, 9, 10))) == 10
         clients.close_connections()
 
@@ -119,7 +119,7 @@ def test_missing_entries_and_unreachable_bookies_fail_the_scan(cluster: Threaded
 
 
 class Meddler:
-    """Stands between a scan and a bookie: `change` gets each answer's bytes."""
+    """A proxy between a scan and a bookie; `change` may alter the bytes of each reply."""
 
     def __init__(self, bookie: BookieAddress, change: Callable[[bytes], bytes]) -> None:
         self._bookie, self._change = bookie, change
@@ -212,13 +212,13 @@ def test_a_reply_that_is_cut_off_fails_the_scan(cluster: ThreadedCluster, monkey
         assert found == list(range(len(found)))
 
 
-# -- with the reader that uses it --------------------------------------------------------------------------
+# -- with PartitionReader ----------------------------------------------------------------------------------
 
 
 def test_the_client_continues_where_a_scan_failed(
     cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever that is: every record once."""
+    """Each record is read once, wherever the scan fails."""
     write(cluster.uri, stream, numbered(300), numbered(300))
     reader = batch_reader(cluster.uri, "value", subscribe=stream, minPartitions=3)
     parts = reader.partitions()

@@ -36,7 +36,7 @@ def test_a_stream_as_a_data_frame(spark: SparkSession, any_cluster: ThreadedClus
         writer.append(b"too late")
     found = frame.orderBy("offset").collect()
     writer_seen = [bytes(row.value) for row in found]
-    # Planned anew by this action: what came meanwhile is in it.
+    # This action is planned anew, so it has the records that were written meanwhile.
     assert writer_seen[:500] == numbered(500)
     assert [row.offset for row in found] == list(range(len(found)))
     assert {row.stream for row in found} == {stream}
@@ -60,7 +60,7 @@ def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, s
     spark.sql(f"CREATE TABLE {table} (`offset` BIGINT, value BINARY) USING buckram COMMENT 'orders'")
     try:
         assert spark.table(table).columns == ["offset", "value"]
-        # Spark keeps the table's options to itself.
+        # Spark does not pass a table's options to the source.
         with pytest.raises(AnalysisException, match=r'"metadata" is missing.*WITH \('):
             spark.table(table).count()
         assert spark.sql(f"SELECT * FROM {table} WITH {options} WHERE offset < 5").count() == 5
@@ -81,7 +81,7 @@ def test_bounds_and_several_streams(spark: SparkSession, cluster: ThreadedCluste
 def test_a_frame_keeps_its_rows_after_a_filter_on_it(
     spark: SparkSession, cluster: ThreadedCluster, stream: str
 ) -> None:
-    """With filters pushed down a count after a filter gave 10 instead of 1,020."""
+    """PySpark reuses the first plan, so a filter that was pushed down would apply to later queries, too."""
     write(cluster.uri, stream, numbered(1020))
     session = spark.newSession()
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -91,7 +91,7 @@ def test_a_frame_keeps_its_rows_after_a_filter_on_it(
 
 
 def test_a_frame_is_a_snapshot(spark: SparkSession, cluster: ThreadedCluster, stream: str) -> None:
-    """PySpark keeps the first plan of a frame and of a view, as docs/tutorial/spark.md says."""
+    """PySpark reuses the first plan of a frame and of a view, as docs/tutorial/spark.md says."""
     write(cluster.uri, stream, numbered(10))
     frame = load(spark, cluster.uri, stream)
     assert frame.count() == 10

@@ -55,7 +55,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def oldest() -> Path:
-    """A folder with the oldest PySpark, fetched once per machine. Without a network the test is left out, not in CI."""
+    """A folder with the oldest PySpark, fetched once per machine. Without a network tests are skipped, except in CI."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "buckram"
     folder = cache / OLDEST_PACKAGES[0].replace("==", "-")
     if not folder.exists():
@@ -70,7 +70,7 @@ def oldest() -> Path:
             pytest.skip(f"{OLDEST_PACKAGES[0]} cannot be installed: {done.stderr[-300:]}")
         try:
             draft.rename(folder)
-        except OSError:  # another run was faster
+        except OSError:  # Another run has made the folder meanwhile.
             shutil.rmtree(draft)
     return folder
 

@@ -1,4 +1,4 @@
-"""Executors read from the bookies that the planner saw, and not from whoever has their addresses by now."""
+"""Executors read from the bookies that the planner saw, and not from others that have their addresses now."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_partitions_carry_identities_and_other_bookies_are_refused(cluster: Thre
             with pytest.raises(ScanFailed, match="not to be found"):
                 scanned(wrong, part)
             assert list(LocalScan(wrong, piece.ledger, CRC32C, 0, piece.last_entry).entries()) == []
-    # The good one is kept for the next slice, and only for who expects the same.
+    # The accepted connection is kept for later scans that expect the same bookie.
     assert [peer for _, peer in stream_scan._idle] == [right]
     assert scanned(Peer(right.address, Expected(Introduction(said.cluster, said.bookie_id))), part)
 

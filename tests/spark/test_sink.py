@@ -1,4 +1,4 @@
-"""The sink in a real Spark session: what a query writes is in the stream, once, and bad input is one error."""
+"""The sink in a real Spark session: the rows of a query are in the stream once, and bad input is one error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_micro_batches_to_a_stream(
     spark: SparkSession, any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
     lines = Lines(tmp_path, files=3, rows=50)
-    for _ in range(2):  # the second run finds nothing new
+    for _ in range(2):  # The second run finds nothing new.
         lines.run(spark, any_cluster.uri, stream)
     assert Counter(values(any_cluster.uri, stream)) == lines.expected
     lines.add(2)
@@ -98,7 +98,7 @@ def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, s
         client.namespace().create(stream_name(stream).stream)
     spark.sql(f"CREATE TABLE sunk (value STRING) USING buckram OPTIONS (metadata '{cluster.uri}', stream '{stream}')")
     try:
-        # Spark gives a streaming query its own options only, not those of the table.
+        # Spark passes a streaming query's own options only, not those of the table.
         query = lines.frame(spark).writeStream.options(metadata=cluster.uri, stream=stream)
         query = query.option("checkpointLocation", str(lines.checkpoint)).trigger(availableNow=True)
         query.toTable("sunk").awaitTermination()
@@ -111,7 +111,7 @@ def test_a_table_of_the_catalog(spark: SparkSession, cluster: ThreadedCluster, s
 def test_a_table_without_columns_is_refused_at_its_creation(
     spark: SparkSession, cluster: ThreadedCluster, stream: str
 ) -> None:
-    """Spark keeps a table's options to itself: it was made, and each use failed."""
+    """Spark does not pass a table's options to the source, so each use of the table would fail."""
     with sync.connect(cluster.uri) as client, client.namespace().writer(stream_name(stream).stream) as writer:
         writer.append(b"x")
     options = f"metadata '{cluster.uri}', subscribe '{stream}'"
@@ -119,7 +119,7 @@ def test_a_table_without_columns_is_refused_at_its_creation(
         with pytest.raises(PySparkException, match="does not tell a Python data source the options of a table"):
             spark.sql(f"CREATE TABLE never USING buckram {made}")
     assert not spark.catalog.tableExists("never")
-    # Of one with columns nobody is asked when it is made; each use has to say where it is.
+    # Spark creates a table with columns without asking the source; each use has to name the stream.
     spark.sql(f"CREATE TABLE told (value BINARY) USING buckram OPTIONS ({options})")
     try:
         with pytest.raises(PySparkException, match=r"those that follow its name: FROM orders WITH \(metadata"):
@@ -137,7 +137,7 @@ def test_for_each_batch(spark: SparkSession, cluster: ThreadedCluster, stream: s
     lines = Lines(tmp_path, files=2, rows=20)
 
     def both(frame: DataFrame, batch: int) -> None:
-        for _ in range(2):  # as a replay would
+        for _ in range(2):  # A repeated batch would do the same.
             write(frame, cluster, stream, txnAppId="each", txnVersion=batch)
 
     query = lines.frame(spark).writeStream.foreachBatch(both).option("checkpointLocation", str(lines.checkpoint))

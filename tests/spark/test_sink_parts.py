@@ -1,4 +1,4 @@
-"""The sink without Spark: what is refused at planning, who a task is, and the steps of a write one by one."""
+"""The sink without Spark: what is refused at planning, the identity of a task, and the steps of a write one by one."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ TYPES: dict[str, types.DataType] = {
 
 
 def schema(ddl: str) -> StructType:
-    """Without a JVM: names and types from the table above."""
+    """Make a schema without a JVM, with names and types from the table above."""
     columns = [column.split() for column in ddl.split(", ")]
     return StructType([types.StructField(name, TYPES[kind]) for name, kind in columns])
 
 
 @contextmanager
 def task(partition: int = 0, *, query: str = "", number: int = -1, attempt: int = 0) -> Iterator[None]:
-    """As Spark tells a worker which task it runs."""
+    """Set the TaskContext by which Spark tells a worker which task it runs."""
     context = TaskContext._getOrCreate()
     context._partitionId, context._attemptNumber, context._taskAttemptId = partition, attempt, 100 * partition + attempt
     said = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)} if query else {}
@@ -80,7 +80,7 @@ def values(cluster: ThreadedCluster, stream: str) -> list[bytes | None]:
 
 
 def planned(cluster: ThreadedCluster, stream: str, ddl: str = VALUE, **options: str) -> DataSourceWriter:
-    """A batch writer as it comes out of the planner. Its tasks make ledgers, however few rows they have."""
+    """Return a batch writer as the planner makes it. Its tasks make ledgers, however few rows they have."""
     given = {"metadata": cluster.uri, "stream": stream, "smallPartBytes": "1", **options}
     made: DataSourceWriter = pickle.loads(pickle.dumps(batch_writer(given, schema(ddl), False)))
     return made
@@ -104,7 +104,7 @@ def written(writer: DataSourceWriter, *parts: Sequence[bytes]) -> list[WriterCom
 def micro_batch(
     cluster: ThreadedCluster, stream: str, query: str, number: int, *parts: Sequence[bytes], **options: str
 ) -> tuple[DataSourceStreamWriter, list[WriterCommitMessage | None]]:
-    """Tasks of one micro-batch, not committed."""
+    """Run the tasks of one micro-batch without committing it."""
     writer, found = streaming(cluster, stream, **options), []
     for place, part in enumerate(parts):
         with task(place, query=query, number=number):
@@ -116,7 +116,7 @@ def commit(
     cluster: ThreadedCluster, stream: str, query: str, number: int, *parts: Sequence[bytes], **options: str
 ) -> None:
     _, messages = micro_batch(cluster, stream, query, number, *parts, **options)
-    streaming(cluster, stream, **options).commit(messages, number)  # another object commits than wrote
+    streaming(cluster, stream, **options).commit(messages, number)  # As in Spark, another object commits than wrote.
 
 
 def ledgers(cluster: ThreadedCluster) -> list[int]:
@@ -168,7 +168,7 @@ def test_two_runs_of_one_version_at_the_same_time(cluster: ThreadedCluster, stre
 
 def test_a_commit_is_repeated_after_a_lost_reply(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
-    writer = planned(cluster, stream)  # without a name, too
+    writer = planned(cluster, stream)  # It holds for a job without a name, too.
     messages = written(writer, [b"x"], [b"y"])
     for _ in range(3):
         writer.commit(messages)
@@ -229,7 +229,7 @@ def test_a_reset_checkpoint_is_refused_and_a_replaced_query_ends(
 
 
 def test_a_sink_stream_that_was_deleted_between_two_runs(cluster: ThreadedCluster, stream: str) -> None:
-    """The query went on with its next batch in an empty stream, and succeeded: 50 of 1,050 rows were left."""
+    """If the query continued with its next batch in the new stream, the rows of earlier batches would be lost."""
     create(cluster, stream)
     for number in (0, 1):
         commit(cluster, stream, "q1", number, [b"%d" % number])
@@ -256,7 +256,7 @@ def test_an_empty_first_batch_is_recorded(cluster: ThreadedCluster, stream: str)
 
 
 def test_a_sink_without_checkpoint_location_or_name_is_refused(cluster: ThreadedCluster, stream: str) -> None:
-    """The place of its checkpoint comes from Spark's configuration, which a sink is not told: 2,000 rows of 1,000."""
+    """Spark does not pass its own configuration of checkpoints to a sink, so a reset could not be noticed."""
     create(cluster, stream)
     given = {"metadata": cluster.uri, "stream": stream}
     with pytest.raises(InvalidArgument, match='neither "checkpointLocation" nor "txnAppId"'):
@@ -266,7 +266,7 @@ def test_a_sink_without_checkpoint_location_or_name_is_refused(cluster: Threaded
 
 
 def test_a_batch_from_an_older_checkpoint_is_refused(cluster: ThreadedCluster, stream: str) -> None:
-    """Its batch was taken for published, and the rows that it had in addition were lost: 110 of 120."""
+    """If its batch counted as published, the rows that it has in addition would be lost."""
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a"] * 100)
     commit(cluster, stream, "q", 1, [b"b"] * 5, [b"c"] * 5)

@@ -1,4 +1,4 @@
-"""Batches that come again: legitimate ones pass in whatever order their rows are; those of older checkpoints do not."""
+"""Repeated batches: those with the same rows pass, in any order; those from older checkpoints are refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from buckram.testing import ThreadedCluster
 
 
 def planned_now(checkpoint: Path, batch: int, *, ago_s: float = 0.0) -> None:
-    """As Spark writes it down before a batch runs."""
+    """Write the offsets file that Spark writes before it runs a batch."""
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     said = {"batchWatermarkMs": 0, "batchTimestampMs": int((time.time() - ago_s) * 1000), "conf": {}}
     (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{json.dumps(said)}\n" + '{"default/s":3}')
 
 
 def test_other_rows_of_the_same_number_are_refused(cluster: ThreadedCluster, stream: str) -> None:
-    """From a checkpoint one batch older: their number was the same, and they were lost without a word."""
+    """A checkpoint that is one batch older gives other rows of the same number, which must not be dropped."""
     create(cluster, stream)
     commit(cluster, stream, "q", 0, [b"a", b"b"], [b"c"])
     with pytest.raises(ReplayDiffers, match=r"has as many, but not the same ones.*onReplayDiffers=keep"):
@@ -73,14 +73,14 @@ def test_keys_and_headers_count_and_the_time_of_writing_does_not(cluster: Thread
 def test_a_batch_planned_before_the_publishing_is_accepted(
     cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
-    """A driver died after the publishing. The query has columns that differ each time: this must go on by itself."""
+    """After a driver died behind the publishing, a query with non-deterministic columns must continue by itself."""
     create(cluster, stream)
     own = {"checkpointlocation": f"file://{tmp_path}"}
     planned_now(tmp_path, 0)
     commit(cluster, stream, "q", 0, [b"uuid 1", b"uuid 2"], **own)
     commit(cluster, stream, "q", 0, [b"uuid 3", b"uuid 4"], **own)
     commit(cluster, stream, "q", 0, [b"uuid 5"], **own)
-    # Planned later, from an older copy of the checkpoint.
+    # This batch was planned after the publishing, from an older copy of the checkpoint.
     planned_now(tmp_path, 0, ago_s=-5)
     commit(cluster, stream, "q", 0, [b"uuid 2", b"uuid 1"], **own)
     for other in ([b"uuid 3", b"uuid 4"], [b"uuid 1"]):
@@ -110,7 +110,7 @@ def test_truncated_rows_are_compared_by_their_number(cluster: ThreadedCluster, s
 def test_two_drivers_with_one_checkpoint_publish_a_batch_once(
     cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
-    """Tasks of both wrote; the second's commit comes to a published batch."""
+    """The tasks of both wrote, and the second driver finds the batch published."""
     create(cluster, stream)
     planned_now(tmp_path, 0)
     own = {"checkpointlocation": str(tmp_path)}

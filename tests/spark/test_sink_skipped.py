@@ -1,4 +1,4 @@
-"""Commits with tasks that wrote nothing because nothing was to be written, and ledgers that nobody publishes."""
+"""Commits with skipped tasks, which found nothing to write, and the ledgers of steps that are not published."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_nothing_is_published_if_some_tasks_were_skipped(cluster: ThreadedCluste
 
 def test_a_batch_waits_if_tasks_began_under_a_live_writer(cluster: ThreadedCluster, stream: str) -> None:
     create(cluster, stream)
-    # Planning sees no writer; the tasks do, and so does the first commit.
+    # The writer opens after planning, so the tasks see it, and so does the first commit.
     writer = streaming(cluster, stream)
     with sync.connect(cluster.uri) as client, client.namespace().writer(stream_name(stream).stream) as live:
         live.append(b"live")

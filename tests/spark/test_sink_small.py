@@ -1,4 +1,4 @@
-"""Few rows travel to the driver in the messages of their tasks and become one ledger there."""
+"""Tasks with few rows send them to the driver in their messages, and the driver writes them to one ledger."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL = {"smallPartBytes": "1k"}
 
 
 def counts(cluster: ThreadedCluster, stream: str) -> list[int]:
-    """Records of each segment."""
+    """Return the number of records in each segment."""
     with sync.connect(cluster.uri) as client:
         found = client.namespace().segments(stream_name(stream).stream)
         return [segment.summary.records for segment in found if segment.summary is not None]
@@ -108,7 +108,7 @@ def test_a_batch_of_small_parts_counts_once(cluster: ThreadedCluster, stream: st
 def test_the_driver_s_ledger_is_deleted_if_it_cannot_be_published(
     cluster: ThreadedCluster, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer opens the stream between the driver's look and its publishing."""
+    """A writer opens the stream after the driver has read the head and before it publishes."""
     create(cluster, stream)
     writer = planned(cluster, stream, **SMALL)
     messages = written(writer, [b"x"])
@@ -144,7 +144,7 @@ def test_a_small_part_keeps_nothing_after_too_many_bytes() -> None:
 
 
 def test_the_error_names_read_only_bookies(stream: str, tmp_path: Path) -> None:
-    """They were called unreachable, which sent people to look at the network."""
+    """Calling them unreachable would make operators search for a fault in the network."""
     uri = f"sqlite://{tmp_path / 'metadata.db'}"
     full = {"BUCKRAM_STORE_RESERVED_BYTES": str(1 << 60), "BUCKRAM_STORE_WRITABLE_AGAIN_BYTES": str(1 << 60)}
     bookies = [

@@ -27,7 +27,7 @@ def source(spark: SparkSession, uri: str, **options: object) -> DataFrame:
 
 
 class Pipeline:
-    """A query into Parquet files, which are exact by batch id."""
+    """A query into Parquet files, which Spark writes exactly once per batch."""
 
     def __init__(self, spark: SparkSession, folder: Path, uri: str, **options: object) -> None:
         self.spark, self.uri, self.options = spark, uri, options
@@ -47,7 +47,7 @@ class Pipeline:
         return sorted(row.offset for row in self.spark.read.parquet(str(self.out)).collect())
 
     def batches(self) -> list[dict[str, Any]]:
-        """What the checkpoint says of each batch's end."""
+        """Return the end of each batch, as the checkpoint has it."""
         numbers = sorted(int(file.name) for file in (self.checkpoint / "offsets").iterdir() if file.name.isdigit())
         files = [self.checkpoint / "offsets" / str(number) for number in numbers]
         return [json.loads(file.read_text().splitlines()[2]) for file in files]
@@ -74,7 +74,7 @@ def test_a_query_restarts_and_repeats_its_last_batch(
     latest = query.recentProgress[0].sources[0].latestOffset
     assert json.loads(str(latest)) == {stream: 500}
 
-    # The last batch as if the driver had died before it noted that it was done.
+    # Without its commit file the last batch looks as if the driver had died before it was recorded.
     (tmp_path / "checkpoint" / "commits" / "2").unlink()
     (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
     write(any_cluster.uri, stream, numbered(100, 500))
@@ -82,7 +82,7 @@ def test_a_query_restarts_and_repeats_its_last_batch(
     assert pipeline.offsets() == list(range(600))
     assert [end[stream] for end in pipeline.batches()] == [200, 400, 500, 600]
 
-    # Spark never commits the last batch to its source: the listener has heard of it.
+    # Spark never commits the last batch to its source; the listener gets it.
     with sync.connect(any_cluster.uri) as client:
         ns = client.namespace()
         until(lambda: [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("lag", 600, 0)], "the cursor")
@@ -91,7 +91,7 @@ def test_a_query_restarts_and_repeats_its_last_batch(
 def test_a_query_starts_after_its_first_driver_was_killed_at_once(
     spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
-    """Spark's half written file of the first batch: it refused every start from then on."""
+    """Spark's temporary file of the first batch must not prevent later starts."""
     write(cluster.uri, stream, numbered(5))
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
@@ -174,7 +174,7 @@ def test_an_option_for_batch_reads_is_one_plain_error(
 
 
 def test_state_over_a_stream(spark: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path) -> None:
-    """Event-time windows on the records' own timestamps."""
+    """The query has event-time windows on the records' timestamps."""
     hour = 3_600_000_000
     times = [1_700_000_000_000_000 // hour * hour + n * hour // 2 for n in range(8)]
     write(cluster.uri, stream, numbered(8), timestamps=times)

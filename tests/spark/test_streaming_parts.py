@@ -1,4 +1,4 @@
-"""The source of streaming queries without Spark: offsets from batch to batch, limits, and what is lost."""
+"""The source of streaming queries without Spark: offsets from batch to batch, limits, and lost records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EARLIEST = {"startingOffsets": "earliest"}
 
 
 class Run:
-    """One run of a query, as the engine drives its source; `start` is what the checkpoint says."""
+    """One run of a query, which drives the source as Spark's engine does; `start` is the checkpoint's offset."""
 
     def __init__(self, uri: str, start: dict[str, Any] | None = None, **options: object) -> None:
         self.reader = live_reader(uri, **options)
@@ -30,7 +30,7 @@ class Run:
         self.start = _json(self.reader.initialOffset() if start is None else start)
 
     def batch(self) -> list[dict[str, Any]] | None:
-        """The rows of the next batch; None when there is none."""
+        """Return the rows of the next batch, or None if there is none."""
         end = _json(self.reader.latestOffset(self.start, self.limit))
         if json.dumps(end) == json.dumps(self.start):
             return None
@@ -39,7 +39,7 @@ class Run:
         return found
 
     def offsets(self) -> list[list[int]]:
-        """Of all batches until there is no more."""
+        """Return the rows of all batches until there is no more."""
         found = []
         while (batch := self.batch()) is not None:
             found.append([row["offset"] for row in batch])
@@ -47,7 +47,7 @@ class Run:
 
 
 def _json(offset: dict[str, Any]) -> dict[str, Any]:
-    """Offsets come back from the checkpoint as JSON."""
+    """Pass an offset through JSON, as a checkpoint does."""
     found = json.loads(json.dumps(offset))
     assert isinstance(found, dict)
     return found
@@ -77,13 +77,15 @@ def test_a_query_begins_at_the_end_by_default(any_cluster: ThreadedCluster, stre
 
 
 def test_a_repeated_first_batch_has_the_same_start(cluster: ThreadedCluster, stream: str) -> None:
-    """Spark writes down where batches end, and asks anew where the query begins: `latest` was further by then, so that
-    records of a first batch that was cut short were never read."""
+    """Spark records only where batches end, and asks again where the query begins, when `latest` is further.
+
+    Without the start in the first batch's end, the records of an interrupted first batch would never be read.
+    """
     write(cluster.uri, stream, numbered(10))
     first = Run(cluster.uri, subscribe=stream)
     assert first.batch() is None
     write(cluster.uri, stream, numbered(5, 10))
-    # The driver asks twice in one run.
+    # Spark asks twice in one run.
     assert first.reader.initialOffset() == first.start
     end = _json(first.reader.latestOffset(first.start, first.limit))
     write(cluster.uri, stream, numbered(5, 15))
@@ -93,7 +95,7 @@ def test_a_repeated_first_batch_has_the_same_start(cluster: ThreadedCluster, str
     again = Run(cluster.uri, end, subscribe=stream)
     assert again.offsets() == [list(range(15, 20))]
     assert "began" not in again.start
-    # An offset that says where it began is an ordinary start.
+    # An offset that contains the start of its batch is a normal start of the next one.
     assert rows(again.reader, again.reader.partitions(end, again.start)) == rows(
         again.reader, again.reader.partitions({k: v for k, v in end.items() if k != "began"}, again.start)
     )
@@ -109,7 +111,7 @@ def test_a_restarted_query_continues_at_its_offset(cluster: ThreadedCluster, str
 
 
 def test_a_replayed_batch_has_the_same_rows(any_cluster: ThreadedCluster, stream: str) -> None:
-    """Whatever came to the stream meanwhile, and however it is cut."""
+    """This holds whatever was appended meanwhile, and however the batch is cut into partitions."""
     write(any_cluster.uri, stream, numbered(40), numbered(40))
     run = Run(any_cluster.uri, subscribe=stream, maxOffsetsPerTrigger=50, **EARLIEST)
     first = run.batch()
@@ -120,7 +122,7 @@ def test_a_replayed_batch_has_the_same_rows(any_cluster: ThreadedCluster, stream
 
 
 def test_a_batch_that_cannot_be_read_to_its_end_fails(cluster: ThreadedCluster, stream: str) -> None:
-    """What a checkpoint says was readable once; it is not passed over when it is not now."""
+    """Records up to the checkpoint's offset were readable once, so they are not skipped if they are not now."""
     write(cluster.uri, stream, numbered(40))
     run = Run(cluster.uri, subscribe=stream, failOnDataLoss="false", **EARLIEST)
     with pytest.raises(NotReadable, match="up to offset 50 are wanted, as the checkpoint says, and those from 40 on"):
@@ -128,7 +130,7 @@ def test_a_batch_that_cannot_be_read_to_its_end_fails(cluster: ThreadedCluster, 
 
 
 def test_a_waiting_query_survives_unreachable_bookies(stream: str) -> None:
-    """It knows what was readable; when they are back there is more."""
+    """It remembers what was readable, and reads more when the bookies are back."""
     with ThreadedCluster(bookies=3) as cluster:
         with sync.connect(cluster.uri) as client, client.namespace().writer(stream) as writer:
             writer.append_many(numbered(10))
@@ -152,12 +154,12 @@ def test_batches_are_limited_by_records(cluster: ThreadedCluster, stream: str) -
     assert run.limit.max_rows == 20
     assert run.offsets() == [list(range(20)), list(range(20, 40)), list(range(40, 50))]
     whole = Run(cluster.uri, subscribe=stream, maxOffsetsPerTrigger=20, **EARLIEST)
-    whole.limit = ReadAllAvailable()  # as Trigger.Once gives it
+    whole.limit = ReadAllAvailable()  # Trigger.Once passes this limit.
     assert whole.offsets() == [list(range(50))]
 
 
 def test_small_streams_share_limits_and_tasks(cluster: ThreadedCluster, stream: str) -> None:
-    """A limit of 10 over 60 streams gave 60 rows in 60 tasks."""
+    """A limit of 10 over 60 streams holds, and does not make 60 tasks."""
     names = [f"{stream}-{n:02}" for n in range(60)]
     for name in names:
         write(cluster.uri, name, numbered(3))
@@ -228,7 +230,7 @@ def test_a_new_stream_of_a_pattern_is_read_from_its_start(any_cluster: ThreadedC
     run = Run(any_cluster.uri, subscribePattern=f"{bare}-.*")
     assert run.batch() is None
     write(any_cluster.uri, f"{stream}-2", numbered(4))
-    # First it comes into the offset, so that its start is in the checkpoint before anything of it is read.
+    # The stream first enters the offset, so that its start is in the checkpoint before it is read.
     assert run.batch() == []
     assert positions(run.start) == {f"{stream}-1": 3, f"{stream}-2": 0}
     assert run.offsets() == [[0, 1, 2, 3]]
@@ -265,7 +267,7 @@ def test_a_recreated_stream_is_not_taken_for_the_old_one(cluster: ThreadedCluste
 
 
 class OldRun(Run):
-    """As PySpark 4.0 and 4.1 drive a source: it is not told the start when it is asked for the end."""
+    """A run on PySpark 4.0 or 4.1, which do not pass the start when they ask for the end."""
 
     def __init__(self, uri: str, **options: object) -> None:
         given = {"metadata": uri, **{key: str(value) for key, value in options.items()}}
@@ -283,7 +285,7 @@ class OldRun(Run):
 
 
 def test_an_old_pyspark_notices_a_deleted_or_recreated_source(cluster: ThreadedCluster, stream: str) -> None:
-    """A deleted source passed silently, one that was made anew lost its first records."""
+    """Otherwise a deleted source would go unnoticed, and the first records of a recreated one would be lost."""
     write(cluster.uri, stream, numbered(20))
     write(cluster.uri, f"{stream}-other", numbered(1))
     both = {"subscribePattern": f"{stream}.*", **EARLIEST}
@@ -318,10 +320,10 @@ def test_the_cursor_moves_with_the_batches(any_cluster: ThreadedCluster, stream:
             run.batch()
             places.append(ns.cursors(stream)[0].offset)
             run.reader.commit(run.before)
-        # Placed where the query begins at once; Spark commits a batch when it plans the next.
+        # The cursor is placed at the query's start at once; Spark commits a batch when it plans the next one.
         assert places == [0, 0, 10]
         assert [(c.name, c.offset, c.lag) for c in ns.cursors(stream)] == [("billing", 20, 10)]
-        # A replayed batch, or an older run, does not move it back.
+        # A repeated batch or an older run does not move it back.
         run.reader.commit({stream: 5, "uids": {}})
         assert ns.cursors(stream)[0].offset == 20
 

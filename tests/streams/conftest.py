@@ -1,4 +1,4 @@
-"""A real in-process cluster per test, and a namespace on it."""
+"""Fixtures: an in-process cluster for each test, and a namespace on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small helpers of the stream tests."""
+"""Helpers of the stream tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buckram.streams.write.writer import StreamWriter
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
-    """Until it holds; TimeoutError after a while."""
+    """Wait until the condition holds; TimeoutError if it does not."""
     async with asyncio.timeout(seconds):
         while True:
             if await holds():
@@ -20,14 +20,14 @@ async def eventually(holds: Callable[[], Awaitable[bool]], seconds: float = 10.0
 
 
 async def append_on(writer: StreamWriter) -> None:
-    """Append until it fails."""
+    """Append records until an append fails."""
     async with asyncio.timeout(10):
         while True:
             await writer.append(b"y")
 
 
 async def read_on(reader: StreamReader, value: bytes | None = None) -> list[Record]:
-    """Read until it fails or ends; each record must have this value, if one is given."""
+    """Read until the reader fails or ends, and check each record's value if one is given."""
     found: list[Record] = []
     async with asyncio.timeout(10):
         async for record in reader:

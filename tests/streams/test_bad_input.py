@@ -1,4 +1,4 @@
-"""Arguments that make no sense: a typed error that names the value, before anything is written."""
+"""Bad arguments raise InvalidArgument, which names the value, before anything is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def done(attempt: Callable[[], Any]) -> None:
 
 
 async def refused(attempts: dict[str, Callable[[], Any]]) -> None:
-    """Each raises InvalidArgument, when it is called or when it is awaited; the message holds the key."""
+    """Check that each call raises InvalidArgument, at once or when awaited, with the key in its message."""
     for said, attempt in attempts.items():
         with pytest.raises(InvalidArgument) as caught:
             await done(attempt)
@@ -95,7 +95,7 @@ async def test_bad_offsets_and_times_of_readers_are_refused(ns: Namespace) -> No
 
 
 async def test_bad_values_for_the_head_are_refused(ns: Namespace) -> None:
-    """A head that cannot be read any more would be the end of the stream."""
+    """A malformed head would make the stream unreadable."""
     async with ns.writer("s") as w:
         await w.append_many([b"1", b"2"])
     await refused(

@@ -33,7 +33,7 @@ def uri() -> Iterator[str]:
 
 @pytest.fixture
 def run(uri: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """`buckram WORDS` to its end, in this process: starting one takes most of the time of a short command."""
+    """Run `buckram WORDS` to its end in this process, as starting another takes most of a short command's time."""
     monkeypatch.setenv("BUCKRAM_METADATA", uri)
 
     def run(*words: object, stdin: bytes = b"") -> Ended:
@@ -282,7 +282,7 @@ def test_an_open_stream_shows_its_last_append_and_repair_advises_to_seal(uri: st
     def shown() -> dict[str, Any]:
         return ok("stream", "show", "still", "--segments", "--json").json
 
-    # What a writer told nobody of is not readable yet, and its time is unknown.
+    # Acknowledged records become readable with the next LAC; until then the time of the last one is unknown.
     wait_until(lambda: shown()["end"] == 2, "two records readable")
     assert shown()["last_append_time_us"] is not None
     dead.process.kill()
@@ -320,7 +320,7 @@ def test_wrong_arguments(run: Run, words: tuple[object, ...], code: Exit) -> Non
 
 
 class Child:
-    """A `buckram` command that goes on."""
+    """A `buckram` command in a process of its own, which runs until it is stopped."""
 
     def __init__(self, uri: str, *words: object) -> None:
         command = [sys.executable, "-m", "buckram", *map(str, words)]

@@ -33,7 +33,7 @@ def test_a_problem_is_printed_once_and_the_thread_ends_on_exit(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     said = ""
-    with up_janitor.JanitorThread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # no cluster there
+    with up_janitor.JanitorThread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # There is no cluster.
         deadline = time.monotonic() + 30
         while "put off" not in said:
             assert time.monotonic() < deadline

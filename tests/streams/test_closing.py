@@ -1,4 +1,4 @@
-"""A client that is closed while something waits: every wait ends, with an error that says so."""
+"""Closing a client ends everything that waits on it, with an error that says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams without async: the same names, from any thread."""
+"""Streams without async: the blocking classes have the same names and work from any thread."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OWN = {
     async_bulk.Bulk: {"purpose"},
     async_bulk.BulkLedger: {"append_entries", "arrow_entries"},
 }
-"""What the rooms of streams/ say to each other; not for users."""
+"""Methods that the rooms of streams/ use among themselves; they are not for users."""
 
 
 @pytest.mark.parametrize(

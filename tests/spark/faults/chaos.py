@@ -50,14 +50,14 @@ class ChaosSource(BuckramDataSource):
 
 
 class Faults:
-    """Which accidents are still to come."""
+    """The accidents that are still to come, as files that all processes see."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._listed = [fault for fault in options.get("faults", "").split(",") if fault]
         self.marks = Path(options["marks"])
 
     def strikes(self, point: str, batch: int, partition: int = -1) -> bool:
-        """Whether this accident happens now; then never again, in whatever process."""
+        """Whether this accident happens now; after True it never happens again, in any process."""
         for fault in self._listed:
             name, _, where = fault.partition(":")
             if name != point or (where and where not in (f"{batch}", f"{batch}:{partition}")):
@@ -121,7 +121,7 @@ class ChaosWriter(StreamWriter):
 
 
 def lose_reply(uri: str) -> None:
-    """The next change of a stream's head happens, and whoever asked for it is not told."""
+    """Carry out the next change of a stream's head and lose its reply."""
     keys = connection(uri).client.services.store.keys
     multi = keys.multi
 
@@ -134,7 +134,7 @@ def lose_reply(uri: str) -> None:
 
 
 def die_writing(*, sealed: bool) -> None:
-    """This process is killed while it writes the rows that came in messages. It works for this commit alone."""
+    """Kill this process while it writes the rows that came in messages. The process serves this commit only."""
     close = BulkLedger.close
 
     async def dying(ledger: BulkLedger) -> Any:
@@ -146,13 +146,13 @@ def die_writing(*, sealed: bool) -> None:
 
 
 def kill_driver(marks: Path) -> None:
-    """The driver's whole process group at once, its JVM included; this process is not in it and ends by itself."""
+    """Kill the driver's whole process group with its JVM; this process is not in it and ends by itself."""
     os.killpg(int((marks / "driver").read_text()), signal.SIGKILL)
-    time.sleep(HOLD_S)  # nothing more happens in this process: Spark's pipe to it is closed
+    time.sleep(HOLD_S)  # Spark's pipe to this process is closed, so nothing more happens in it.
 
 
 def executor() -> int:
-    """The JVM above this worker and the daemon that forked it."""
+    """Return the process id of the JVM that started the daemon which forked this worker."""
     with open(f"/proc/{os.getppid()}/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[1])
 

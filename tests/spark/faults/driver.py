@@ -22,7 +22,7 @@ WAIT_S = 180.0
 
 @dataclass
 class Driver:
-    """One run of a query over `lines` in a process group. `with Driver(...) as driver: code = driver.wait()`."""
+    """One run of a query over `lines` in a process group of its own: `with Driver(...) as driver: driver.wait()`."""
 
     lines: Lines
     uri: str
@@ -56,7 +56,7 @@ class Driver:
         return self.lines.directory / "driver.log"
 
     def wait(self, seconds: float = WAIT_S) -> int:
-        """Its exit code; -9 when it was killed. TimeoutExpired."""
+        """Wait for the exit code, which is -9 if it was killed. Raises TimeoutExpired."""
         assert self._process is not None
         return self._process.wait(seconds)
 
@@ -65,7 +65,7 @@ class Driver:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """The whole group at once."""
+        """Kill the whole process group at once."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""Known rows in, counted rows out: what the sink's tests share."""
+"""Helpers of the sink's fault tests: they write known rows and count the rows in the stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_TIME = 1_700_000_000
 
 
 class Lines:
-    """Files of text, each one micro-batch of three partitions; every line is different. And a query's checkpoint."""
+    """Text files with distinct lines, each file a micro-batch of three partitions; and a query's checkpoint."""
 
     def __init__(self, directory: Path, *, files: int, rows: int) -> None:
         self.directory, self.rows = directory, rows
@@ -36,7 +36,7 @@ class Lines:
             path = self.directory / "lines" / f"{number:04d}.txt"
             written = path.with_name("." + path.name)
             written.write_text("".join(f"{number}.{row}\n" for row in range(self.rows)))
-            # Spark takes files by their times.
+            # Spark reads files in the order of their times.
             os.utime(written, (FIRST_TIME + number, FIRST_TIME + number))
             written.rename(path)
             self.files += 1
@@ -53,20 +53,20 @@ class Lines:
         self, spark: SparkSession, uri: str, stream: str, *, source: str = "buckram", frame: DataFrame | None = None,
         mode: str = "append", **options: Any,
     ) -> StreamingQuery:  # fmt: skip
-        """A query that writes everything there is."""
+        """Start a query that writes all lines there are and ends."""
         query = (self.frame(spark) if frame is None else frame).writeStream.format(source).outputMode(mode)
-        # So few rows would all go through the driver, and nothing were to be seen of tasks' ledgers.
+        # By default so few rows would all go through the driver, and no task would make a ledger.
         query = query.options(**{"metadata": uri, "createStream": "true", "smallPartBytes": "1", **options})
         query = query.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         return query.start(stream)
 
     def run(self, spark: SparkSession, uri: str, stream: str, **options: Any) -> None:
-        """As start; waits, and raises what ends the query."""
+        """Start a query and wait for its end; raises the error that ended it."""
         self.start(spark, uri, stream, **options).awaitTermination()
 
 
 def records(uri: str, stream: str) -> list[Record]:
-    """Everything that is readable."""
+    """Return all readable values of the stream."""
     name = stream_name(stream)
     with sync.connect(uri) as client:
         ns = client.namespace(name.namespace)
@@ -78,14 +78,14 @@ def values(uri: str, stream: str) -> list[bytes | None]:
 
 
 def segments(uri: str, stream: str) -> int:
-    """Ledgers that the stream is made of."""
+    """Return the ledgers of the stream's segments."""
     name = stream_name(stream)
     with sync.connect(uri) as client:
         return len(list(client.namespace(name.namespace).segments(name.stream)))
 
 
 def leftovers(uri: str, stream: str) -> tuple[int, int]:
-    """Ledgers of steps that were not published: before and after a pass of the janitor that takes nobody for dead."""
+    """Count ledgers of unpublished steps before and after a pass of a janitor that takes no application for dead."""
     name = stream_name(stream)
 
     async def look() -> tuple[int, int]:

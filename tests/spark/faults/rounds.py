@@ -34,7 +34,7 @@ MOST_STARTS = 40
 
 @dataclass(frozen=True)
 class Round:
-    """Accidents by batch, and after how many seconds drivers are killed from outside, whatever they do."""
+    """The accidents by batch, and the seconds after which drivers are killed from outside."""
 
     seed: int
     faults: tuple[str, ...]
@@ -57,7 +57,7 @@ class Round:
 
 
 def play(spec: Round, root: Path) -> dict[str, int]:
-    """AssertionError says what is lost, doubled or left behind."""
+    """Check the stream; an AssertionError says what is lost, doubled or left behind."""
     with ExitStack() as stack:
         metadata = "sqlite"
         if spec.zookeeper:

@@ -1,4 +1,4 @@
-"""A standalone cluster on this machine: a master, and workers on addresses of their own: speculation needs hosts."""
+"""A standalone Spark cluster on this machine; its workers have different addresses, as speculation needs hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREIGN = ("SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_O
 
 
 class Standalone:
-    """`with Standalone(directory, ["127.0.0.2", "127.0.0.3"]) as cluster: cluster.url`. One core each."""
+    """A master and workers with one core each: `with Standalone(directory, ["127.0.0.2"]) as cluster: cluster.url`."""
 
     def __init__(self, directory: Path, hosts: list[str]) -> None:
         self._directory, self._hosts = directory, hosts

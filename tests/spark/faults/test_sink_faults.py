@@ -28,7 +28,7 @@ def chaotic(spark: SparkSession) -> SparkSession:
 
 
 def run(session: SparkSession, uri: str, stream: str, faults: str, *queries: Lines, **options: str) -> int:
-    """Run queries side by side until they end by themselves, as an operator would; how often one was started again."""
+    """Run queries side by side and restart those that fail, as an operator would; returns the number of restarts."""
     starts, left = 0, list(queries)
     while left:
         starts += len(left)
@@ -91,8 +91,7 @@ def test_each_row_once_of_small_parts(
     chaotic: SparkSession, cluster: ThreadedCluster, stream: str, tmp_path: Path, faults: str, restarts: int,
     left: int | None,
 ) -> None:  # fmt: skip
-    """Rows that travel in messages: tasks that die leave nothing, and what the driver wrote and did not publish is the
-    janitor's."""
+    """Rows travel in messages: dead tasks leave nothing, and the janitor deletes the driver's unpublished ledgers."""
     lines = Lines(tmp_path, files=FILES, rows=ROWS)
     assert run(chaotic, cluster.uri, stream, faults, lines, smallPartBytes="32k") == restarts
     assert struck(lines) == {fault.replace(":", ".") for fault in faults.split(",")}
@@ -131,7 +130,7 @@ def test_a_deleted_checkpoint_is_an_error_that_names_the_option(
         assert Counter(values(cluster.uri, stream)) == lines.expected
     assert leftovers(cluster.uri, stream) == (0, 0)
     lines.run(chaotic, cluster.uri, stream, onCheckpointReset="newEpoch", **name)
-    assert Counter(values(cluster.uri, stream)) == lines.expected + lines.expected  # as was asked for
+    assert Counter(values(cluster.uri, stream)) == lines.expected + lines.expected  # newEpoch writes all rows again.
     lines.add(1)
     lines.run(chaotic, cluster.uri, stream, **name)
     assert len(values(cluster.uri, stream)) == 5 * ROWS

@@ -34,7 +34,7 @@ def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, 
             assert driver.wait() == KILLED, driver.last_words()
         committed = [path for path in (lines.checkpoint / "commits").glob("*") if path.name.isdigit()]
         published.append((len(values(any_cluster.uri, stream)) // 100, len(committed)))
-    # Nothing of it; published and not known to Spark; and so at the end.
+    # The driver dies before the publishing, after it but before Spark records it, and so at the last batch.
     assert published == [(0, 0), (1, 0), (3, 2)]
     finish(Driver(lines, any_cluster.uri, stream, faults))
     assert Counter(values(any_cluster.uri, stream)) == lines.expected
@@ -44,8 +44,7 @@ def test_a_driver_is_killed_around_the_publishing(any_cluster: ThreadedCluster, 
 def test_a_driver_that_wakes_up_late_publishes_nothing_twice(
     any_cluster: ThreadedCluster, stream: str, tmp_path: Path
 ) -> None:
-    """One driver stands still, about to publish its second batch; another one goes on from its checkpoint; then the
-    first wakes up."""
+    """A driver is stopped before it publishes its second batch and resumes after another one used its checkpoint."""
     lines = Lines(tmp_path, files=3, rows=100)
     with Driver(lines, any_cluster.uri, stream, "hold:1") as zombie:
         wait_for(zombie.marks / "held")
@@ -53,7 +52,7 @@ def test_a_driver_that_wakes_up_late_publishes_nothing_twice(
         finish(Driver(lines, any_cluster.uri, stream))
         assert Counter(values(any_cluster.uri, stream)) == lines.expected
         (zombie.marks / "go").touch()
-        assert zombie.wait() != 0  # another one has written its checkpoint
+        assert zombie.wait() != 0  # It finds that another driver has written its checkpoint.
         assert "older than version 2" in zombie.last_words() or "CONCURRENT" in zombie.last_words()
     assert Counter(values(any_cluster.uri, stream)) == lines.expected
     assert leftovers(any_cluster.uri, stream)[1] == 0
@@ -67,7 +66,7 @@ def test_speculation_and_a_lost_executor_on_two_hosts(
         "spark.executor.cores": "1", "spark.executor.memory": "512m", "spark.cores.max": "2",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[3]),
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # Copies as soon as half of the tasks are done, and whatever Spark thinks of their progress.
+        # Spark starts speculative copies when half of the tasks are done, whatever the progress of the others.
         "spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1",
         "spark.speculation.interval": "50ms", "spark.speculation.efficiency.enabled": "false",
     }  # fmt: skip
@@ -77,5 +76,5 @@ def test_speculation_and_a_lost_executor_on_two_hosts(
     assert {path.name for path in (tmp_path / "marks").iterdir()} >= {"slow.0.1", "kill-executor.1.0"}
     assert Counter(values(sqlite_cluster.uri, stream)) == lines.expected
     before, after = leftovers(sqlite_cluster.uri, stream)
-    assert before >= 2  # of the slow attempt and of the killed one
+    assert before >= 2  # The slow attempt and the killed one have left ledgers.
     assert after == 0

@@ -1,4 +1,4 @@
-"""What the janitor does with the intents of steps that were never published."""
+"""The janitor and the intents of bulk steps that were never published."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_the_janitor_asks_whether_a_step_is_decided(ns: Namespace, client:
     assert await left() == [("q1", 5), ("q1", 6)]
     await made("q1", 5, publish=True)
     assert await left() == [("q1", 6)]
-    await made("q2", 0)  # a lower batch than q1's, and yet to come
+    await made("q2", 0)  # Its number is lower than q1's, but it is of another query and not decided.
     assert await left() == [("q1", 6), ("q2", 0)]
     await made("q2", 0, publish=True, new_epoch=True)
     assert await left() == [], "q1 is out for good"

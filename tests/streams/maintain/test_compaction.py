@@ -1,4 +1,4 @@
-"""Compaction of segments: what readers see stays the same, in the tail of the list and in pages, whatever happens."""
+"""Compaction of segments: readers see the same records, times and offsets, in the tail of the list and in pages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def written(ns: Namespace, segments: int, *, compression: str = "none") -> list[Record]:
-    """Records of every kind in many segments, by a writer, by producers and by bulk steps."""
+    """Write records of every kind to many segments, by a writer, by producers and by bulk steps."""
     await ns.create("s", compression=compression, ensemble="3/3/2")
     for number in range(segments):
         if number % 3 == 2:
@@ -125,7 +125,7 @@ async def test_two_compactions_at_once_and_a_lost_reply(client: Client, ns: Name
     work = await plan_compaction(ns.store, NAME)
     first, second = [await copy_run(client, ns.store, work, work.runs[0]) for _ in range(2)]
     assert await replace_run(client, ns.store, work, first)
-    assert await replace_run(client, ns.store, work, first)  # the answer was lost: asked again
+    assert await replace_run(client, ns.store, work, first)  # This repeats the call, as after a lost reply.
     assert not await replace_run(client, ns.store, work, second)
     assert second.row.ledger not in await ledgers(client)
     assert [record async for record in ns.read("s")] == before
@@ -176,7 +176,7 @@ async def test_compaction_in_pages_reaches_readers_with_cached_pages(
     before = await written(ns, 20)
     async with three_bookies.client() as other:
         elsewhere = other.namespace("shop")
-        assert [record async for record in elsewhere.read("s")] == before  # it keeps pages in memory now
+        assert [record async for record in elsewhere.read("s")] == before  # This fills its cache of pages.
         head = (await ns.store.read(NAME)).head
         assert head.paged >= 12
         report = await compact_stream(client, ns.store, NAME)
@@ -213,7 +213,7 @@ async def test_a_run_that_moves_to_a_page_is_replaced_there(client: Client, ns: 
 async def test_the_janitor_deletes_the_copy_of_a_crashed_compaction(client: Client, ns: Namespace) -> None:
     before = await written(ns, 6)
     work = await plan_compaction(ns.store, NAME)
-    await copy_run(client, ns.store, work, work.runs[0])  # and then this process dies
+    await copy_run(client, ns.store, work, work.runs[0])  # The copy is not listed, as if the process had died.
     assert len(await find_orphans(client, ns.store, in_progress=True)) == 1
     await Janitor(client, JanitorSettings(grace_s=0, bulk_age_s=0)).clean()
     assert await ledgers(client) == sorted(row.ledger for row in await rows_of(ns))
@@ -240,7 +240,7 @@ async def test_a_target_that_is_too_small_is_refused(ns: Namespace) -> None:
         await plan_compaction(ns.store, NAME, target_bytes=100)
 
 
-# -- which runs -------------------------------------------------------------------------------------------
+# -- planning runs ----------------------------------------------------------------------------------------
 
 
 def head_of(sizes: list[int], **changes: object) -> Head:
@@ -270,7 +270,7 @@ def test_a_large_segment_is_not_copied_for_a_few_small_ones() -> None:
 
 
 def test_repeated_compaction_copies_each_byte_a_few_times() -> None:
-    """A segment comes, compaction runs: however often."""
+    """Compaction runs after each new segment."""
     sizes: list[int] = []
     moved = 0
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""The janitor: what crashes leave, whom it must not rob, and that it may die at every request."""
+"""The janitor: it removes what crashes left, spares live writers, and may crash at every request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def listed(ns: Namespace, *streams: str) -> list[int]:
 
 
 async def prepared(client: Client, ns: Namespace, stream: str, *, epoch: int, purpose: str = "segment") -> int:
-    """A ledger in no list, as a writer of that epoch would leave it."""
+    """Make a ledger that is in no list, as a crashed writer of that epoch would leave it."""
     info = await ns.info(stream)
     writer, _ = await make_ledger(
         client, ns.store, stream_name(stream, ns.name), info.uid, info.policy, epoch=epoch, purpose=purpose
@@ -55,7 +55,7 @@ async def test_a_crashed_writer_leaves_nothing_but_its_segment(client: Client, n
     mine = await prepared(client, ns, "s", epoch=writer.epoch)
     older = await prepared(client, ns, "s", epoch=writer.epoch - 1)
     report = await clean(client)
-    assert report.discarded_ledgers == 1  # the older writer's; this one is alive
+    assert report.discarded_ledgers == 1  # It is the older writer's; the present writer is alive.
     assert mine in await ledgers(client)
     assert older not in await ledgers(client)
     await writer.abandon()
@@ -74,7 +74,7 @@ async def test_a_writer_that_returns_before_the_second_check_keeps_its_ledger(cl
     looks = 0
 
     class Late(Janitor):
-        """The lease is away at the first look only."""
+        """Its lease is away at the first check only."""
 
         async def _check_again(self, *found: Any) -> None:
             nonlocal looks
@@ -90,7 +90,7 @@ async def test_a_writer_that_returns_before_the_second_check_keeps_its_ledger(cl
 
 
 async def test_garbage_ledgers_are_deleted(client: Client, ns: Namespace) -> None:
-    """A segment that a dead writer listed and left empty leaves the list; its ledger is deleted later."""
+    """A segment without records of a dead writer leaves the list, and its ledger is deleted later."""
     writer = await ns.writer("s")
     await writer.append(b"x")
     await writer.roll()
@@ -142,12 +142,12 @@ async def test_ledgers_of_decided_bulk_steps_are_discarded(client: Client, ns: N
     ledger = await bulk.create_ledger()
     await ledger.append_many([b"x"])
     sealed = await ledger.close()
-    same = await prepared(client, ns, "s", epoch=0, purpose="bulk job 3")  # a speculative task of that version
+    same = await prepared(client, ns, "s", epoch=0, purpose="bulk job 3")  # A speculative task of version 3 made it.
     older = await prepared(client, ns, "s", epoch=0, purpose="bulk job 2")
     newer = await prepared(client, ns, "s", epoch=0, purpose="bulk job 4")
     other = await prepared(client, ns, "s", epoch=0, purpose="bulk other job 0")
     await clean(client)
-    assert await ledgers(client) == sorted([sealed.ledger, same, older, newer, other])  # nothing is decided
+    assert await ledgers(client) == sorted([sealed.ledger, same, older, newer, other])  # No step is decided yet.
     await bulk.publish([sealed])
     await clean(client)
     assert await ledgers(client) == sorted([sealed.ledger, newer, other])
@@ -169,7 +169,7 @@ async def test_an_unreadable_stream_is_reported_and_left_alone(client: Client, n
     report = await clean(client)
     assert any("bad" in problem for problem in report.problems)
     assert (await ns.info("good")).earliest == 1
-    assert len(await ledgers(client)) == len(before) - 1  # good's
+    assert len(await ledgers(client)) == len(before) - 1  # Only the ledger of the stream "good" is gone.
     await ns.store.keys.set(key, kept.value, kept.version + 1)
     assert [r.value async for r in ns.read("bad")] == [b"x"]
 
@@ -190,16 +190,16 @@ async def test_run_makes_pass_after_pass(client: Client, ns: Namespace) -> None:
         await task
 
 
-# -- death at every request -------------------------------------------------------------------------------
+# -- a crash at every request -----------------------------------------------------------------------------
 
 
 class Died(Exception):
-    """The janitor's process is gone. Not a BuckramError: nobody handles it."""
+    """The janitor's process has crashed. It is not a BuckramError, so that no code handles it."""
 
 
 @dataclass
 class Mortal:
-    """A key store that ends with its nth mutation, done or not."""
+    """A key store that crashes its client at the nth mutation, before or after carrying it out."""
 
     inner: KeyStore
     left: int
@@ -222,7 +222,7 @@ class Mortal:
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         if self._dies():
-            if self.done and not ephemeral:  # a session's keys go with it
+            if self.done and not ephemeral:  # Ephemeral keys vanish with the session of the crashed client.
                 await self.inner.create(key, value)
             raise Died
         return await self.inner.create(key, value, ephemeral=ephemeral)
@@ -254,11 +254,11 @@ class MortalStore(StreamStore):
 
     @property
     def keys(self) -> KeyStore:
-        return self.mortal  # type: ignore[return-value]  # sessions and preparation are not a janitor's business
+        return self.mortal  # type: ignore[return-value]  # A janitor uses no other methods of a key store.
 
 
 async def ruin(client: Client, ns: Namespace) -> None:
-    """A namespace with some of everything that a janitor has to do."""
+    """Make a namespace with some of everything that a janitor cleans up."""
     for stream in ("aged", "ended", "gone"):
         for n in range(3):
             async with ns.writer(stream) as writer:
@@ -292,7 +292,7 @@ async def check_clean(client: Client, ns: Namespace) -> None:
 async def test_the_janitor_may_crash_at_every_request(
     three_bookies: Cluster, client: Client, ns: Namespace, done: bool
 ) -> None:
-    """Each round dies one mutation later than the one before; what is left is always cleaned by the next."""
+    """Each round crashes one mutation later than the one before, and the next janitor cleans up the rest."""
     step = -1
     while True:
         step += 1
@@ -338,7 +338,7 @@ async def test_an_unavailable_store_puts_a_pass_off(client: Client, ns: Namespac
 
 
 async def test_a_ledger_discarded_while_it_is_made_is_cleaned_up_by_its_maker(client: Client, ns: Namespace) -> None:
-    """Its intent is discarded before its creation arrives: the maker cleans up and says so."""
+    """Its intent is discarded before its creation arrives; the maker deletes the ledger and raises StreamError."""
     info = await ns.create("s")
     key = ns.store.layout.intents(info.uid)
     real = client.services.store.create_ledger
@@ -358,7 +358,7 @@ async def test_a_ledger_discarded_while_it_is_made_is_cleaned_up_by_its_maker(cl
 
 
 async def test_a_stream_whose_writer_died_is_sealed(three_bookies: Cluster, client: Client, ns: Namespace) -> None:
-    """Its last records were acknowledged, and nothing made them readable for good."""
+    """Its last records were acknowledged, and become readable by the sealing."""
     await ns.create("s")
     async with three_bookies.client(ClientConfig(idle_lac_ms=0)) as other:
         writer = await other.namespace("shop").writer("s")
@@ -385,7 +385,7 @@ async def test_a_stream_whose_writer_died_is_sealed(three_bookies: Cluster, clie
 
 
 async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Namespace) -> None:
-    """The lease is away for longer than a janitor waits, the writer goes on."""
+    """The lease is away for longer than a janitor waits, but the writer goes on."""
     writer = await ns.writer("s")
     await writer.append(b"0")
     assert engine_of(writer)._lease is not None
@@ -402,7 +402,7 @@ async def test_a_stream_whose_segment_grows_is_not_sealed(client: Client, ns: Na
 async def test_finish_waits_and_seals_streams_of_dead_writers(
     three_bookies: Cluster, client: Client, ns: Namespace
 ) -> None:
-    """As cron runs it: a janitor that ends after one look would never seal anything."""
+    """A janitor that cron runs would never seal anything if it ended after one pass."""
     await ns.create("s")
     async with three_bookies.client(ClientConfig(idle_lac_ms=0)) as other:
         writer = await other.namespace("shop").writer("s")

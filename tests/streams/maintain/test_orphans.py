@@ -1,4 +1,4 @@
-"""Orphans: found with certainty, and only those; ledgers of streams are not deleted by hand."""
+"""Orphans: all are found and nothing else is; the ledger commands do not delete ledgers of streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buckram.streams.shared.ledgers import make_ledger
 
 
 async def late_creation(client: Client, stream: str, uid: str) -> int:
-    """A ledger whose creation arrived after its intent was discarded."""
+    """Make a ledger whose creation arrived after its intent was discarded."""
     async with client.create(custom_metadata=dict(owner_mark(stream_name(stream), uid, "segment"))) as writer:
         return writer.ledger_id
 
@@ -46,7 +46,7 @@ async def test_orphans_name_their_reason_and_can_be_deleted(client: Client, ns: 
     assert all(o.age_s is not None and -60 < o.age_s < 60 for o in found)
     for orphan in found:
         await delete_orphan(client, orphan)
-        await delete_orphan(client, orphan)  # gone is fine
+        await delete_orphan(client, orphan)  # Deleting it again does nothing.
     assert await find_orphans(client, ns.store) == []
     assert [r.value async for r in ns.read("s")] == [b"x"]
 

@@ -1,4 +1,4 @@
-"""Retention: what a policy names, exactly, and nothing else; space follows by whole segments."""
+"""Retention: exactly what a policy names is truncated, and space is freed by whole segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = 1_700_000_000 * SECOND
 
 
 class Clock:
-    """Wall time that stands still until it is moved."""
+    """A wall clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = START
@@ -58,7 +58,7 @@ async def clean(client: Client, **settings: Any) -> JanitorReport:
 
 
 async def segments(ns: Namespace, stream: str, clock: Clock, count: int, records: int = 10) -> None:
-    """`count` sealed segments, a minute apart from each other."""
+    """Write `count` sealed segments, a minute apart from each other."""
     for _ in range(count):
         async with ns.writer(stream) as writer:
             await writer.append_many([bytes(100)] * records)
@@ -70,7 +70,7 @@ async def ledgers(client: Client) -> int:
 
 
 async def visible(ns: Namespace, stream: str, end: int) -> None:
-    """What was acknowledged is readable for others a moment later."""
+    """Wait until other clients can read up to `end`, a moment after the acknowledgement."""
     async with asyncio.timeout(10):
         async for record in ns.read(stream, start=end - 1, follow=True):
             assert record.offset == end - 1
@@ -94,21 +94,21 @@ async def test_nothing_is_deleted_by_default(client: Client, ns: Namespace, cloc
 
 async def test_age_is_exact_to_the_record(client: Client, ns: Namespace, clock: Clock) -> None:
     await ns.create("s", retention_s=600)
-    await segments(ns, "s", clock, 3)  # appended at 0, 60 and 120 s; it is 180 s now
+    await segments(ns, "s", clock, 3)  # They were appended at 0, 60 and 120 s; it is 180 s now.
     async with ns.writer("s") as writer:
         for _ in range(5):
             await writer.append(b"x")
-            clock.pass_s(10)  # 180, 190, 200, 210, 220; then it is 230 s
+            clock.pass_s(10)  # Records are appended at 180, 190, 200, 210 and 220 s; afterwards it is 230 s.
         await visible(ns, "s", 35)
         before = await ledgers(client)
         await clean(client)
         assert (await bounds(ns, "s"))[0] == 0
-        clock.pass_s(600 - 230 + 121)  # the third segment's records are 601 s old
+        clock.pass_s(600 - 230 + 121)  # Now the third segment's records are 601 s old.
         report = await clean(client)
         assert (report.truncated_records, report.deleted_segments) == (30, 3)
         assert await bounds(ns, "s") == (30, 35, 1)
         assert await ledgers(client) == before - 3
-        clock.pass_s(80)  # the cut-off is at 201 s: inside the open segment
+        clock.pass_s(80)  # The cut-off at 201 s is inside the open segment.
         assert (await clean(client)).truncated_records == 3
         assert [r.offset async for r in ns.read("s")] == [33, 34]
         with pytest.raises(OffsetTruncated):
@@ -146,12 +146,12 @@ async def test_the_segment_of_a_dead_writer_is_sealed_when_it_has_expired(
     await writer.append_many([b"x"] * 7)
     await visible(ns, "s", 7)
     clock.pass_s(200)
-    report = await clean(client)  # alive: exact truncation, but its segment is its own
+    report = await clean(client)  # The writer is alive: the stream is truncated, but its segment is not sealed.
     assert (report.truncated_records, report.sealed_segments) == (7, 0)
     await writer.append(b"alive")
     await visible(ns, "s", 8)
     await writer.abandon()
-    assert (await clean(client)).sealed_segments == 0  # the last record is young
+    assert (await clean(client)).sealed_segments == 0  # The last record has not expired.
     clock.pass_s(200)
     report = await clean(client)
     assert (report.truncated_records, report.sealed_segments, report.deleted_segments) == (1, 1, 1)
@@ -165,7 +165,7 @@ async def test_size_goes_by_whole_segments(client: Client, ns: Namespace, clock:
     await segments(ns, "s", clock, 6)
     sizes = [row.summary.bytes async for row in ns.segments("s") if row.summary]
     await ns.set_policy("s", retention_bytes=sum(sizes[-2:]) + 1)
-    assert (await clean(client)).deleted_segments == 3  # two are less than that, so a third stays
+    assert (await clean(client)).deleted_segments == 3  # Two segments have fewer bytes, so a third one stays.
     assert await bounds(ns, "s") == (30, 60, 3)
     await ns.set_policy("s", retention_bytes=0)
     async with ns.writer("s") as writer:
@@ -191,7 +191,7 @@ async def test_records_that_every_cursor_has_passed_are_truncated(client: Client
     await segments(ns, "s", clock, 3)
     await ns.set_policy("s", retention_consumed=True)
     await clean(client)
-    assert (await bounds(ns, "s"))[0] == 0  # no cursor: nobody has read anything
+    assert (await bounds(ns, "s"))[0] == 0  # Without a cursor nothing counts as read.
     await ns.move_cursor("s", "a", 25)
     await ns.move_cursor("s", "b", 15)
     await clean(client)
@@ -212,7 +212,7 @@ async def test_a_stream_s_policy_overrides_its_namespace_s(client: Client, ns: N
 
 
 async def test_the_segment_with_the_producers_table_stays(client: Client, ns: Namespace, clock: Clock) -> None:
-    """Truncated like the others, but a retry of an old record must still be told apart from a new one."""
+    """Its records are truncated, but the table must still tell a retry of an old record from a new one."""
     async with ns.writer("s") as writer:
         await writer.append(b"once", producer="p", sequence=0)
     await ns.set_policy("s", retention_bytes=0)

@@ -1,4 +1,4 @@
-"""Many cursors come in pages; the bound that they are for retention is that of all."""
+"""Cursors are listed in pages, and the lowest cursor of all pages is the bound for retention."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_page_of_cursors_deleted_meanwhile_is_not_the_last(
     async def after_deletion(streams: object, key: str) -> object:
         while gone:
             await cursor_of(client, ns, "s", gone.pop()).delete()
-        return await get(streams, key)  # type: ignore[arg-type]  # what it was given
+        return await get(streams, key)  # type: ignore[arg-type]  # It passes its arguments on.
 
     monkeypatch.setattr(cursors, "_get", after_deletion)
     head = (await ns.store.read(stream_name("s", ns.name))).head

@@ -1,4 +1,4 @@
-"""Cursors: monotone, durable, compare-and-set; what was not committed comes again."""
+"""Cursors are durable, only move up, and deliver again what was not committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_reader_continues_at_its_committed_cursor(ns: Namespace) -> None
         first = [(await anext(reader)).offset for _ in range(4)]
         assert first == [0, 1, 2, 3]
         assert await reader.commit() == 4
-        await anext(reader)  # handed out, not committed: comes again
+        await anext(reader)  # This record is not committed, so the next reader gets it again.
     async with ns.read("orders", cursor="billing") as reader:
         assert [record.offset async for record in reader] == [4, 5, 6, 7, 8, 9]
         assert await reader.commit() == 10
@@ -71,7 +71,7 @@ async def test_a_cursor_only_moves_up(client: Client, ns: Namespace) -> None:
     await fill(ns, "orders")
     one, two = (cursor_of(client, ns, "orders", "shared") for _ in range(2))
     await one.move(3)
-    await two.move(3)  # there already: nothing to do
+    await two.move(3)  # The cursor is there already.
     await two.move(8)
     with pytest.raises(CursorMoved) as moved:
         await one.move(5)
@@ -150,7 +150,7 @@ async def test_a_malformed_cursor_is_named(client: Client, ns: Namespace) -> Non
 
 
 class Forgetful:
-    """A key store whose next mutation happens but is not answered."""
+    """A key store that carries out its next mutation and loses the reply."""
 
     def __init__(self, inner: KeyStore) -> None:
         self._inner, self.lose = inner, 0
@@ -182,7 +182,7 @@ class _Store(StreamStore):
 
     @property
     def keys(self) -> KeyStore:
-        return self.forgetful  # type: ignore[return-value]  # the rest goes to the real one
+        return self.forgetful  # type: ignore[return-value]  # It passes all other calls to the real one.
 
 
 async def test_lost_replies_change_nothing_for_a_cursor(client: Client, ns: Namespace) -> None:
@@ -190,7 +190,7 @@ async def test_lost_replies_change_nothing_for_a_cursor(client: Client, ns: Name
     store = _Store(client.services.store)
     store.forgetful = Forgetful(client.services.store.keys)
     cursor = Cursor(store, stream_name("orders", ns.name), "c", client.services.runtime.clock)
-    for offset in (3, 7):  # made, then moved
+    for offset in (3, 7):  # The first call creates the cursor, the second one moves it.
         store.forgetful.lose = 1
         await cursor.move(offset)
         assert await cursor.load() == offset

@@ -1,4 +1,4 @@
-"""Reading: starts and stops, following over rolls, truncation and take-over, seeking, views and Arrow."""
+"""Reading: starts and stops, following across rolls, truncation and take-over, seeking, views and Arrow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from buckram.testing import Cluster
 
 
 async def fill(ns: Namespace, rolls: int = 3, each: int = 50) -> list[int]:
-    """Offset i has value i; some entries in some segments, the last one open. Append times by offset."""
+    """Write several segments, the last of which is open, with value i at offset i; returns append times by offset."""
     w = await ns.writer("s")
     for _ in range(rolls):
         for _ in range(each // 10):
@@ -115,7 +115,7 @@ async def test_following_over_rolls_and_the_end(ns: Namespace) -> None:
 
 
 async def test_an_acknowledged_record_is_readable_within_20_ms(ns: Namespace) -> None:
-    """Also when the writer is idle, after a roll and when it closes."""
+    """This also holds when the writer is idle, after a roll and when it closes."""
     loop = asyncio.get_running_loop()
     w = await ns.writer("s")
     await w.append(b"")
@@ -138,7 +138,7 @@ async def test_an_acknowledged_record_is_readable_within_20_ms(ns: Namespace) ->
     await waiting
     late.append(loop.time() - acked)
     await reader.close()
-    # The machine may be busy: the bound with room, and the usual case well below it.
+    # The machine may be busy, so the bound is generous, and the median must be well below it.
     assert sorted(late)[len(late) // 2] < 0.03
     assert max(late) < 0.5
 
@@ -245,7 +245,7 @@ async def test_arrow_is_equal_to_the_records(ns: Namespace) -> None:
 
 
 async def test_an_entry_that_is_no_batch_is_named(ns: Namespace, client: Client) -> None:
-    """Bytes with a good digest that no stream writer made."""
+    """The entry has a good digest, but no stream writer made it."""
     info = await ns.create("s")
     name = stream_name("s", "shop")
     step = await ns.bulk("s", application="a", version=1)

@@ -1,4 +1,4 @@
-"""Wrong clocks (T1, T2): what a writer stamps and what goes by age when its clock and those of the bookies disagree."""
+"""Wrong clocks (T1, T2): the stamps of a writer, and deletions by age, when its clock and the bookies' disagree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAY = 86_400 * SECOND
 
 
 class Clock:
-    """The machine's wall time, so much ahead."""
+    """The machine's wall time plus `ahead` microseconds."""
 
     def __init__(self, ahead: int = 0) -> None:
         self.ahead = ahead
@@ -124,7 +124,7 @@ async def test_bulk_ledgers_are_stamped_with_the_median(client: Client, ns: Name
 async def test_a_janitor_with_a_wrong_clock_truncates_nothing(
     client: Client, ns: Namespace, three_bookies: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records that are seconds old, and a policy of a day."""
+    """The records are seconds old, and the policy keeps a day."""
     await ns.create("s", retention_s=86_400)
     for _ in range(3):
         async with ns.writer("s") as writer:
@@ -142,7 +142,7 @@ async def test_a_janitor_with_a_wrong_clock_truncates_nothing(
         assert [record.message[:16] for record in caplog.records] == ["clocks are apart"]
         assert len(await stamps(ns)) == 30
         wrong.ahead = 0
-        assert (await janitor.clean()).truncated_records == 0  # its clock was set since the last round
+        assert (await janitor.clean()).truncated_records == 0  # The clock was set since the last round.
         assert (await janitor.clean()).problems == []
     await ns.set_policy("s", retention_s=0.001)
     assert (await Janitor(client).clean()).truncated_records == 30
@@ -157,7 +157,7 @@ async def test_retention_by_size_and_cursors_needs_no_clock(ns: Namespace, three
 
 
 async def test_nothing_goes_by_age_in_the_round_after_all_clocks_were_set() -> None:
-    """All clocks are set at once, so they agree; it may still be that none of them is right now."""
+    """All clocks are set at once, so they agree, but the new time may be wrong everywhere."""
     clock = Clock()
     async with cluster(bookies=3, clock=clock) as c, with_clock(c, clock) as client:
         ns = client.namespace()
@@ -188,7 +188,7 @@ async def test_a_wrong_clock_does_not_discard_ledgers_of_a_bulk_step(ns: Namespa
 
 
 async def test_the_command_line_shows_both_times() -> None:
-    """Processes with the machine's clock, and bookies that are eight days behind it."""
+    """Commands use the machine's clock, and the bookies are eight days behind it."""
     async with cluster(bookies=3, clock=Clock(-8 * DAY), metadata="sqlite") as c:
         code, out = await buckram("cluster", "check", "--json", "--metadata", c.uri)
         assert code == 1

@@ -1,4 +1,4 @@
-"""Long segment lists: a stream with 100,000 segments opens, is searched and truncated as one with ten."""
+"""Long segment lists: opening, searching and truncating 100,000 segments cost as many requests as ten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def store() -> AsyncIterator[MetadataStore]:
 
 
 async def long_stream(store: MetadataStore, segments: int, at_once: int = 2000) -> StreamStore:
-    """Segment i holds offsets 10 i .. 10 i + 9, appended at 1000 (i + 1), ledger i + 5."""
+    """Make a stream whose segment i has offsets 10 i to 10 i + 9, append times 1000 (i + 1), and ledger i + 5."""
     streams = StreamStore(store)
     await store.keys.create(streams.layout.namespace("default"), b"{}")
     await streams.create(NAME, Head("u", 1), 0)

@@ -1,4 +1,4 @@
-"""Record batches become entries without an object per record, and read back as they were."""
+"""Arrow record batches become entries and read back equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bulk steps: sealed ledgers become segments once, beside and instead of a live writer."""
+"""Bulk steps: closed ledgers become segments exactly once, with and without a live writer."""
 
 from __future__ import annotations
 

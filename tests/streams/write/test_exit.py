@@ -1,4 +1,4 @@
-"""Programs that end without closing their writer, in processes of their own."""
+"""Programs that end without closing their writer; each runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cluster() -> Iterator[ThreadedCluster]:
 
 @pytest.mark.parametrize(("stream", "program"), [("blocking", BLOCKING), ("async", ASYNC)])
 def test_a_script_that_ends_without_closing_its_writer(cluster: ThreadedCluster, stream: str, program: str) -> None:
-    """The last of 50 acknowledged records used to stay unreadable, for good."""
+    """The last of its acknowledged records is readable, because the writer is sealed at exit."""
     done = subprocess.run(
         [sys.executable, "-W", "default::ResourceWarning", "-c", program, cluster.uri, stream], capture_output=True,
         text=True, timeout=60, check=False,
@@ -87,7 +87,7 @@ def test_a_script_that_closes_its_writer_is_not_warned(cluster: ThreadedCluster)
 
 @pytest.mark.parametrize("program", [BLOCKING_LEDGER, ASYNC_LEDGER], ids=["blocking", "async"])
 def test_a_script_that_ends_without_closing_a_ledger_s_writer(cluster: ThreadedCluster, program: str) -> None:
-    """Its last entry was acknowledged, and readable only after somebody had recovered the ledger."""
+    """Its last acknowledged entry is readable without a recovery by somebody else."""
     done = subprocess.run(
         [sys.executable, "-W", "default::ResourceWarning", "-c", program, cluster.uri], capture_output=True,
         text=True, timeout=60, check=False,
@@ -104,7 +104,7 @@ def test_a_script_that_ends_without_closing_a_ledger_s_writer(cluster: ThreadedC
 
 @pytest.mark.parametrize("ending", ["writer.close()", "client.close()"])
 def test_a_closed_or_abandoned_ledger_writer_is_left_alone_at_exit(cluster: ThreadedCluster, ending: str) -> None:
-    """Who closes the client gives its writers up: their ledgers stay open, as ever."""
+    """Closing the client abandons its writers, whose ledgers stay open."""
     done = subprocess.run(
         [sys.executable, "-W", "default::ResourceWarning", "-c", BLOCKING_LEDGER + ending, cluster.uri],
         capture_output=True, text=True, timeout=60, check=False,

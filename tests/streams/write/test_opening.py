@@ -1,4 +1,4 @@
-"""Two writers and what crashes leave: lease, claim, fence, seal, intents; nothing lost, nothing twice, no orphan."""
+"""Two writers, and openings after a crash at each step: no record is lost or stored twice, and no ledger is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def values(ns: Namespace) -> list[bytes | None]:
 
 
 async def no_orphans(ns: Namespace, client: Client) -> None:
-    """What is left in the cluster are exactly the listed ledgers, at the latest soon."""
+    """Wait until the cluster has exactly the listed ledgers, and no intents."""
     head = (await ns.store.read(NAME)).head
 
     async def clean() -> bool:
@@ -94,7 +94,7 @@ async def test_waiting_writers_open_one_after_another(ns: Namespace) -> None:
 
 
 async def test_an_old_writer_that_rolls_after_the_claim_is_refused(ns: Namespace, client: Client) -> None:
-    """The claim alone stops a roll; records of the unlisted segment are never acknowledged."""
+    """The claim alone stops a roll, and records of the unlisted segment are never acknowledged."""
     w = await ns.writer("s")
     await w.append(b"1")
     await ns.store.change(NAME, lambda head: claimed(str(NAME), head, WriterInfo("thief", "x", 1)))
@@ -148,7 +148,7 @@ async def test_a_crash_with_prepared_ledgers(ns: Namespace, client: Client) -> N
 
 
 async def no_orphans_but(ns: Namespace, client: Client, writer: object) -> None:
-    """While a writer lives it has one prepared ledger."""
+    """A live writer has one prepared ledger."""
     head = (await ns.store.read(NAME)).head
 
     async def one() -> bool:
@@ -212,7 +212,7 @@ async def test_bookies_come_and_go_while_it_writes_and_rolls(three_bookies: Clus
             for i in range(30):
                 await w.append_many([b"%d.%d" % (number, i)] * 20)
             await three_bookies.restart(number)
-            await eventually(full_strength, 40.0)  # a writer tries bookies that are back less and less often
+            await eventually(full_strength, 40.0)  # A writer retries failed bookies with growing delays.
     kept = await values(ns)
     assert kept == [b"%d.%d" % (number, i) for number in range(3) for i in range(30) for _ in range(20)]
 
@@ -220,7 +220,7 @@ async def test_bookies_come_and_go_while_it_writes_and_rolls(three_bookies: Clus
 async def test_a_writer_survives_the_loss_of_most_bookies(
     three_bookies: Cluster, ns: Namespace, client: Client
 ) -> None:
-    """Its ledger ends, the stream does not: what was in flight is sent again, once, under the same offsets."""
+    """Its ledger ends, and the records in flight are sent again in another one, under the same offsets."""
     async with ns.writer("s") as w:
         await w.append(b"0", producer="p", sequence=0, txid=1)
         for round_ in range(1, 4):
@@ -264,7 +264,7 @@ async def test_a_roll_goes_on_with_one_of_three_bookies_away(three_bookies: Clus
 
 
 async def test_a_roll_that_finds_no_bookies_is_put_off(three_bookies: Cluster, ns: Namespace, client: Client) -> None:
-    """One of three is away, and nobody knows it: what has no cookie is no member of a new ledger."""
+    """One of three bookies is away and has no cookie, so it cannot be an absent member of a new ledger."""
     store, name = client.services.store, three_bookies.bookies[0]
     async with ns.writer("s") as w:
         await w.append(b"1")
@@ -287,7 +287,7 @@ async def test_a_roll_that_finds_no_bookies_is_put_off(three_bookies: Cluster, n
 async def test_a_deletion_that_cannot_fence_the_writer_deletes_nothing(
     three_bookies: Cluster, ns: Namespace, client: Client
 ) -> None:
-    """It used to return, and a writer with bookies that the caller did not reach was told of three records more."""
+    """A writer that still reaches its bookies could otherwise get acknowledgements for deleted records."""
     async with three_bookies.client() as other:
         writer = await other.namespace("shop").writer("s")
         await writer.append_many([b"1", b"2"])

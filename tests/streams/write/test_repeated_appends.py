@@ -1,4 +1,4 @@
-"""An append that is repeated while the first one is on its way: stored once, and answered when it is stored."""
+"""An append that is repeated while the first one is in flight is stored once, and acknowledged when that is stored."""
 
 from __future__ import annotations
 

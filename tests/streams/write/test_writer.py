@@ -167,7 +167,7 @@ async def test_a_retry_is_stored_once(ns: Namespace) -> None:
 
 
 async def test_a_sequence_that_was_not_written_is_never_taken_for_a_retry(three_bookies: Cluster) -> None:
-    """What a caller left out, whatever the reason, is refused in what follows, not acknowledged unwritten."""
+    """A sequence that was refused for any reason is missing in what follows, so later ones are refused, too."""
     async with three_bookies.client(ClientConfig(max_pending_bytes=100_000)) as client:
         ns = client.namespace()
         async with ns.writer("s") as w:
@@ -175,7 +175,7 @@ async def test_a_sequence_that_was_not_written_is_never_taken_for_a_retry(three_
             with pytest.raises(OutOfOrderSequence, match="sequence 2, the next one is 1"):
                 await w.append(b"2", producer="p", sequence=2)
             assert await w.append(b"1", producer="p", sequence=1) == 1
-            # No room, too large, and given up while waiting for room.
+            # Appends are refused for want of room and for their size, and one is cancelled while it waits for room.
             w.append_nowait(b"x" * 100_000)
             with pytest.raises(BufferFull):
                 w.append_nowait(b"2", producer="p", sequence=2)
@@ -191,7 +191,7 @@ async def test_a_sequence_that_was_not_written_is_never_taken_for_a_retry(three_
             impatient.cancel()
             with pytest.raises(OutOfOrderSequence, match="sequence 3, the next one is 2"):
                 await w.append_many([b"3", b"4"], producer="p", sequence=3)
-            # In one turn, which is one batch.
+            # These are appended in one turn of the event loop, which makes one batch.
             found = await asyncio.gather(
                 *(w.append(b"%d" % n, producer="p", sequence=n) for n in (3, 2, 4, 3)), return_exceptions=True
             )
