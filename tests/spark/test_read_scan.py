@@ -171,8 +171,10 @@ def flip(at: int) -> Callable[[bytes], bytes]:
 def test_every_changed_byte_fails_the_scan(
     cluster: ThreadedCluster, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an entry's header, digest or payload, of sizes and of what the answer says of itself. A frame's packet header
-    and key are its only bytes that say nothing of the entry: whatever is in them, what comes out is what was written.
+    """The changed bytes are in an entry's header, digest or payload, in sizes, and in the header of the reply.
+
+    Only the packet header and key in a frame do not concern the entry: with any bytes there, the scan returns what was
+    written.
     """
     monkeypatch.setattr(stream_scan, "TIMEOUT_S", 0.3)
     payloads = [os.urandom(size) for _ in range(5)]

@@ -1,5 +1,7 @@
-"""The oldest PySpark that is supported, by a small set; the newest is what all other tests run on. Older ones, and
-none, are refused with a message."""
+"""The supported versions of PySpark: a few tests on the oldest one, and the errors for older ones and for none.
+
+All other tests run on the newest version.
+"""
 
 from __future__ import annotations
 

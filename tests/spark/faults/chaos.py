@@ -1,15 +1,15 @@
-"""The data source with accidents: `format("buckram_chaos")` is the real one, but dies where an option says.
+"""The data source with faults: `format("buckram_chaos")` is the real one, but fails where an option says.
 
-`faults` lists POINT or POINT:BATCH:PARTITION, separated by commas; each happens once in the directory `marks`.
+The option `faults` lists POINT or POINT:BATCH:PARTITION, separated by commas; each happens once per directory `marks`.
 
     raise-early, kill-early    a task fails, or its worker is killed, with rows written and the ledger open
     raise-late, kill-late      the same after the ledgers are sealed
-    kill-executor              as kill-early, but of the executor's JVM
-    slow                       the attempt that comes first takes very long: for speculation
+    kill-executor              as kill-early, but the executor's JVM is killed
+    slow                       the first attempt takes very long, for speculation
     commit-before, commit-after  the commit fails before or after it published
     driver-open, driver-sealed the commit's process is killed with the ledger of small parts open, or sealed
-    lost-reply                 the metadata store does what it is told, and its answer is lost
-    die-before, die-after      the driver is killed before or after the publishing, before Spark notes the batch
+    lost-reply                 the metadata store carries out a change, and its reply is lost
+    die-before, die-after      the driver is killed before or after the publishing, before Spark records the batch
     hold                       the commit waits, ready to publish, until the file `go` is there
 """
 
@@ -50,14 +50,14 @@ class ChaosSource(BuckramDataSource):
 
 
 class Faults:
-    """The accidents that are still to come, as files that all processes see."""
+    """The faults that are still to come, as files that all processes see."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._listed = [fault for fault in options.get("faults", "").split(",") if fault]
         self.marks = Path(options["marks"])
 
     def strikes(self, point: str, batch: int, partition: int = -1) -> bool:
-        """Whether this accident happens now; after True it never happens again, in any process."""
+        """Whether this fault happens now; after True it never happens again, in any process."""
         for fault in self._listed:
             name, _, where = fault.partition(":")
             if name != point or (where and where not in (f"{batch}", f"{batch}:{partition}")):

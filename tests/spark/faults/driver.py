@@ -1,6 +1,6 @@
-"""A Spark driver of its own, to be killed: `python -m tests.spark.faults.driver JSON` runs one query to its end.
+"""A Spark driver in a process that tests can kill: `python -m tests.spark.faults.driver JSON` runs a query to its end.
 
-The parent starts it as the leader of a process group (`Driver`), so that one signal ends it together with its JVM.
+The test starts it as the leader of a process group (`Driver`), so that one signal ends it together with its JVM.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rounds of accidents around a query that writes a stream: drivers are killed again and again, tasks and commits fail.
+"""Rounds of faults around a query that writes a stream: drivers are killed repeatedly, and tasks and commits fail.
 
-`python -m tests.spark.faults.rounds --rounds N --seed S [--resume FILE]`; the same seed chooses the same accidents. Odd
-rounds have their metadata on ZooKeeper. Whenever the driver is down the stream holds whole batches, each once; in the
-end it holds all of them, and the janitor leaves no ledger that no stream lists.
+`python -m tests.spark.faults.rounds --rounds N --seed S [--resume FILE]`; the same seed chooses the same faults. Odd
+rounds have their metadata on ZooKeeper. Whenever the driver is down, the stream has complete batches, each once; at the
+end it has all of them, and after a pass of the janitor no unlisted ledger is left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_STARTS = 40
 
 @dataclass(frozen=True)
 class Round:
-    """The accidents by batch, and the seconds after which drivers are killed from outside."""
+    """The faults by batch, and the seconds after which drivers are killed from outside."""
 
     seed: int
     faults: tuple[str, ...]

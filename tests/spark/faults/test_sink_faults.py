@@ -1,6 +1,6 @@
-"""Accidents of tasks, workers and commits while a query writes: nothing is lost, nothing is there twice.
+"""Faults of tasks, workers and commits while a query writes: each row is in the stream exactly once.
 
-Each row of the table is one query of several batches, on SQLite and on ZooKeeper, all in the one session.
+Each row of the table is a query of several batches, on SQLite and on ZooKeeper, all in one session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Drivers that are killed with their JVM, a driver that comes back from the dead, and speculation on two hosts.
+"""Drivers that are killed with their JVM, a driver that is stopped and resumed, and speculation on two hosts.
 
-Slow, because each driver is a process of its own: one pass here, many in `make soak` (rounds.py).
+These tests are slow, because each driver is a process of its own, so there is one pass here and many in `make soak`
+(`rounds.py`).
 """
 
 from __future__ import annotations
