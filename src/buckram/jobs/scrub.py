@@ -274,7 +274,7 @@ def _describe_unfit(found: PieceReport) -> str:
     return "" if found.unfit < 0 else f"entry {found.unfit}: {UNFIT}"
 
 
-# -- what was found ---------------------------------------------------------------------------------------
+# -- findings ---------------------------------------------------------------------------------------------
 
 
 def _key(piece: Piece) -> Key:

@@ -334,7 +334,7 @@ _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
 def values(given: Mapping[str, str], *roles: Role) -> dict[str, Any]:
-    """The values of what was given and of what has a default, by the names of the table, for any of `roles`.
+    """Return the values of given options and of those with a default, by their names in the table, for `roles`.
 
     InvalidArgument: an unknown option (lists the known ones), one that is for another role, a bad value.
     """

@@ -1,9 +1,10 @@
 """The janitor of streams: it carries out retention, frees space, and removes what crashes left behind.
 
 It deletes what a policy names and what can never be listed again, and nothing else. Several janitors may run at once,
-and one may crash at any step. What seems to belong to nobody is checked again after a pause, because a writer may have
-lost its session for a moment only. While the time is in doubt, nothing is deleted by age (T2). Not here: what a policy
-asks for (`maintain/retention.py`), deleting segments (`maintain/truncate.py`), finding orphans (`maintain/orphans.py`).
+and one may crash at any step. The ledgers of a writer that seems to be gone are checked again after a pause, because a
+writer may have lost its session for a moment only. While the time is in doubt, nothing is deleted by age (T2). Not
+here: what a policy asks for (`maintain/retention.py`), deleting segments (`maintain/truncate.py`), finding orphans
+(`maintain/orphans.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class JanitorSettings:
     """How long a janitor waits; all times in seconds."""
 
     grace_s: float = 3.0
-    """The pause between the two checks that decide that something belongs to nobody."""
+    """The pause between the two checks that decide that a writer is gone."""
     bulk_age_s: float = 86_400.0
     """An application that neither published nor made a ledger for so long is taken for dead, and the ledgers that it
     did not publish are discarded. Of an active application only ledgers of decided steps are discarded, at any age."""
@@ -81,9 +82,15 @@ class JanitorReport:
     """What failed, with the reason; the next pass tries again."""
 
 
+OnReport = Callable[[JanitorReport], None]
+"""Called after each pass of a janitor that runs permanently."""
+OnWaiting = Callable[[int], None]
+"""Called before a janitor waits for `seal_s`, with the number of streams that seem to have no writer."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """A ledger that belongs to nobody if that is still so at the second check."""
+    """A ledger of a writer that seems to be gone; it is discarded if the second check confirms that."""
 
     name: StreamName
     uid: str
@@ -119,7 +126,7 @@ class Janitor:
         self._quiet: dict[str, _Quiet] = {}
         """The streams with an open segment and a free lease, by uid."""
 
-    async def run(self, interval_s: float, on_report: Callable[[JanitorReport], None] = lambda _: None) -> None:
+    async def run(self, interval_s: float, on_report: OnReport = lambda _: None) -> None:
         """Clean, report and pause, for ever. Only InvariantViolation and HandleClosed end it."""
         while True:
             on_report(await self.clean())
@@ -130,10 +137,10 @@ class Janitor:
         """The number of streams that seemed to have no writer in the last pass; a pass after `seal_s` may seal them."""
         return len(self._quiet)
 
-    async def finish(self, on_waiting: Callable[[int], None] = lambda _: None) -> JanitorReport:
+    async def finish(self, on_waiting: OnWaiting = lambda _: None) -> JanitorReport:
         """Clean, and if streams seem to have no writer, wait for `seal_s` and clean again.
 
-        This is for a janitor that does not run permanently. `on_waiting` is called with the number of such streams.
+        This is for a janitor that does not run permanently.
         """
         report = await self.clean()
         if not self.undecided:

@@ -225,7 +225,10 @@ class StreamReader(NotBlocking):
             yield batch
 
     def _wanted(self, batch: Batch) -> Batch | None:
-        """A start in the future keeps out what comes before it."""
+        """Return the batch's records from the start by time or txid on; None if all of them are before it.
+
+        That start may be beyond the stream's end, and then records before it may still be appended.
+        """
         if batch.append_time < self._not_before:
             return None
         if self._txid_not_before != NO_TXID:

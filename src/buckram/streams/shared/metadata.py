@@ -39,6 +39,8 @@ _CACHED_PAGES = 16
 Change = Callable[[Head], Step | None]
 """Computes the new head from the present one; None if nothing is left to do. It must be a pure function, because it is
 called again with the newest head after every conflict and every lost reply."""
+SegmentReached = Callable[[Segment], bool]
+"""Whether a segment is the wanted one or comes after it; if it is true for a segment, it is true for all after it."""
 ExtraOps = Callable[[Head], Sequence[KeyOp]]
 """Returns further operations for the multi that writes the new head."""
 
@@ -228,8 +230,8 @@ class StreamStore:
             except MetadataUnavailable as error:
                 await retries.wait(error)
 
-    async def find(self, head: Head, reached: Callable[[Segment], bool]) -> Segment | None:
-        """Return the first segment for which `reached` is true; it must be true for all segments after it.
+    async def find(self, head: Head, reached: SegmentReached) -> Segment | None:
+        """Return the first segment for which `reached` is true, or None.
 
         Reads no page if the tail in the head decides, otherwise one page for each step of a binary search.
         """

@@ -115,7 +115,7 @@ class AppendQueue:
     def drain(self) -> None:
         """Pass appends to the consumer for as long as it has room. Cancelled ones are dropped."""
         if self._draining:
-            return  # The consumer made room while it accepted an append; the loop of the outer call goes on with it.
+            return  # The consumer made room while it accepted an append; the outer call's loop continues.
         self._draining = True
         waiting = self.waiting
         try:

@@ -101,7 +101,7 @@ class StreamEngine:
         """Run `work` in the background; it is cancelled when this writer ends."""
         self._scope.spawn(work, name)
 
-    # -- what one can know --------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int:
@@ -110,7 +110,7 @@ class StreamEngine:
 
     @property
     def acknowledged(self) -> int:
-        """All records below this offset are acknowledged."""
+        """The offset below which all records are acknowledged."""
         return self._appender.window.released
 
     @property
@@ -125,7 +125,7 @@ class StreamEngine:
 
     @property
     def closed(self) -> bool:
-        """No append is accepted any more: closed, lost or failed."""
+        """Whether the writer is closed, lost or failed, and accepts no appends."""
         return self._refusal is not None
 
     @property
@@ -135,11 +135,12 @@ class StreamEngine:
 
     @property
     def degraded(self) -> bool:
-        """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
+        """Whether records get fewer copies than they should, or have to wait; `degraded_reason` says why."""
         return bool(self.degraded_reason)
 
     @property
     def degraded_reason(self) -> str:
+        """Why records get fewer copies than they should, or have to wait; empty if they do not."""
         segment = self._appender.segment
         if segment is None or self.closed:
             return ""

@@ -46,7 +46,7 @@ class StreamWriter(NotBlocking):
             state = "lost"
         return f"<StreamWriter {self.stream} {state} epoch={self.epoch} next_offset={engine.next_offset}>"
 
-    # -- what one can know --------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int:
@@ -55,7 +55,7 @@ class StreamWriter(NotBlocking):
 
     @property
     def acknowledged(self) -> int:
-        """All records below this offset are acknowledged."""
+        """The offset below which all records are acknowledged."""
         return self._engine.acknowledged
 
     @property
@@ -70,7 +70,7 @@ class StreamWriter(NotBlocking):
 
     @property
     def closed(self) -> bool:
-        """No append is accepted any more: closed, lost or failed."""
+        """Whether the writer is closed, lost or failed, and accepts no appends."""
         return self._engine.closed
 
     @property
@@ -80,7 +80,7 @@ class StreamWriter(NotBlocking):
 
     @property
     def degraded(self) -> bool:
-        """Records get fewer copies than they should for now, or have to wait; `degraded_reason` says why."""
+        """Whether records get fewer copies than they should, or have to wait; `degraded_reason` says why."""
         return self._engine.degraded
 
     @property
