@@ -69,13 +69,13 @@ def test_the_tutorial_has_the_current_table_of_options() -> None:
 def test_a_failure_names_the_line_of_the_page_and_its_values() -> None:
     names: dict[str, Any] = {"found": ["x" * 9000], "more": {"a": 1}}
     code = next(snippets("# Page\n\n```python\nlow = 1\nassert found and \\\n    more['a'] < low\n```\n"))
-    told = failure_of(code, names).splitlines()
+    report = failure_of(code, names).splitlines()
     place = "docs/tutorial/spark.md"
-    assert told[0].startswith(f"{place}:5: assert found and more['a'] < low: AssertionError: assert (['xxx")
-    assert told[1].endswith("x'] and 1 < 1)")
-    assert told[2].startswith("found = ['xxx")
-    assert told[3:] == ["low = 1", "more = {'a': 1}"]
-    assert max(map(len, told)) <= _MOST
+    assert report[0].startswith(f"{place}:5: assert found and more['a'] < low: AssertionError: assert (['xxx")
+    assert report[1].endswith("x'] and 1 < 1)")
+    assert report[2].startswith("found = ['xxx")
+    assert report[3:] == ["low = 1", "more = {'a': 1}"]
+    assert max(map(len, report)) <= _MOST
     code = next(snippets("# Page\n\n```python\ndef f():\n    raise OSError('it is\\nso')\n\nf()\n```\n"))
     assert failure_of(code, names).splitlines() == [
         f"{place}:7: f(): OSError: it is", f"{place}:5: raise OSError('it is\\nso')", "it is", "so",
@@ -103,12 +103,12 @@ def failure_of(code: str, names: dict[str, Any]) -> str:
         text = str(error)[:_MOST]
         line, statement = places[0]
         what = f"{type(error).__name__}: {text.partition(_NEWLINE)[0][:_MOST_OF_A_LINE]}"
-        told = [f"docs/tutorial/spark.md:{line}: {_source(statement)}: {what}"]
-        told += [f"docs/tutorial/spark.md:{line}: {_source(statement)}" for line, statement in places[1:]]
-        told.append(text)
+        report = [f"docs/tutorial/spark.md:{line}: {_source(statement)}: {what}"]
+        report += [f"docs/tutorial/spark.md:{line}: {_source(statement)}" for line, statement in places[1:]]
+        report.append(text)
         if isinstance(error, AssertionError):
-            told += _values(places[-1][1], names)
-        return _NEWLINE.join(told)
+            report += _values(places[-1][1], names)
+        return _NEWLINE.join(report)
     return ""
 
 

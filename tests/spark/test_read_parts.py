@@ -230,11 +230,11 @@ def test_planning_refuses_another_stream_of_the_same_name(cluster: ThreadedClust
     options = batch_reader(cluster.uri, subscribe=stream).options
     with sync.connect(cluster.uri) as client:
         planner = Planner(client._client)
-        (look,) = client._thread.run(lambda: planner.read_states([stream])).values()
+        (state,) = client._thread.run(lambda: planner.read_states([stream])).values()
         client.namespace().delete(stream)
         write(cluster.uri, stream, [b"of another stream"] * 25)
         with pytest.raises(RecordsLost, match="deleted and made anew"):
-            client._thread.run(lambda: planner.partitions([Wanted(look, 0, 20)], options))
+            client._thread.run(lambda: planner.partitions([Wanted(state, 0, 20)], options))
 
 
 def test_executors_need_no_metadata_store(cluster: ThreadedCluster, stream: str) -> None:

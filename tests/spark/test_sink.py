@@ -120,14 +120,14 @@ def test_a_table_without_columns_is_refused_at_its_creation(
             spark.sql(f"CREATE TABLE never USING buckram {made}")
     assert not spark.catalog.tableExists("never")
     # Spark creates a table with columns without asking the source; each use has to name the stream.
-    spark.sql(f"CREATE TABLE told (value BINARY) USING buckram OPTIONS ({options})")
+    spark.sql(f"CREATE TABLE with_columns (value BINARY) USING buckram OPTIONS ({options})")
     try:
         with pytest.raises(PySparkException, match=r"those that follow its name: FROM orders WITH \(metadata"):
-            spark.sql("SELECT * FROM told").collect()
-        told = spark.sql(f"SELECT * FROM told WITH (metadata '{cluster.uri}', subscribe '{stream}')").collect()
-        assert [bytes(row.value) for row in told] == [b"x"]
+            spark.sql("SELECT * FROM with_columns").collect()
+        rows = spark.sql(f"SELECT * FROM with_columns WITH (metadata '{cluster.uri}', subscribe '{stream}')").collect()
+        assert [bytes(row.value) for row in rows] == [b"x"]
     finally:
-        spark.sql("DROP TABLE told")
+        spark.sql("DROP TABLE with_columns")
     spark.sql(f"CREATE TEMPORARY VIEW seen USING buckram OPTIONS ({options})")
     assert spark.sql("SELECT * FROM seen").count() == 1
     spark.catalog.dropTempView("seen")
@@ -162,9 +162,9 @@ def test_errors_of_the_sink_are_raised_once_at_planning(
 ) -> None:
     frame = spark.range(3).select(F.col("id").cast("string").alias("value"))
     writer = frame.write.format("buckram").mode("append").option("metadata", cluster.uri)
-    with pytest.raises(PySparkException, match='"createStream"') as told:
+    with pytest.raises(PySparkException, match='"createStream"') as refused:
         writer.save(stream)
-    assert str(told.value).count("File ") <= 2
+    assert str(refused.value).count("File ") <= 2
     with pytest.raises(PySparkException, match=r'mode\("append"\)'):
         frame.write.format("buckram").mode("overwrite").options(metadata=cluster.uri).save(stream)
     with pytest.raises(PySparkException, match="unknown option 'compression'"):

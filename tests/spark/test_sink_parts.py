@@ -389,9 +389,9 @@ def test_bookies_that_cannot_be_reached_are_named(stream: str) -> None:
                 own.kill(number)
             yield batch(b"z")
 
-        with task(), pytest.raises(StreamError, match=r"from host .* every executor must reach the bookies") as told:
+        with task(), pytest.raises(StreamError, match=r"from host .* every executor must reach the bookies") as refused:
             writer.write(rows())
-        assert any(bookie in str(told.value) for bookie in own.bookies[:2]), told.value
+        assert any(bookie in str(refused.value) for bookie in own.bookies[:2]), refused.value
         own.restart(0)
         own.restart(1)
         writer.commit(messages)

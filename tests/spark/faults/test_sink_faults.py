@@ -37,8 +37,8 @@ def run(session: SparkSession, uri: str, stream: str, faults: str, *queries: Lin
         for lines in left:
             marks = lines.directory / "marks"
             marks.mkdir(exist_ok=True)
-            told = {**options, "faults": faults, "marks": str(marks), "source": "buckram_chaos"}
-            running.append((lines, lines.start(session, uri, stream, **told)))
+            chaotic_options = {**options, "faults": faults, "marks": str(marks), "source": "buckram_chaos"}
+            running.append((lines, lines.start(session, uri, stream, **chaotic_options)))
         left = [lines for lines, query in running if not ends_well(query)]
     return starts - len(queries)
 
@@ -124,9 +124,9 @@ def test_a_deleted_checkpoint_is_an_error_that_names_the_option(
     lines.run(chaotic, cluster.uri, stream, **name)
     shutil.rmtree(lines.checkpoint)
     for _ in range(2):
-        with pytest.raises(PySparkException, match=r"the checkpoint was reset.*onCheckpointReset=newEpoch") as told:
+        with pytest.raises(PySparkException, match=r"the checkpoint was reset.*onCheckpointReset=newEpoch") as failed:
             lines.run(chaotic, cluster.uri, stream, **name)
-        assert "txnAppId" in str(told.value)
+        assert "txnAppId" in str(failed.value)
         assert Counter(values(cluster.uri, stream)) == lines.expected
     assert leftovers(cluster.uri, stream) == (0, 0)
     lines.run(chaotic, cluster.uri, stream, onCheckpointReset="newEpoch", **name)

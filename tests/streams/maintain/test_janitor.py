@@ -175,12 +175,12 @@ async def test_an_unreadable_stream_is_reported_and_left_alone(client: Client, n
 
 
 async def test_run_makes_pass_after_pass(client: Client, ns: Namespace) -> None:
-    told: list[JanitorReport] = []
+    reports: list[JanitorReport] = []
     enough = asyncio.Event()
 
     def tell(report: JanitorReport) -> None:
-        told.append(report)
-        if len(told) == 3:
+        reports.append(report)
+        if len(reports) == 3:
             enough.set()
 
     task = asyncio.create_task(Janitor(client, JanitorSettings(grace_s=0)).run(0.001, tell))
@@ -407,12 +407,14 @@ async def test_finish_waits_and_seals_streams_of_dead_writers(
     async with three_bookies.client(ClientConfig(idle_lac_ms=0)) as other:
         writer = await other.namespace("shop").writer("s")
         await writer.append(b"0")
-        told: list[int] = []
-        assert (await Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1)).finish(told.append)).sealed_segments == 0
-        assert told == [], "nobody waits for a stream whose writer lives"
+        waited_for: list[int] = []
+        assert (
+            await Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1)).finish(waited_for.append)
+        ).sealed_segments == 0
+        assert waited_for == [], "nobody waits for a stream whose writer lives"
         await writer.abandon()
     janitor = Janitor(client, JanitorSettings(grace_s=0, seal_s=0.1))
-    assert (await janitor.finish(told.append)).sealed_segments == 1
-    assert told == [1]
+    assert (await janitor.finish(waited_for.append)).sealed_segments == 1
+    assert waited_for == [1]
     assert janitor.undecided == 0
     assert [record.offset async for record in ns.read("s")] == [0]
