@@ -246,7 +246,7 @@ def test_executors_need_no_metadata_store(cluster: ThreadedCluster, stream: str)
         parts = reader.partitions()
         reader.options = reader.options.__class__(**{**_fields(reader.options), "metadata": "sqlite:///nowhere/there"})
         assert [row["value"] for row in rows(reader, parts)] == numbered(100) * 2 + numbered(5)
-    assert clients.direct("sqlite:///nowhere/there", parts[0].cluster, parts[0].history).store._real is None
+    assert clients.direct_client("sqlite:///nowhere/there", parts[0].cluster, parts[0].history).store._real is None
 
 
 def _fields(options: object) -> dict[str, object]:
@@ -288,7 +288,7 @@ def test_replicas_copied_after_planning_are_found_through_the_store(stream: str)
         assert isinstance(part, StreamPartition)
         part.bookies = [BookieInfo(info.bookie_id, BookieAddress("127.0.0.1", 1), {}) for info in part.bookies]
         assert [row["value"] for row in rows(reader, parts)] == numbered(500)
-        assert clients.direct(cluster.uri, part.cluster, part.history).store._real is not None
+        assert clients.direct_client(cluster.uri, part.cluster, part.history).store._real is not None
         clients.close_connections()
 
 

@@ -249,7 +249,7 @@ def test_healthy_replicas_are_read_by_scans_only(
 
     reader = batch_reader(cluster.uri, "value", subscribe=stream)
     parts = reader.partitions()
-    monkeypatch.setattr(stream_read, "direct", never)
+    monkeypatch.setattr(stream_read, "direct_client", never)
     assert [row["value"] for row in rows(reader, parts)] == numbered(300)
 
 
