@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from buckram.errors import BuckramError, MetadataUnavailable
+from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey
 from buckram.net.allocator import keep_freed_memory
 from buckram.types import BookieInfo, BookieSet, History, LedgerId, Versioned
 
 if TYPE_CHECKING:
     from buckram import sync
     from buckram.client.client import Client
-    from buckram.seams import KeyStore, MetadataStore, Notify
+    from buckram.seams import KeyStore, KeyValue, MetadataStore, Notify
     from buckram.sync.thread import LoopThread
 
 T = TypeVar("T")
@@ -114,6 +114,9 @@ class without_traceback:
 
 class _NoKeys:
     """The keys of a metadata store that was not opened: none. Only the choice of bookies needs them."""
+
+    async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
+        raise NoSuchKey(key)
 
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
