@@ -48,6 +48,13 @@ class ZooKeeperKeys:
         _, version = await self.session.create(key, bytes(value), ephemeral=ephemeral, parents=True)
         return version
 
+    async def create_numbered(self, prefix: str, value: bytes) -> str:
+        """An ephemeral sequential node, as metadata/election wants it."""
+        check_op(Create(prefix, value, True))
+        self._forget_listings([prefix])
+        made, _ = await self.session.create(prefix, bytes(value), ephemeral=True, sequence=True)
+        return made
+
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
         check_key(key)
         try:

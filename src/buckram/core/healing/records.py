@@ -1,0 +1,191 @@
+"""Records of the underreplication tree, in Apache's formats: marks, locks, votes, switches and dates.
+
+Pure: paths and bytes (docs/reference/metadata.md, "Underreplicated ledgers"). Not here: reading and writing them
+(metadata/underreplication), and why a ledger waits, which is in keys of our own (`core/healing/status`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.core.ledgers.text_format import TextError, parse, quote
+from buckram.errors import InvalidArgument, MalformedRecord
+from buckram.types import MAX_LEDGER_ID, BookieId, LedgerId
+
+FOLDER = "underreplication"
+LAYOUT = b'type: "BASIC"\nversion: 1\n'
+VOTE_PREFIX = "V_"
+_LEAF = "urL"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A ledger that lacks copies. `replicas`: the bookies that were missing when it was marked, perhaps none."""
+
+    ledger: LedgerId
+    replicas: tuple[BookieId, ...]
+    ctime_ms: int = -1
+    """When it was marked, by the marker's clock; -1: not said."""
+    version: int = 0
+    """Of the record that was read. A later mark has another one, so that this one is not taken back by mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePaths:
+    """The keys of the tree below a cluster's root."""
+
+    root: str
+
+    @property
+    def base(self) -> str:
+        return f"{self.root}/{FOLDER}"
+
+    @property
+    def layout(self) -> str:
+        return f"{self.base}/LAYOUT"
+
+    @property
+    def marks(self) -> str:
+        return f"{self.base}/ledgers"
+
+    @property
+    def locks(self) -> str:
+        return f"{self.base}/locks"
+
+    @property
+    def election(self) -> str:
+        return f"{self.base}/auditorelection"
+
+    @property
+    def disabled(self) -> str:
+        return f"{self.base}/disable"
+
+    @property
+    def delay(self) -> str:
+        return f"{self.base}/lostBookieRecoveryDelay"
+
+    def last_run(self, check: str) -> str:
+        """The date of a periodic check: "checkallledgers", "placementpolicycheck" or "replicascheck"."""
+        return f"{self.base}/{check}ctime"
+
+    def mark(self, ledger: LedgerId) -> str:
+        return "/".join([self.marks, *levels_of(ledger), leaf_of(ledger)])
+
+    def lock(self, ledger: LedgerId) -> str:
+        return f"{self.locks}/{leaf_of(ledger)}"
+
+
+def levels_of(ledger: LedgerId) -> list[str]:
+    """The four folders above a mark: sixteen bits of the id each, in hexadecimal."""
+    if not 0 <= ledger <= MAX_LEDGER_ID:
+        raise InvalidArgument(f"ledger id {ledger}: must be between 0 and {MAX_LEDGER_ID}")
+    digits = f"{ledger:016x}"
+    return [digits[i : i + 4] for i in range(0, 16, 4)]
+
+
+def leaf_of(ledger: LedgerId) -> str:
+    """The name of a ledger's mark and of its lock."""
+    return f"{_LEAF}{ledger:010d}"
+
+
+def ledger_of(leaf: str) -> LedgerId | None:
+    """The ledger of such a name; None for any other name."""
+    digits = leaf.removeprefix(_LEAF)
+    if digits == leaf or not (digits.isascii() and digits.isdigit()) or len(digits) < 10:
+        return None
+    ledger = int(digits)
+    return ledger if ledger <= MAX_LEDGER_ID and leaf == leaf_of(ledger) else None
+
+
+def encode_mark(replicas: tuple[BookieId, ...], ctime_ms: int) -> bytes:
+    """`ctime_ms` below 0 is left out."""
+    lines = [f"replica: {quote(replica)}\n" for replica in replicas]
+    if ctime_ms >= 0:
+        lines.append(f"ctime: {ctime_ms}\n")
+    return "".join(lines).encode()
+
+
+def parse_mark(key: str, ledger: LedgerId, value: bytes, version: int) -> Mark:
+    """MalformedRecord for anything but a mark."""
+    try:
+        message = parse(value)
+        ctime = message.integer("ctime")
+        return Mark(ledger, tuple(message.strings("replica")), -1 if ctime is None else ctime, version)
+    except TextError as error:
+        raise MalformedRecord(
+            f"mark of ledger {ledger}, {key}: {error}; delete the record, an audit marks anew"
+        ) from None
+
+
+def encode_holder(name: str) -> bytes:
+    """Of a lock or a vote: who holds it, for display only."""
+    return f"bookieId: {quote(name)}\n".encode()
+
+
+def parse_holder(value: bytes) -> str:
+    """Empty where the record does not say it."""
+    try:
+        return parse(value).string("bookieId") or ""
+    except TextError:
+        return ""
+
+
+def check_layout(key: str, value: bytes) -> None:
+    """MalformedRecord unless the tree is of the only kind that there is, "BASIC" in version 1."""
+    try:
+        message = parse(value)
+        kind, version = message.string("type"), message.integer("version")
+    except TextError as error:
+        raise MalformedRecord(f"{key}: {error}") from None
+    if kind != "BASIC" or version != 1:
+        raise MalformedRecord(
+            f'{key} says type {kind!r} version {version}: only type "BASIC" version 1 is known; use the software that '
+            "made it"
+        )
+
+
+def vote_number(name: str) -> int | None:
+    """The number that a vote got from the store; None for a name that is not a vote's."""
+    number = name.removeprefix(VOTE_PREFIX)
+    if number == name:
+        return None
+    try:
+        return int(number)
+    except ValueError:
+        return None
+
+
+def parse_delay(key: str, value: bytes) -> float:
+    """Seconds to wait before a lost bookie's ledgers are copied."""
+    try:
+        seconds = int(value.decode("ascii"))
+        if seconds < 0:
+            raise ValueError
+    except (UnicodeDecodeError, ValueError):
+        raise MalformedRecord(
+            f"{key} holds {value[:40]!r}, not a number of seconds: set it with `buckram autorecovery delay SECONDS`"
+        ) from None
+    return float(seconds)
+
+
+def encode_date(milliseconds: int) -> bytes:
+    """A date of a periodic check: protobuf, field 1, a varint."""
+    out = bytearray(b"\x08")
+    rest = milliseconds
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def parse_date(value: bytes) -> int:
+    """Milliseconds; -1 where there is none."""
+    if value[:1] != b"\x08":
+        return -1
+    number = 0
+    for shift, byte in enumerate(value[1:11]):
+        number |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return number
+    return -1

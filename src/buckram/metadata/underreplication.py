@@ -1,0 +1,233 @@
+"""The underreplication tree on any KeyStore: marks, locks, the switch, the delay and the dates of checks.
+
+On ZooKeeper it is Apache's tree, so Apache's auditor and workers share the work. Operations are conditional as theirs
+are; the records are core/healing/records. Not here: the election of the auditor (`metadata/election`), what marks mean
+(`core/healing`), and reasons for waiting, which Apache's records have no room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import suppress
+
+from buckram.core.healing.records import (
+    LAYOUT,
+    Mark,
+    TreePaths,
+    check_layout,
+    encode_date,
+    encode_holder,
+    encode_mark,
+    leaf_of,
+    ledger_of,
+    levels_of,
+    parse_date,
+    parse_delay,
+    parse_holder,
+    parse_mark,
+)
+from buckram.errors import KeyExists, KeyNotEmpty, MetadataUnavailable, NoSuchKey, VersionConflict
+from buckram.metadata.keys import split
+from buckram.seams import KeyStore, Notify
+from buckram.types import BookieId, LedgerId
+
+_PAGE, _TRIES = 1000, 20
+
+
+class Underreplication:
+    """Marks and locks of one session. `holder` is the name that its locks show."""
+
+    def __init__(self, keys: KeyStore, root: str, holder: str) -> None:
+        self.paths = TreePaths(root)
+        self._keys, self._holder = keys, holder
+
+    async def prepare(self) -> None:
+        """Make the tree if there is none; MalformedRecord if it is of a kind that is not known."""
+        paths = self.paths
+        with suppress(KeyExists):
+            await self._keys.create(paths.layout, LAYOUT)
+        check_layout(paths.layout, (await self._keys.get(paths.layout)).value)
+        for folder in (paths.marks, paths.locks):
+            with suppress(KeyExists):
+                await self._keys.create(folder, b"")
+
+    # -- marks --------------------------------------------------------------------------------------------
+
+    async def mark(self, ledger: LedgerId, replicas: Collection[BookieId], now_ms: int) -> None:
+        """Say that a ledger lacks copies. What is marked already gets the new names, and always a new version.
+
+        The version tells whoever checked the ledger before that its mark may not be deleted.
+        """
+        key = self.paths.mark(ledger)
+        for _ in range(_TRIES):
+            try:
+                await self._keys.create(key, encode_mark(tuple(replicas), now_ms))
+                return
+            except KeyExists:
+                pass
+            try:
+                found = await self._keys.get(key)
+                names = parse_mark(key, ledger, found.value, found.version).replicas
+                names += tuple(name for name in replicas if name not in names)
+                await self._keys.set(key, encode_mark(names, now_ms), found.version)
+                return
+            except (NoSuchKey, VersionConflict):
+                continue
+        raise MetadataUnavailable(f"{key}: the mark changes too fast; try again")
+
+    async def read_mark(self, ledger: LedgerId) -> Mark | None:
+        """None where the ledger is not marked. MalformedRecord."""
+        key = self.paths.mark(ledger)
+        try:
+            found = await self._keys.get(key)
+        except NoSuchKey:
+            return None
+        return parse_mark(key, ledger, found.value, found.version)
+
+    async def marked(self, after: LedgerId = -1) -> AsyncIterator[LedgerId]:
+        """The ids of marked ledgers above `after`, ascending: those that stay marked meanwhile."""
+        floor = [*levels_of(after), leaf_of(after)] if after >= 0 else []
+        async for leaf in self._walk(self.paths.marks, 0, floor):
+            ledger = ledger_of(leaf)
+            if ledger is not None and ledger > after:
+                yield ledger
+
+    async def _walk(self, folder: str, depth: int, floor: list[str]) -> AsyncIterator[str]:
+        """Leaves below `folder`; `floor` is the path, one name a level, of what was seen before."""
+        if depth < 4 and floor:  # what was seen may be in the middle of this folder's first child
+            async for leaf in self._walk(f"{folder}/{floor[0]}", depth + 1, floor[1:]):
+                yield leaf
+        after = floor[0] if floor else ""
+        while names := await self._keys.children(folder, after=after, limit=_PAGE):
+            for name in names:
+                if depth == 4:
+                    yield name
+                    continue
+                async for leaf in self._walk(f"{folder}/{name}", depth + 1, []):
+                    yield leaf
+            if len(names) < _PAGE:
+                return
+            after = names[-1]
+
+    async def unmark(self, mark: Mark) -> bool:
+        """The ledger has all its copies: take the mark back, unless it was marked again since. Needs the lock."""
+        key = self.paths.mark(mark.ledger)
+        try:
+            await self._keys.delete(key, mark.version)
+        except VersionConflict:
+            return False
+        except NoSuchKey:
+            return True
+        parent = split(key)[0]
+        while parent != self.paths.marks:
+            try:
+                await self._keys.delete(parent, (await self._keys.get(parent)).version)
+            except (KeyNotEmpty, NoSuchKey, VersionConflict):
+                break
+            parent = split(parent)[0]
+        return True
+
+    # -- locks --------------------------------------------------------------------------------------------
+
+    async def lock(self, ledger: LedgerId) -> bool:
+        """Nobody else works on the ledger until `unlock` or the end of this session; False if somebody does.
+
+        One that this session holds already counts as taken anew: a reply may have been lost. Callers keep their own
+        list of what they work on.
+        """
+        key = self.paths.lock(ledger)
+        try:
+            await self._keys.create(key, encode_holder(self._holder), ephemeral=True)
+            return True
+        except KeyExists:
+            pass
+        try:
+            return (await self._keys.get(key)).owned
+        except NoSuchKey:
+            return False  # it was given back this moment; the next round finds the ledger free
+
+    async def unlock(self, ledger: LedgerId) -> None:
+        """Idempotent; never takes the lock of another session back."""
+        key = self.paths.lock(ledger)
+        with suppress(NoSuchKey):
+            found = await self._keys.get(key)
+            if found.owned:
+                await self._keys.delete(key, found.version)
+
+    async def locked(self, watch: Notify | None = None) -> list[LedgerId]:
+        """Ledgers that somebody works on. The watch fires when a lock is taken or given back."""
+        found: list[LedgerId] = []
+        after = ""
+        while names := await self._keys.children(self.paths.locks, after=after, limit=_PAGE, watch=watch):
+            found += [ledger for name in names if (ledger := ledger_of(name)) is not None]
+            after = names[-1]
+            if len(names) < _PAGE:
+                break
+        return found
+
+    async def lock_holder(self, ledger: LedgerId) -> str:
+        """The name in the lock; empty if there is none."""
+        try:
+            return parse_holder((await self._keys.get(self.paths.lock(ledger))).value)
+        except NoSuchKey:
+            return ""
+
+    # -- switches and dates -------------------------------------------------------------------------------
+
+    async def enabled(self, watch: Notify | None = None) -> bool:
+        """Whether auditors and workers may begin anything; the watch fires when that changes."""
+        try:
+            await self._keys.get(self.paths.disabled, watch)
+        except NoSuchKey:
+            return True
+        return False
+
+    async def enable(self, on: bool) -> bool:
+        """Whether that was a change."""
+        key = self.paths.disabled
+        try:
+            if on:
+                await self._keys.delete(key, (await self._keys.get(key)).version)
+            else:
+                await self._keys.create(key, b"")
+        except (NoSuchKey, KeyExists):
+            return False
+        return True
+
+    async def delay_s(self, default_s: float, watch: Notify | None = None) -> float:
+        """Seconds to wait for a lost bookie; what the tree says wins over `default_s`. Nothing is written."""
+        try:
+            found = await self._keys.get(self.paths.delay, watch)
+        except NoSuchKey:
+            return default_s
+        return parse_delay(self.paths.delay, found.value)
+
+    async def set_delay(self, seconds: int) -> None:
+        """For all auditors of the cluster. To write the value that is there asks for an audit now."""
+        key, value = self.paths.delay, str(seconds).encode()
+        for _ in range(_TRIES):
+            try:
+                await self._keys.set(key, value, (await self._keys.get(key)).version)
+                return
+            except VersionConflict:
+                continue
+            except NoSuchKey:
+                with suppress(KeyExists):
+                    await self._keys.create(key, value)
+                    return
+        raise MetadataUnavailable(f"{key}: it changes too fast; try again")
+
+    async def last_run_ms(self, check: str) -> int:
+        """When a periodic check was last complete; -1: never."""
+        try:
+            return parse_date((await self._keys.get(self.paths.last_run(check))).value)
+        except NoSuchKey:
+            return -1
+
+    async def set_last_run(self, check: str, now_ms: int) -> None:
+        key, value = self.paths.last_run(check), encode_date(now_ms)
+        with suppress(KeyExists, VersionConflict, NoSuchKey):  # another auditor has just written one as good
+            try:
+                await self._keys.set(key, value, (await self._keys.get(key)).version)
+            except NoSuchKey:
+                await self._keys.create(key, value)
