@@ -1,0 +1,120 @@
+"""Which bookies are lost, and when their ledgers may be copied: the delay, and the brake when too many go at once.
+
+A pure state machine over what is registered, in seconds of a monotonic clock. Not here: which ledgers lack copies
+(`core/healing/needs`) and who asks (`heal/auditor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from buckram.types import BookieId
+
+DEFAULT_DELAY_S = 300.0
+BRAKE_SHARE = 1 / 3
+_SMALLEST_DOMAIN = 2
+"""A fault domain of one bookie is lost with every bookie: only larger ones say something by going as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brake:
+    """So many bookies went at about the same time that it is rather a network or a power line than their disks."""
+
+    bookies: tuple[BookieId, ...]
+    why: str
+
+
+class Losses:
+    """What one candidate for auditor knows of lost bookies. Every candidate follows it, so that the next auditor does
+    not begin to count anew; a process that has just started counts from its first look.
+
+    A bookie is lost while it is known (it has a cookie, or a ledger names it) and not registered. It is due
+    `delay_s` after its registration ended, at once if it was decommissioned.
+    """
+
+    def __init__(self, delay_s: float = DEFAULT_DELAY_S) -> None:
+        self._delay_s = delay_s
+        self._registered: frozenset[BookieId] = frozenset()
+        self._lost_at: dict[BookieId, float] = {}
+        self._domains: dict[BookieId, str] = {}
+        self._unused: frozenset[BookieId] = frozenset()
+        self._leaving: frozenset[BookieId] = frozenset()
+        self._allowed: frozenset[BookieId] = frozenset()
+
+    @property
+    def lost(self) -> Mapping[BookieId, float]:
+        """Lost bookies that ledgers may name, with the moment since when."""
+        return {bookie: at for bookie, at in self._lost_at.items() if bookie not in self._unused}
+
+    def seen(
+        self,
+        known: Collection[BookieId],
+        registered: Collection[BookieId],
+        now: float,
+        domains: Mapping[BookieId, str] | None = None,
+    ) -> None:
+        """The lists as they are now. A bookie's fault domain is remembered when it is gone."""
+        self._domains.update(domains or {})
+        self._registered = frozenset(registered)
+        missing = [bookie for bookie in sorted(known) if bookie not in self._registered]
+        self._lost_at = {bookie: self._lost_at.get(bookie, now) for bookie in missing}
+        self._allowed &= frozenset(missing)
+        self._unused &= frozenset(missing)
+
+    def unused(self, bookies: Collection[BookieId]) -> None:
+        """No ledger names these, as was just read: they are nobody's loss until one that was not read does."""
+        self._unused = frozenset(bookies) & frozenset(self._lost_at)
+
+    def leaving(self, bookies: Collection[BookieId]) -> None:
+        """An operator takes these out: they are due at once and never reason for the brake."""
+        self._leaving = frozenset(bookies)
+
+    def set_delay(self, delay_s: float) -> None:
+        """From now on, for bookies that are lost already as well."""
+        self._delay_s = delay_s
+
+    def proceed(self) -> None:
+        """An operator knows better: what is lost now is to be copied. Later losses are judged anew."""
+        self._allowed = frozenset(self._lost_at)
+
+    def allow(self, bookies: Collection[BookieId]) -> None:
+        """The same for these, as an operator told another candidate."""
+        self._allowed = frozenset(bookies) & frozenset(self._lost_at)
+
+    def brake(self) -> Brake | None:
+        """Not None: nothing is to be copied. Over when enough of the bookies are back, or `proceed` was said."""
+        counted = sorted(
+            (at, bookie)
+            for bookie, at in self.lost.items()
+            if bookie not in self._allowed and bookie not in self._leaving
+        )
+        total = len(self._registered) + len(counted)
+        for index, (start, _) in enumerate(counted):
+            together = [bookie for at, bookie in counted[index:] if at - start <= self._delay_s]
+            if len(together) > total * BRAKE_SHARE and len(together) > 1:
+                names = tuple(sorted(together))
+                return Brake(names, f"{len(names)} of {total} bookies went within {self._delay_s:g} s")
+            for domain in sorted({self._domains[b] for b in together if b in self._domains}):
+                gone = [b for b in together if self._domains.get(b) == domain]
+                left = [b for b in self._registered if self._domains.get(b) == domain]
+                if len(gone) >= _SMALLEST_DOMAIN and not left:
+                    return Brake(
+                        tuple(sorted(gone)), f"all {len(gone)} bookies of {domain} went within {self._delay_s:g} s"
+                    )
+        return None
+
+    def due(self, now: float) -> frozenset[BookieId]:
+        """Whose ledgers are to be marked now; empty while the brake holds."""
+        if self.brake() is not None:
+            return frozenset()
+        return frozenset(bookie for bookie in self.lost if self._due_at(bookie) <= now)
+
+    def next_due_at(self, now: float) -> float | None:
+        """When `due` becomes larger if nothing changes; None: never."""
+        if self.brake() is not None:
+            return None
+        return min((at for bookie in self.lost if (at := self._due_at(bookie)) > now), default=None)
+
+    def _due_at(self, bookie: BookieId) -> float:
+        return self._lost_at[bookie] + (0.0 if bookie in self._leaving else self._delay_s)
