@@ -1,0 +1,77 @@
+"""What a ledger lacks while some of its bookies are gone: which members of which fragments, and how endangered it is.
+
+Pure, from a ledger's record and a set of bookies. Not here: reading replicas (`client/maintain/repair`), when a bookie
+counts as gone (`core/healing/losses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from buckram.core.ledgers.metadata import fragment_end
+from buckram.core.ledgers.quorum import Quorum
+from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A member of a fragment whose bookie is gone."""
+
+    position: Position
+    bookie: BookieId
+    first: EntryId
+    last: EntryId | None
+    """The end of the fragment; None: it can still grow, so nobody may replace the member yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one ledger lacks."""
+
+    ledger: LedgerId
+    missing: tuple[Missing, ...]
+    survivors: int
+    """The fewest copies that any entry still has on bookies that are there; Qw where nothing is missing."""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.missing
+
+    @property
+    def open_tail(self) -> bool:
+        """Its last fragment lacks a member and can still grow: it has to be closed or recovered before."""
+        return any(member.last is None for member in self.missing)
+
+    @property
+    def closed_part(self) -> tuple[Missing, ...]:
+        """What can be copied now."""
+        return tuple(member for member in self.missing if member.last is not None)
+
+
+def needs_of(ledger: LedgerId, metadata: LedgerMetadata, gone: Collection[BookieId]) -> Needs:
+    """An empty last fragment of a closed ledger counts, too: its member has to be replaced without copying anything."""
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    missing: list[Missing] = []
+    survivors = quorum.write_quorum
+    for index, fragment in enumerate(metadata.fragments):
+        lost = {position: bookie for position, bookie in enumerate(fragment.ensemble) if bookie in gone}
+        if not lost:
+            continue
+        end = fragment_end(metadata, index)
+        missing += [Missing(position, bookie, fragment.first_entry, end) for position, bookie in lost.items()]
+        if end is None or end >= fragment.first_entry:
+            survivors = min(survivors, _fewest_copies(quorum, lost, fragment.first_entry, end))
+    return Needs(ledger, tuple(missing), survivors)
+
+
+def _fewest_copies(quorum: Quorum, lost: Collection[Position], first: EntryId, end: EntryId | None) -> int:
+    """Among the write sets that have an entry in the fragment."""
+    count = quorum.ensemble_size if end is None else min(quorum.ensemble_size, end - first + 1)
+    sets = (quorum.write_set(first + offset) for offset in range(count))
+    return min(sum(position not in lost for position in members) for members in sets)
+
+
+def urgency(needs: Needs) -> tuple[int, LedgerId]:
+    """The order in which workers take ledgers: those with the fewest copies first, then by id."""
+    return needs.survivors, needs.ledger
