@@ -145,6 +145,22 @@ class ClientConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HealingConfig:
+    """Auditors and replicators: when copies are made again, and how fast."""
+
+    lost_bookie_delay_s: float = _key(
+        300.0, "how long a bookie may be away before its ledgers are copied; what the metadata store says wins"
+    )
+    bookie_check_interval_s: float = _key(3600.0, "how often all ledgers are compared with the bookies", least=1)
+    open_ledger_grace_s: float = _key(
+        600.0, "how long an open ledger of a lost bookie must stand still before it is recovered"
+    )
+    copy_bytes_per_s: int = _key(64 * MIB, "speed limit of one replicator; 0: none")
+    ledgers_at_once: int = _key(4, "ledgers that one replicator copies at the same time", least=1)
+    retry_s: float = _key(30.0, "how long a ledger that could not be repaired waits for the next attempt", least=0.1)
+
+
+@dataclass(frozen=True, slots=True)
 class Sourced:
     """A value in force and where it came from: default, file, environment or argument."""
 
@@ -155,7 +171,13 @@ class Sourced:
     meaning: str
 
 
-SECTIONS: dict[str, type] = {"net": NetConfig, "store": StoreConfig, "bookie": BookieConfig, "client": ClientConfig}
+SECTIONS: dict[str, type] = {
+    "net": NetConfig,
+    "store": StoreConfig,
+    "bookie": BookieConfig,
+    "client": ClientConfig,
+    "healing": HealingConfig,
+}
 
 
 def load(

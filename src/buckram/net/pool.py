@@ -162,20 +162,21 @@ class AddLane:
         *,
         deferred_sync: bool = False,
         at_once: bool = False,
+        copies_on_v2: bool = False,
     ) -> int:
         """Queue v2 ADD frames; `acks`: the OK answers expected, 28 bytes each (core.adds.ack_frames), in their order.
 
         All that is sent in one loop turn leaves in one write, or now with `at_once`. The sinks hear of every entry of
         `runs` exactly once, never from inside this call. Frames with the recovery flag, and those with deferred sync,
-        travel on the v3 wire; all frames of one call have the same flags. Returns the bytes that the operating system
-        has not taken.
+        travel on the v3 wire (not the former with `copies_on_v2`: Buckram's bookies take them there, entry batches at
+        once); all frames of one call have the same flags. Returns the bytes that the operating system has not taken.
         """
         if not runs:
             return 0
         if self._pool.closed:
             self._pool.fail_soon(self.bookie_id, runs, _closed())
             return 0
-        if deferred_sync or frames[7] & RECOVERY_ADD:
+        if deferred_sync or (frames[7] & RECOVERY_ADD and not copies_on_v2):
             return self._v3.send((frames, acks, runs, deferred_sync), at_once)
         return self._main.send((frames, acks, runs, False), at_once)
 

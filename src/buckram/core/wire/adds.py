@@ -9,7 +9,7 @@ packets from v3 packets (`core/wire/server.py`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -170,6 +170,18 @@ def cut_frames(data: bytes) -> list[bytes]:
 def frame_add(master_key: bytes, stored: bytes, flags: int = 0) -> bytes:
     """One stored entry as a v2 ADD frame."""
     return _PREFIX.pack(24 + len(stored), ADD_HEADER | flags, master_key) + stored
+
+
+def frame_copies(master_key: bytes, bodies: Sequence[bytes]) -> bytes:
+    """Stored entries as v2 ADD frames of recovery adds, which a fenced ledger takes, too."""
+    parts: list[bytes] = []
+    prefix, size = b"", -1
+    for body in bodies:
+        if len(body) != size:
+            size = len(body)
+            prefix = _PREFIX.pack(24 + size, ADD_HEADER | RECOVERY_ADD | HIGH_PRIORITY, master_key)
+        parts += (prefix, body)
+    return b"".join(parts)
 
 
 def walk_frames(chunk: bytes, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:

@@ -1,0 +1,163 @@
+"""What auditors and replicators tell each other and people: the brake, reasons for waiting, progress. Keys of our own.
+
+Below `own`/healing: `brake` (by the auditor), `proceed` (an operator's word), `waiting/ID` (reasons, by the last worker
+that tried), `round` (changes when ledgers were marked), `workers/NAME` (progress, ephemeral).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from buckram.core.healing.losses import Brake
+from buckram.core.healing.status import Waiting, parse_waiting
+from buckram.errors import KeyExists, MalformedRecord, NoSuchKey, VersionConflict
+from buckram.seams import MetadataStore, Notify
+from buckram.types import BookieId, LedgerId
+
+_PAGE = 1000
+_DIGITS = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one replicator does now."""
+
+    worker: str
+    ledgers: tuple[LedgerId, ...]
+    """Being copied."""
+    left: int
+    """Marked ledgers that it knows of and has not begun."""
+    copied_ledgers: int
+    copied_bytes: int
+    bytes_per_s: float
+    left_bytes: int
+    """About how much is to be copied of the ledgers it knows of."""
+
+
+class Board:
+    """The keys of one cluster."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._keys = store.keys
+        self._base = f"{store.own}/healing"
+
+    # -- the brake ----------------------------------------------------------------------------------------
+
+    async def brake(self, watch: Notify | None = None) -> Brake | None:
+        """None: copying is allowed. The watch fires when that may have changed."""
+        found = await self._read(f"{self._base}/brake", watch)
+        if found is None or not found:
+            return None
+        return Brake(tuple(map(str, found["bookies"])), str(found["why"]))
+
+    async def set_brake(self, brake: Brake | None) -> None:
+        await self._write(f"{self._base}/brake", asdict(brake) if brake else {})
+
+    async def allowed(self, watch: Notify | None = None) -> tuple[BookieId, ...]:
+        """Bookies for which an operator said that copying shall proceed."""
+        found = await self._read(f"{self._base}/proceed", watch)
+        return tuple(map(str, found.get("bookies", ()))) if found else ()
+
+    async def proceed(self) -> tuple[BookieId, ...]:
+        """Let copying go on for the bookies that the brake names; they are returned."""
+        brake = await self.brake()
+        bookies = brake.bookies if brake else ()
+        if bookies:
+            await self._write(f"{self._base}/proceed", {"bookies": [*bookies]})
+        return bookies
+
+    # -- rounds -------------------------------------------------------------------------------------------
+
+    async def marked(self) -> None:
+        """Wake the replicators: ledgers were marked."""
+        key = f"{self._base}/round"
+        with suppress(VersionConflict, KeyExists, NoSuchKey):  # then somebody else has just woken them
+            try:
+                await self._keys.set(key, b"", (await self._keys.get(key)).version)
+            except NoSuchKey:
+                await self._keys.create(key, b"")
+
+    async def watch_marks(self, watch: Notify) -> None:
+        """The watch fires when our auditor has marked ledgers. Apache's does not tell."""
+        with suppress(NoSuchKey):
+            await self._keys.get(f"{self._base}/round", watch)
+
+    # -- waiting ledgers ----------------------------------------------------------------------------------
+
+    def _waiting_key(self, ledger: LedgerId) -> str:
+        return f"{self._base}/waiting/{ledger:0{_DIGITS}d}"
+
+    async def say_waiting(self, waiting: Waiting) -> None:
+        """Replaces what was said of the ledger before."""
+        await self._put(self._waiting_key(waiting.ledger), waiting.encode())
+
+    async def clear_waiting(self, ledger: LedgerId) -> None:
+        key = self._waiting_key(ledger)
+        with suppress(NoSuchKey, VersionConflict):
+            await self._keys.delete(key, (await self._keys.get(key)).version)
+
+    async def waiting(self) -> AsyncIterator[Waiting]:
+        """All of them by ledger; a record that cannot be read is left out."""
+        folder, after = f"{self._base}/waiting", ""
+        while names := await self._keys.children(folder, after=after, limit=_PAGE):
+            for name in names:
+                if not name.isdigit():
+                    continue
+                with suppress(NoSuchKey, MalformedRecord):
+                    key = f"{folder}/{name}"
+                    yield parse_waiting(key, int(name), (await self._keys.get(key)).value)
+            after = names[-1]
+
+    # -- progress -----------------------------------------------------------------------------------------
+
+    async def report(self, progress: Progress) -> None:
+        """Gone with the session of its worker."""
+        await self._put(
+            f"{self._base}/workers/{progress.worker}", json.dumps(asdict(progress)).encode(), ephemeral=True
+        )
+
+    async def progress(self) -> list[Progress]:
+        """Of all replicators of ours that live."""
+        found: list[Progress] = []
+        for name in await self._keys.children(f"{self._base}/workers", limit=_PAGE):
+            raw = await self._read(f"{self._base}/workers/{name}", None)
+            if raw:
+                with suppress(TypeError, KeyError):
+                    raw["ledgers"] = tuple(raw["ledgers"])
+                    found.append(Progress(**raw))
+        return found
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    async def _read(self, key: str, watch: Notify | None) -> dict[str, Any] | None:
+        try:
+            value = (await self._keys.get(key, watch)).value
+        except NoSuchKey:
+            return None
+        try:
+            found = json.loads(value)
+        except ValueError:
+            raise MalformedRecord(f"{key}: not JSON; delete it") from None
+        return found if isinstance(found, dict) else None
+
+    async def _write(self, key: str, record: dict[str, Any]) -> None:
+        await self._put(key, json.dumps(record).encode())
+
+    async def _put(self, key: str, value: bytes, *, ephemeral: bool = False) -> None:
+        """Whoever writes last wins: these are reports, nothing is decided by them but the brake, of one auditor."""
+        while True:
+            try:
+                found = await self._keys.get(key)
+                if found.value != value:
+                    await self._keys.set(key, value, found.version)
+                return
+            except NoSuchKey:
+                with suppress(KeyExists):
+                    await self._keys.create(key, value, ephemeral=ephemeral)
+                    return
+            except VersionConflict:
+                continue
