@@ -333,6 +333,11 @@ class MetadataStore(Protocol):
         """The key below which Buckram's own keys of this cluster are."""
         ...
 
+    @property
+    def root(self) -> str:
+        """The key below which the keys of this cluster are that Apache knows, too."""
+        ...
+
     async def initialise(self) -> str:
         """Set up a new cluster, or find the one that is there; its instance id."""
         ...

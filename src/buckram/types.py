@@ -183,5 +183,9 @@ class BookieSet:
     writable: Mapping[BookieId, BookieInfo]
     readonly: Mapping[BookieId, BookieInfo]
 
+    def everybody(self) -> list[tuple[BookieId, BookieInfo]]:
+        """All of them by id, each once."""
+        return sorted({**self.readonly, **self.writable}.items())
+
     def find(self, bookie_id: BookieId) -> BookieInfo | None:
         return self.writable.get(bookie_id) or self.readonly.get(bookie_id)

@@ -102,13 +102,14 @@ async def test_the_switch_is_seen_by_everybody(cluster: Cluster) -> None:
 async def test_the_delay_of_the_tree_wins_over_the_default(cluster: Cluster) -> None:
     one, two = await tree(cluster), await tree(cluster)
     watch = Watch()
-    assert await one.delay_s(300.0, watch) == 300.0
+    assert await one.read_delay(300.0, watch) == (300.0, -1)
     await two.set_delay(10)
     await watch.fired()
     again = Watch()
-    assert await one.delay_s(300.0, again) == 10.0
+    assert await one.read_delay(300.0, again) == (10.0, 0)
     await two.set_delay(10)
-    await again.fired()  # the same value again asks for an audit
+    await again.fired()
+    assert await one.read_delay(300.0) == (10.0, 1), "the same value again asks for an audit"
 
 
 async def test_checks_remember_when_they_were_complete(cluster: Cluster) -> None:

@@ -59,13 +59,13 @@ class FragmentCopy:
         gone: Collection[BookieId],
         pace: Pace,
     ) -> None:
-        self._services, self._ledger, self._quorum, self._fragment = services, ledger, quorum, fragment
+        self._services, self.ledger, self._quorum, self._fragment = services, ledger, quorum, fragment
         self._digest, self._key, self._scope, self._gone, self._pace = digest, key, scope, gone, pace
         self._reads = LedgerReads(services, ledger, digest, scope)
 
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
         """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
-        done, sink = Copied(), _Acks(self._ledger, self._digest.birth)
+        done, sink = Copied(), _Acks(self.ledger, self._digest.birth)
         ranges = list(self._quorum.held_ranges(position, self._fragment.first_entry, last))
         ranges.reverse()
 
@@ -75,7 +75,7 @@ class FragmentCopy:
                 await self._range(target, position, first, end, sink, done)
 
         width = 1 if len(ranges) == 1 else _WALKERS
-        walkers = [self._scope.spawn(walk(), f"copy {self._ledger}") for _ in range(width)]
+        walkers = [self._scope.spawn(walk(), f"copy {self.ledger}") for _ in range(width)]
         try:
             for walker in walkers:
                 await walker
@@ -130,7 +130,7 @@ class FragmentCopy:
 
     def _verified(self, first: EntryId) -> Callable[[Sequence[bytes]], list[bytes]]:
         def verify(bodies: Sequence[bytes]) -> list[bytes]:
-            good = len(self._digest.open_digests(self._ledger, first, bodies))
+            good = len(self._digest.open_digests(self.ledger, first, bodies))
             return list(bodies[:good])
 
         return verify
@@ -144,7 +144,7 @@ class FragmentCopy:
             high = low + len(part) - 1
             frames = frame_copies(self._key, part)
             sink.sent(len(frames), low, high)
-            lane.send(frames, ack_frames(self._ledger, low, len(part)), [(sink, Slot(0), low, high)], copies_on_v2=ours)
+            lane.send(frames, ack_frames(self.ledger, low, len(part)), [(sink, Slot(0), low, high)], copies_on_v2=ours)
 
 
 def _ignore(entries: int, size: int) -> None:

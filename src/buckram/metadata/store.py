@@ -84,6 +84,10 @@ class TreeStore:
         return self._layout.own
 
     @property
+    def root(self) -> str:
+        return self._layout.root
+
+    @property
     def layout(self) -> ClusterLayout:
         return self._layout
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 from buckram.core.healing.records import (
     LAYOUT,
@@ -32,6 +33,14 @@ from buckram.seams import KeyStore, Notify
 from buckram.types import BookieId, LedgerId
 
 _PAGE, _TRIES = 1000, 20
+
+
+class Delay(NamedTuple):
+    """How long lost bookies are waited for. Each write makes another version, also one of the same value."""
+
+    seconds: float
+    version: int
+    """-1: nobody has written it."""
 
 
 class Underreplication:
@@ -194,13 +203,13 @@ class Underreplication:
             return False
         return True
 
-    async def delay_s(self, default_s: float, watch: Notify | None = None) -> float:
-        """Seconds to wait for a lost bookie; what the tree says wins over `default_s`. Nothing is written."""
+    async def read_delay(self, default_s: float, watch: Notify | None = None) -> Delay:
+        """How long to wait for a lost bookie; what the tree says wins over `default_s`. Nothing is written."""
         try:
             found = await self._keys.get(self.paths.delay, watch)
         except NoSuchKey:
-            return default_s
-        return parse_delay(self.paths.delay, found.value)
+            return Delay(default_s, -1)
+        return Delay(parse_delay(self.paths.delay, found.value), found.version)
 
     async def set_delay(self, seconds: int) -> None:
         """For all auditors of the cluster. To write the value that is there asks for an audit now."""

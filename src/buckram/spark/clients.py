@@ -146,6 +146,10 @@ class PinnedStore:
         return "" if self._real is None else self._real.own
 
     @property
+    def root(self) -> str:
+        return "" if self._real is None else self._real.root
+
+    @property
     def keys(self) -> _NoKeys | KeyStore:
         return _NoKeys() if self._real is None else self._real.keys
 

@@ -72,6 +72,11 @@ def _fewest_copies(quorum: Quorum, lost: Collection[Position], first: EntryId, e
     return min(sum(position not in lost for position in members) for members in sets)
 
 
+def members_of(metadata: LedgerMetadata) -> list[BookieId]:
+    """Every bookie that the record names, in the order of its fragments."""
+    return list(dict.fromkeys(member for fragment in metadata.fragments for member in fragment.ensemble))
+
+
 def urgency(needs: Needs) -> tuple[int, LedgerId]:
     """The order in which workers take ledgers: those with the fewest copies first, then by id."""
     return needs.survivors, needs.ledger

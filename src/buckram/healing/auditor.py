@@ -1,0 +1,180 @@
+"""The auditor: elected among all candidates, it marks the ledgers of lost bookies when their delay is over.
+
+Every candidate follows registrations, so that a new auditor goes on counting where the last one died. Marks may be made
+twice: workers look at each ledger themselves. Not here: copying (`healing/replicator`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from buckram.client.client import Client
+from buckram.config import HealingConfig
+from buckram.core.backoff import STORE_WATCH, Delays
+from buckram.core.healing.losses import Brake, Losses
+from buckram.core.healing.needs import members_of, needs_of
+from buckram.errors import ClusterNotInitialised, MalformedRecord, MetadataError, NoSuchLedger, StoreReplaced
+from buckram.healing.board import Board
+from buckram.metadata.election import Election
+from buckram.metadata.underreplication import Underreplication
+from buckram.types import BookieId, LedgerId
+
+log = logging.getLogger("buckram.healing")
+_PAGE = 1000
+_AT_ONCE = 64
+_LOOK_S = 60.0
+"""Everything is looked at anew so often, whatever watches say."""
+
+
+@dataclass(slots=True)
+class Index:
+    """What one walk over all records found."""
+
+    ledgers: int = 0
+    named: Counter[BookieId] = field(default_factory=Counter)
+    """How many ledgers name a bookie."""
+    marked: int = 0
+    unreadable: int = 0
+
+
+class Auditor:
+    """One candidate. `run` never ends by itself; cancel it, then `close`."""
+
+    def __init__(self, client: Client, name: str, config: HealingConfig) -> None:
+        self._client, self._store, self._config = client, client.services.store, config
+        keys, root = self._store.keys, self._store.root
+        self._tree = Underreplication(keys, root, name)
+        self._election = Election(keys, root, name)
+        self._board = Board(self._store)
+        self._losses = Losses(config.lost_bookie_delay_s)
+        self._changed = asyncio.Event()
+        self._audited: frozenset[BookieId] = frozenset()
+        """Lost bookies whose ledgers are marked."""
+        self._last_audit_at = 0.0
+        self._brake: Brake | None = None
+        self._delay_version = -2
+        self.elected = False
+        self.name = name
+
+    async def run(self) -> None:
+        """Stand for election, follow the bookies, and audit while elected. Ends with InvariantViolation only."""
+        delays = Delays(STORE_WATCH)
+        prepared = False
+        while True:
+            self._changed.clear()
+            try:
+                if not prepared:
+                    await self._tree.prepare()
+                    prepared = True
+                wait_s = await self._step()
+                delays.reset()
+            except (StoreReplaced, ClusterNotInitialised):
+                raise
+            except MetadataError as error:
+                log.warning("auditor %s: %s", self.name, error)
+                self.elected = False
+                wait_s = delays.take()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+
+    async def close(self) -> None:
+        """Take the vote back, so that another is elected at once."""
+        self.elected = False
+        with suppress(MetadataError):
+            await self._election.withdraw()
+
+    # -- one look -----------------------------------------------------------------------------------------
+
+    async def _step(self) -> float:
+        """Look at everything once; gives the seconds until it has to be looked at again if nothing changes."""
+        notify, loop = self._changed.set, asyncio.get_running_loop()
+        there = await self._store.bookies(notify)
+        racks = {b: rack for b, info in there.everybody() if (rack := info.properties.get("buckram.rack"))}
+        known = await self._store.known_bookies()
+        now = loop.time()
+        self._losses.seen(known, [b for b, _ in there.everybody()], now, racks)
+        self._audited &= frozenset(self._losses.lost)
+        asked = await self._follow_delay()
+        self._losses.allow(await self._board.allowed(notify))
+        elected = await self._election.elected(notify)
+        if elected and not self.elected:
+            log.info("auditor %s is elected", self.name)
+            self._audited, asked = frozenset(), True
+        self.elected = elected
+        if not elected or not await self._tree.enabled(notify):
+            return _LOOK_S
+        await self._publish_brake()
+        due = self._losses.due(now)
+        periodic = now - self._last_audit_at >= self._config.bookie_check_interval_s
+        if due - self._audited or ((asked or periodic) and self._brake is None):
+            await self._audit(due)
+            self._audited, self._last_audit_at = due, now
+        next_due = self._losses.next_due_at(loop.time())
+        return _LOOK_S if next_due is None else min(_LOOK_S, max(0.0, next_due - loop.time()))
+
+    async def _follow_delay(self) -> bool:
+        """Whether somebody asked for an audit by writing the delay anew, as Apache's tools do."""
+        delay = await self._tree.read_delay(self._config.lost_bookie_delay_s, self._changed.set)
+        before, self._delay_version = self._delay_version, delay.version
+        self._losses.set_delay(delay.seconds)
+        return before not in (-2, delay.version)
+
+    async def _publish_brake(self) -> None:
+        """Before it is believed, it is seen whether any ledger names these bookies: old ones may be long replaced."""
+        brake = self._losses.brake()
+        if brake is not None and brake != self._brake:
+            index = await self._walk(())
+            self._losses.unused([bookie for bookie in self._losses.lost if not index.named[bookie]])
+            brake = self._losses.brake()
+        if brake != self._brake:
+            if brake is not None:
+                log.warning("auditor %s: nothing is copied: %s (%s)", self.name, brake.why, ", ".join(brake.bookies))
+            else:
+                log.info("auditor %s: copying is allowed again", self.name)
+        await self._board.set_brake(brake)
+        self._brake = brake
+
+    # -- the audit ----------------------------------------------------------------------------------------
+
+    async def _audit(self, due: Collection[BookieId]) -> None:
+        """Mark every ledger that names one of these bookies."""
+        if not due:
+            return
+        index = await self._walk(due)
+        names = ", ".join(sorted(due))
+        log.info("auditor %s: %d of %d ledgers lack copies: %s lost", self.name, index.marked, index.ledgers, names)
+        if index.marked:
+            await self._board.marked()
+
+    async def _walk(self, due: Collection[BookieId]) -> Index:
+        """Read every record. One that cannot be read is counted and left; a listing that fails ends the walk (M10)."""
+        index, after = Index(), -1
+        while page := await self._store.list_ledgers(after=after, limit=_PAGE):
+            for start in range(0, len(page), _AT_ONCE):
+                part = page[start : start + _AT_ONCE]
+                await asyncio.gather(*(self._look(ledger, due, index) for ledger in part))
+            after = page[-1]
+        return index
+
+    async def _look(self, ledger: LedgerId, due: Collection[BookieId], index: Index) -> None:
+        index.ledgers += 1
+        try:
+            metadata = (await self._store.read_ledger(ledger)).metadata
+        except NoSuchLedger:
+            return
+        except MalformedRecord as error:
+            index.unreadable += 1
+            log.warning("auditor %s: %s", self.name, error)
+            return
+        index.named.update(members_of(metadata))
+        needs = needs_of(ledger, metadata, due)
+        if not needs.healthy:
+            names = list(dict.fromkeys(member.bookie for member in needs.missing))
+            await self._tree.mark(ledger, names, self._client.services.runtime.clock.wall_us() // 1000)
+            index.marked += 1

@@ -1,0 +1,263 @@
+"""One marked ledger: members that are lost give way to others that hold all that they held, or it is said why not.
+
+Closed fragments only; an open ledger is recovered first if its writer is dead. The order is M7's: all copies durable,
+then the metadata, then a second look at them. Not here: which ledger is next, locks and marks (`healing/replicator`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from buckram.client.client import Client
+from buckram.client.maintain.recover import recover_ledger
+from buckram.client.maintain.repair import repair_ledger
+from buckram.client.read.open import digest_of
+from buckram.client.read.replicas import ask
+from buckram.client.shared.metadata_cell import MetadataCell
+from buckram.core.entries.entry import Digest, master_key
+from buckram.core.healing.needs import Missing, members_of, needs_of
+from buckram.core.healing.status import Reason, Why, named_rows, rows_of
+from buckram.core.ledgers.metadata import fragment_index, member_replaced
+from buckram.core.ledgers.quorum import Quorum
+from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.wire import availability
+from buckram.core.wire.messages import Force, ListEntries, ListEntriesReply
+from buckram.errors import (
+    BookieError,
+    BuckramError,
+    Code,
+    InvalidArgument,
+    MalformedRecord,
+    NoSuchLedger,
+    RecoveryFailed,
+)
+from buckram.healing.fragment_copy import Copied, FragmentCopy
+from buckram.healing.open_ledger import OpenLedgers
+from buckram.net.pace import Pace
+from buckram.net.tasks import TaskScope
+from buckram.types import BookieId, Fragment, LedgerId, LedgerMetadata, Versioned
+
+_WITHIN_S = 10.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one attempt at a ledger came to. `whole`: its mark may go."""
+
+    reasons: list[Reason] = field(default_factory=list)
+    survivors: int = 0
+    replaced: int = 0
+    copied: Copied = field(default_factory=Copied)
+
+    @property
+    def whole(self) -> bool:
+        return not self.reasons
+
+
+class LedgerRepair:
+    """Attempts at ledgers, for one replicator."""
+
+    def __init__(self, client: Client, open_ledgers: OpenLedgers, pace: Pace) -> None:
+        self._client, self._services = client, client.services
+        self._open_ledgers, self._pace = open_ledgers, pace
+
+    async def run(self, ledger: LedgerId, named: Collection[BookieId]) -> Outcome:
+        """`named`: the bookies of its mark. Those that are registered are checked entry by entry; where the mark names
+        none, all members are. Raises MetadataUnavailable, and InvariantViolation for a bug."""
+        outcome = Outcome()
+        try:
+            versioned = await self._services.store.read_ledger(ledger)
+        except NoSuchLedger:
+            return outcome  # deleted: nothing is lacking
+        except MalformedRecord as error:
+            outcome.reasons.append(Reason(Why.UNREADABLE_RECORD, str(error)))
+            return outcome
+        lost = [b for b in members_of(versioned.metadata) if b in named and self._services.bookies.info(b) is None]
+        needs = needs_of(ledger, versioned.metadata, lost)
+        outcome.survivors = needs.survivors
+        if needs.open_tail:
+            versioned = await self._end(ledger, versioned, outcome) or versioned
+            needs = needs_of(ledger, versioned.metadata, lost)
+        if needs.closed_part:
+            await self._replace_lost(ledger, versioned, needs.closed_part, lost, outcome)
+        there = [b for b in members_of(versioned.metadata) if b in named and b not in lost]
+        if (there or not named) and not outcome.reasons:
+            await self._check(ledger, versioned.metadata, outcome)
+        if outcome.whole:
+            self._open_ledgers.forget(ledger)
+        return outcome
+
+    async def _end(self, ledger: LedgerId, versioned: Versioned, outcome: Outcome) -> Versioned | None:
+        """Recover a ledger whose writer is dead; else say why not."""
+        metadata = versioned.metadata
+        gone = [b for b in metadata.last_fragment.ensemble if self._services.bookies.info(b) is None]
+        if not self._spare(metadata, metadata.last_fragment, gone):
+            outcome.reasons.append(_no_bookie(gone))
+            return None
+        why = await self._open_ledgers.why_not(ledger, metadata)
+        if why:
+            outcome.reasons.append(Reason(Why.WRITER_LIVES, why))
+            return None
+        try:
+            reader = await recover_ledger(
+                self._services, ledger, password=metadata.password or b"", digest=metadata.digest_type
+            )
+            await reader.close()
+        except RecoveryFailed as error:
+            outcome.reasons.append(Reason(Why.COPY_AWAY, f"it cannot be recovered: {error}"))
+            return None
+        return await self._services.store.read_ledger(ledger)
+
+    def _spare(self, metadata: LedgerMetadata, fragment: Fragment, lost: Collection[BookieId]) -> dict[int, BookieId]:
+        failed = {p: b for p, b in enumerate(fragment.ensemble) if b in lost}
+        return self._services.bookies.replace(
+            fragment.ensemble, failed, write_quorum=metadata.write_quorum, ack_quorum=metadata.ack_quorum
+        )
+
+    async def _replace_lost(
+        self,
+        ledger: LedgerId,
+        versioned: Versioned,
+        missing: Collection[Missing],
+        lost: Collection[BookieId],
+        outcome: Outcome,
+    ) -> None:
+        metadata = versioned.metadata
+        try:
+            digest = digest_of(ledger, metadata, metadata.password or b"", None)
+        except InvalidArgument as error:
+            outcome.reasons.append(Reason(Why.OTHER, str(error)))
+            return
+        cell = MetadataCell(self._services.store, ledger, versioned)
+        key = master_key(metadata.password or b"")
+        quorum = quorum_of(metadata)
+        async with TaskScope(f"heal {ledger}") as scope:
+            for first in dict.fromkeys(member.first for member in missing):
+                fragment = metadata.fragments[fragment_index(metadata, first)]
+                copy = FragmentCopy(
+                    self._services,
+                    ledger,
+                    quorum_of(metadata),
+                    fragment,
+                    digest,
+                    key,
+                    scope,
+                    gone=lost,
+                    pace=self._pace,
+                )
+                spare = self._spare(metadata, fragment, lost)
+                for member in (member for member in missing if member.first == first):
+                    target = spare.get(member.position)
+                    if target is None:
+                        outcome.reasons.append(_no_bookie([member.bookie]))
+                    else:
+                        await self._replace(cell, copy, digest, quorum, member, target, outcome)
+
+    async def _replace(
+        self,
+        cell: MetadataCell,
+        copy: FragmentCopy,
+        digest: Digest,
+        quorum: Quorum,
+        member: Missing,
+        target: BookieId,
+        outcome: Outcome,
+    ) -> None:
+        assert member.last is not None
+        for again in (False, True):  # the second time: what the target dropped before metadata named it
+            try:
+                copied = await copy.to(target, member.position, member.last)
+                if member.last >= member.first:
+                    await self._force(target, digest, copy.ledger)
+            except BookieError as error:
+                self._services.bookies.report_failed(target)
+                outcome.reasons.append(Reason(Why.TARGET_FAILED, str(error)))
+                return
+            outcome.copied.entries += copied.entries
+            outcome.copied.bytes += copied.bytes
+            if not copied.whole:
+                outcome.reasons += _reasons_of(copied)
+                return
+            if not again and not await self._name(cell, member, target):
+                return  # somebody else replaced the member
+            if not again:
+                outcome.replaced += 1
+            ranges = list(quorum.held_ranges(member.position, member.first, member.last))
+            if await self._lists_all(target, digest, copy.ledger, ranges):
+                return
+        outcome.reasons.append(
+            Reason(
+                Why.TARGET_FAILED, f"bookie {target} took the place of {member.bookie} and does not list all entries"
+            )
+        )
+
+    async def _force(self, target: BookieId, digest: Digest, ledger: LedgerId) -> None:
+        """What the target had already may be a copy that somebody else makes right now and that is not yet synced."""
+        reply = await ask(self._services.pool, target, Force(ledger, digest.birth))
+        if isinstance(reply, BuckramError):
+            raise reply
+        if reply.code is not Code.OK:
+            raise BookieError(target, f"does not say that its copies are durable: {reply.code.name}")
+
+    async def _name(self, cell: MetadataCell, member: Missing, target: BookieId) -> bool:
+        """Put the target in the place of the lost bookie; whether it was this call that did it."""
+
+        def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            present = metadata.fragments[fragment_index(metadata, member.first)]
+            if present.first_entry != member.first or member.bookie not in present.ensemble:
+                return None
+            if target in present.ensemble:
+                return None
+            return member_replaced(metadata, member.first, member.bookie, target)
+
+        before = cell.current.version
+        metadata = await cell.update(change, within_s=_WITHIN_S)
+        return (
+            cell.current.version != before
+            and target in metadata.fragments[fragment_index(metadata, member.first)].ensemble
+        )
+
+    async def _lists_all(
+        self, target: BookieId, digest: Digest, ledger: LedgerId, ranges: list[tuple[int, int]]
+    ) -> bool:
+        """Whether the target still has everything. A peer without lists of entries acknowledged all: that has to do."""
+        if not ranges:
+            return True
+        reply = await ask(self._services.pool, target, ListEntries(ledger, birth=digest.birth))
+        if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
+            return isinstance(reply, ListEntriesReply) and reply.code in (Code.BAD_REQUEST, Code.BAD_VERSION)
+        try:
+            runs = list(availability.EntryList.decode(reply.availability).runs())
+        except availability.BadAvailability:
+            return False
+        return all(any(first <= low and high < first + count for first, count in runs) for low, high in ranges)
+
+    async def _check(self, ledger: LedgerId, metadata: LedgerMetadata, outcome: Outcome) -> None:
+        """Read every copy where it is, and make those again that are missing or bad."""
+        try:
+            report = await repair_ledger(
+                self._services, ledger, password=metadata.password or b"", digest=metadata.digest_type
+            )
+        except NoSuchLedger:
+            return
+        outcome.copied.entries += report.entries_copied
+        outcome.copied.bytes += report.bytes_copied
+        outcome.reasons += [Reason(Why.OTHER, problem) for problem in report.problems]
+
+
+def _no_bookie(lost: Collection[BookieId]) -> Reason:
+    names = ", ".join(lost)
+    return Reason(Why.NO_BOOKIE, f"no bookie can take the place of {names}: start one more, or make one writable")
+
+
+def _reasons_of(copied: Copied) -> list[Reason]:
+    found: list[Reason] = []
+    if copied.lost:
+        rows = rows_of(copied.lost)
+        found.append(Reason(Why.NO_GOOD_COPY, f"entries {named_rows(rows)} have no good copy", rows))
+    if copied.unread:
+        rows = rows_of(list(copied.unread))
+        why = next(iter(copied.unread.values()))
+        found.append(Reason(Why.COPY_AWAY, f"entries {named_rows(rows)} are where nobody answers: {why}", rows))
+    return found

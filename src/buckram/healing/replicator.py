@@ -1,0 +1,187 @@
+"""A replicator: takes marked ledgers, those with the fewest copies first, and makes them whole or says why not.
+
+Any number of them share the work through locks, with Apache's workers too. A ledger ends healthy, in progress,
+waiting with a reason, or lost with its entries. Not here: the repair of one ledger (`healing/ledger_repair`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from contextlib import suppress
+
+from buckram.client.client import Client
+from buckram.config import HealingConfig
+from buckram.core.backoff import STORE_WATCH, Delays
+from buckram.core.healing.needs import needs_of
+from buckram.core.healing.status import Reason, Waiting, Why
+from buckram.errors import (
+    BuckramError,
+    ClusterNotInitialised,
+    HandleClosed,
+    InvariantViolation,
+    MalformedRecord,
+    MetadataError,
+    NoSuchLedger,
+    StoreReplaced,
+)
+from buckram.healing.board import Board, Progress
+from buckram.healing.ledger_repair import LedgerRepair, Outcome
+from buckram.healing.open_ledger import OpenLedgers
+from buckram.metadata.underreplication import Underreplication
+from buckram.net.pace import Pace
+from buckram.net.tasks import TaskScope
+from buckram.types import LedgerId
+
+log = logging.getLogger("buckram.healing")
+_POLL_S = 5.0
+"""Apache's auditor does not say that it marked something, and brakes may go: the marks are read so often."""
+_QUEUE = 10_000
+"""So many marked ledgers are known at a time; the rest is read when these are done."""
+_BATCH = 16
+"""So many ledgers for each one at a time are worked on before it is seen whether work may go on."""
+
+
+class Replicator:
+    """One worker process's part. `run` never ends by itself; cancel it, then `close`."""
+
+    def __init__(self, client: Client, name: str, config: HealingConfig) -> None:
+        self._client, self._store, self._config = client, client.services.store, config
+        self.name = name
+        self._tree = Underreplication(self._store.keys, self._store.root, name)
+        self._board = Board(self._store)
+        pace = Pace(config.copy_bytes_per_s or None)
+        self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
+        self._changed = asyncio.Event()
+        self._queue: list[tuple[int, LedgerId]] = []
+        self._retry_at: dict[LedgerId, float] = {}
+        self._active: dict[LedgerId, int] = {}
+        """Ledgers in work, with the bytes that are about to be copied."""
+        self.copied_ledgers = self.copied_bytes = 0
+        self._reported: Progress | None = None
+
+    async def run(self) -> None:
+        """Copy what is marked, for ever. Ends with InvariantViolation, or when the client is closed."""
+        delays = Delays(STORE_WATCH)
+        prepared = False
+        while True:
+            self._changed.clear()
+            try:
+                if not prepared:
+                    await self._tree.prepare()
+                    prepared = True
+                wait_s = await self._round()
+                delays.reset()
+            except (StoreReplaced, ClusterNotInitialised):
+                raise
+            except MetadataError as error:
+                log.warning("replicator %s: %s", self.name, error)
+                wait_s = delays.take()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+
+    async def close(self) -> None:
+        """Give the locks back that are still held."""
+        for ledger in list(self._active):
+            with suppress(MetadataError):
+                await self._tree.unlock(ledger)
+
+    async def _round(self) -> float:
+        """Work until nothing that is marked can be done now; gives the seconds to wait."""
+        await self._board.watch_marks(self._changed.set)
+        if not await self._may_work():
+            return _POLL_S
+        await self._fill()
+        while self._queue and await self._may_work():
+            batch = [
+                heapq.heappop(self._queue)[1] for _ in range(min(len(self._queue), 16 * self._config.ledgers_at_once))
+            ]
+            batch.reverse()
+
+            async def work(batch: list[LedgerId] = batch) -> None:
+                while batch:
+                    await self._take(batch.pop())
+
+            async with TaskScope(f"replicator {self.name}") as scope:
+                tasks = [scope.spawn(work(), "ledgers") for _ in range(self._config.ledgers_at_once)]
+                for task in tasks:
+                    await task
+            if not self._queue:
+                await self._fill()
+        await self._report()
+        return _POLL_S
+
+    async def _may_work(self) -> bool:
+        return await self._tree.enabled(self._changed.set) and await self._board.brake(self._changed.set) is None
+
+    async def _fill(self) -> None:
+        """Read the marks and put those that may be tried now in order of their urgency."""
+        now = asyncio.get_running_loop().time()
+        locked = frozenset(await self._tree.locked())
+        self._queue = []
+        async for ledger in self._tree.marked():
+            if ledger in locked or self._retry_at.get(ledger, 0.0) > now:
+                continue
+            heapq.heappush(self._queue, (await self._survivors(ledger), ledger))
+            if len(self._queue) >= _QUEUE:
+                break
+
+    async def _survivors(self, ledger: LedgerId) -> int:
+        try:
+            metadata = (await self._store.read_ledger(ledger)).metadata
+        except (NoSuchLedger, MalformedRecord):
+            return 0
+        there = self._client.services.bookies
+        gone = [b for f in metadata.fragments for b in f.ensemble if there.info(b) is None]
+        return needs_of(ledger, metadata, gone).survivors
+
+    async def _take(self, ledger: LedgerId) -> None:
+        """One attempt at a ledger, if nobody else has it."""
+        try:
+            mark = await self._tree.read_mark(ledger)  # its version before the lock, or a later mark would be lost
+            if mark is None or ledger in self._active or not await self._tree.lock(ledger):
+                return
+        except MalformedRecord as error:
+            await self._wait(ledger, Outcome([Reason(Why.UNREADABLE_RECORD, str(error))]))
+            return
+        self._active[ledger] = 0
+        try:
+            outcome = await self._attempt(ledger, mark.replicas)
+            self.copied_bytes += outcome.copied.bytes
+            if outcome.whole and await self._tree.unmark(mark):
+                self.copied_ledgers += 1
+                self._retry_at.pop(ledger, None)
+                await self._board.clear_waiting(ledger)
+            elif not outcome.whole:
+                await self._wait(ledger, outcome)
+        finally:
+            del self._active[ledger]
+            await self._tree.unlock(ledger)
+        await self._report()
+
+    async def _attempt(self, ledger: LedgerId, named: tuple[str, ...]) -> Outcome:
+        try:
+            return await self._repair.run(ledger, named)
+        except (MetadataError, InvariantViolation, HandleClosed):
+            raise
+        except BuckramError as error:
+            return Outcome([Reason(Why.OTHER, str(error))])
+
+    async def _wait(self, ledger: LedgerId, outcome: Outcome) -> None:
+        now = asyncio.get_running_loop().time()
+        self._retry_at[ledger] = now + self._config.retry_s
+        at_ms = self._client.services.runtime.clock.wall_us() // 1000
+        waiting = Waiting(ledger, tuple(outcome.reasons), outcome.survivors, self.name, at_ms)
+        log.info("ledger %d waits: %s", ledger, "; ".join(reason.text for reason in outcome.reasons))
+        await self._board.say_waiting(waiting)
+
+    async def _report(self) -> None:
+        progress = Progress(
+            self.name, tuple(self._active), len(self._queue), self.copied_ledgers, self.copied_bytes, 0.0, 0
+        )
+        if progress != self._reported:
+            self._reported = progress
+            with suppress(MetadataError):
+                await self._board.report(progress)
