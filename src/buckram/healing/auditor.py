@@ -115,7 +115,7 @@ class Auditor:
         if due - self._audited or ((asked or periodic) and self._brake is None):
             await self._audit(due)
             self._audited, self._last_audit_at = due, now
-        next_due = self._losses.next_due_at(loop.time())
+        next_due = self._losses.next_due_at(now)  # not from now on: one may have become due during the audit
         return _LOOK_S if next_due is None else min(_LOOK_S, max(0.0, next_due - loop.time()))
 
     async def _follow_delay(self) -> bool:

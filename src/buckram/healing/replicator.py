@@ -58,7 +58,7 @@ class Replicator:
         self._retry_at: dict[LedgerId, float] = {}
         self._active: dict[LedgerId, int] = {}
         """Ledgers in work, with the bytes that are about to be copied."""
-        self.copied_ledgers = self.copied_bytes = 0
+        self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
 
     async def run(self) -> None:
@@ -72,6 +72,7 @@ class Replicator:
                     await self._tree.prepare()
                     prepared = True
                 wait_s = await self._round()
+                self.rounds += 1
                 delays.reset()
             except (StoreReplaced, ClusterNotInitialised):
                 raise
