@@ -21,6 +21,7 @@ from buckram.core.healing.status import Reason, Why, named_rows, rows_of
 from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
+from buckram.core.placement.policy import policy_of
 from buckram.core.wire import availability
 from buckram.core.wire.messages import Force, ListEntries, ListEntriesReply
 from buckram.errors import (
@@ -111,8 +112,9 @@ class LedgerRepair:
 
     def _spare(self, metadata: LedgerMetadata, fragment: Fragment, lost: Collection[BookieId]) -> dict[int, BookieId]:
         failed = {p: b for p, b in enumerate(fragment.ensemble) if b in lost}
+        policy = policy_of(metadata.custom_metadata, self._services.bookies.policy)
         return self._services.bookies.replace(
-            fragment.ensemble, failed, write_quorum=metadata.write_quorum, ack_quorum=metadata.ack_quorum
+            fragment.ensemble, failed, write_quorum=metadata.write_quorum, policy=policy
         )
 
     async def _replace_lost(
