@@ -9,7 +9,7 @@ import pytest
 from buckram.errors import AccessRefused, KeyExists, NoSuchKey, VersionConflict
 from buckram.metadata.zookeeper.keys import ZooKeeperKeys
 from buckram.seams import Create, KeyOp, SetValue
-from buckram.sim.engine.zk_line import DirectLine
+from buckram.sim.engine.zk_connection import DirectConnection
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 
 
@@ -100,7 +100,7 @@ class Meddler(SimZkSession):
 
 
 async def test_parents_that_come_and_go_during_a_multi(server: SimZooKeeper) -> None:
-    session = Meddler(server, DirectLine("meddled with"))
+    session = Meddler(server, DirectConnection("meddled with"))
     tree = server.tree
     session.meddle = [
         lambda: tree.create("/a", b"", 0),

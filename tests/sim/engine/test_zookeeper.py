@@ -14,7 +14,7 @@ from buckram.sim.engine.loop import SimLoop
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.network import Fabric
 from buckram.sim.engine.trace import Trace
-from buckram.sim.engine.zk_line import FabricLine
+from buckram.sim.engine.zk_connection import FabricConnection
 from buckram.sim.engine.zk_tree import ZkTree
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 
@@ -31,7 +31,7 @@ class World:
 
     def open(self, name: str = "") -> SimZkSession:
         process = self.loop.process(name) if name else self.process
-        return process.context.run(SimZkSession, self.server, FabricLine(self.fabric, process))
+        return process.context.run(SimZkSession, self.server, FabricConnection(self.fabric, process))
 
 
 def play(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> None:

@@ -30,7 +30,7 @@ from buckram.sim.engine.disk import Device
 
 
 def _blocks(content: bytearray) -> list[tuple[int, int, int]]:
-    """(segment, offset, bytes) of every good block, in order of the file."""
+    """Return (segment, offset, bytes) of every valid block, in the order of the file."""
     data, found, at = bytes(content), [], content.find(MAGIC)
     while at >= 0:
         if at % SECTOR == 0:
@@ -99,7 +99,7 @@ def flip_table(device: Device, rng: random.Random) -> bool:
 
 
 def flip_superblock(device: Device, rng: random.Random) -> bool:
-    """Change one byte of it."""
+    """Change one byte of the superblock; False if there is none."""
     if _superblock(device) is None:
         return False
     device.flip_bits(superblock.NAME, rng.randrange(len(device.model.inode(superblock.NAME).content)), 1)
@@ -107,8 +107,12 @@ def flip_superblock(device: Device, rng: random.Random) -> bool:
 
 
 def damage_tail_without_page(device: Device, rng: random.Random) -> bool:
-    """After a loss of power: damage the last block that has entries where the log rested behind it, else cut the file
-    off there. False if there is nothing to damage."""
+    """After a loss of power, damage the last block with entries if an empty block follows it.
+
+    Without an empty block behind it the file is cut off there.
+
+    Return False if there is nothing to damage.
+    """
     block = _superblock(device)
     open_ones = [] if block is None else [one for one in block.segments if one.states and not one.log_end]
     logs = [
@@ -138,8 +142,10 @@ def damage_tail_without_page(device: Device, rng: random.Random) -> bool:
 
 
 def damage_tail(device: Device, rng: random.Random) -> bool:
-    """Damage the last acknowledged block of a log, or cut the file off there. Its process is dead; False if there is
-    nothing to damage."""
+    """Damage the last acknowledged block of a log, or cut the file off there. Its process must be dead.
+
+    Return False if there is nothing to damage.
+    """
     block = _superblock(device)
     mark = None if block is None else read_mark(device.model.inode(TAIL).read(0, PAGE_BYTES), block.salt)
     names = [] if block is None or mark is None else [one.name for one in block.segments if one.seq == mark.end.seq]

@@ -1,8 +1,8 @@
 """The simulated disk: seams.Disk in virtual time over disk/crash_model.
 
-A `Device` outlives processes; a `SimDisk` is one process's open directory on it and is dead with it. Syncs take time,
-so messages arrive while one is under way. Process death alone keeps what the operating system had got; a loss of power
-keeps what was synced and the seed's choice of the rest.
+A `Device` outlives processes; a `SimDisk` is the open directory of one process on it and dies with that process. Syncs
+take time, so messages arrive during one. A crash of the process loses nothing that the operating system has; a loss of
+power keeps what was synced, and the seed chooses which of the rest.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from buckram.sim.engine.loop import Crashed, Process, SimLoop
 T = TypeVar("T")
 ALIGNMENT = 512
 FLUSHES = 0.02
-"""How probably an operation finds that the operating system has just written mapped pages back."""
+"""The chance that the operating system has just written mapped pages to the device, per operation."""
 
 
 class Device:
-    """One bookie's disk. Faults are set here; `ops` counts operations, in any of which the process may die."""
+    """The disk of one bookie. Faults are set here; `ops` counts operations, in any of which the process may die."""
 
     def __init__(self, loop: SimLoop, rng: random.Random, name: str) -> None:
         self.loop, self.rng, self.name = loop, rng, name
@@ -47,7 +47,7 @@ class Device:
         self.loop.trace.note(self.name, "disk loses power")
 
     def snapshot(self) -> CrashModel:
-        """What a copy of the directory has that is made now, in one moment; later changes do not touch it."""
+        """Return a copy of the directory as it is now."""
         image = copy.deepcopy(self.model)
         for name in image.names():
             image.inode(name).sync()
@@ -55,7 +55,7 @@ class Device:
         return image
 
     def restore(self, image: CrashModel) -> None:
-        """An older copy takes the place of the directory. No process may have it open."""
+        """Replace the directory by an older copy. No process may have it open."""
         total_bytes = self.model.total_bytes
         self.model = copy.deepcopy(image)
         self.model.total_bytes = total_bytes
@@ -68,7 +68,7 @@ class Device:
         self.loop.trace.note(self.name, "disk is wiped")
 
     def flip_bits(self, name: str, offset: int, mask: int) -> None:
-        """Damage one durable byte of a file."""
+        """Change bits of one durable byte of a file."""
         content = self.model.inode(name).content
         if offset < len(content):
             self.loop.trace.note(self.name, f"byte {offset} of {name} changes by {mask:#x}")
@@ -87,7 +87,7 @@ class SimFile:
         return self.inode.read(offset, length)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 class SimDisk:
@@ -104,7 +104,7 @@ class SimDisk:
             raise Crashed(self._process.name)
 
     def _op(self) -> bool:
-        """Count an operation; True when the process is to die in it, with its effect done but not synced."""
+        """Count an operation. Return whether the process must die in it, with its effect done but not synced."""
         self.check_alive()
         device = self.device
         device.ops += 1
@@ -123,7 +123,7 @@ class SimDisk:
         self.check_alive()
         if create:
             dies = self._op()
-            # What reserved space holds is undefined: stale bytes are nastier than zeros.
+            # The content of reserved space is undefined, and old bytes may be mistaken for data where zeros are not.
             self.device.model.create(name, size, self.device.rng.choice((0, 0xFF, 0x51)))
             if dies:
                 self._die()
@@ -166,7 +166,7 @@ class SimDisk:
 
     # writing
 
-    def _lay_down(self, writes: Sequence[Write]) -> list[Inode]:
+    def _apply(self, writes: Sequence[Write]) -> list[Inode]:
         touched: dict[int, Inode] = {}
         for write in writes:
             file, data = write.file, b"".join([bytes(buffer) for buffer in write.buffers])
@@ -187,7 +187,7 @@ class SimDisk:
 
     def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
         dies = self._op()
-        touched = self._lay_down(writes)
+        touched = self._apply(writes)
         if dies:
             self._die()
         failure = self._failure()
@@ -200,7 +200,7 @@ class SimDisk:
     def write(self, writes: Sequence[Write], done: Callable[[OSError | None], None], *, sync: bool = True) -> None:
         dies = self._op()
         try:
-            touched = self._lay_down(writes)
+            touched = self._apply(writes)
         except OSError as error:
             self._loop.call_soon(done, error, context=self._process.context)
             return
@@ -211,8 +211,8 @@ class SimDisk:
         device.syncing += 1
 
         def complete() -> None:
-            # Code of the device: it also runs while the process is paused. What a dead process had under way is
-            # unsynced, and power_loss chooses what becomes of it.
+            # This is code of the device, which also runs while the process is paused. Writes of a dead process stay
+            # unsynced, and power_loss() chooses which of them survive.
             device.syncing -= 1
             if self._process.dead:
                 return
@@ -243,7 +243,7 @@ class SimDisk:
         return low + (high - low) * self.device.rng.random()
 
     async def offload(self, job: Callable[[], T]) -> T:
-        """The job itself takes no time; messages arrive before and after it."""
+        """Run the job, which takes no virtual time itself, between two delays."""
         self.check_alive()
         await asyncio.sleep(self._latency(self.device.sync_s))
         result = job()

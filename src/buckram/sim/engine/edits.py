@@ -1,7 +1,7 @@
-"""Bugs as edits: a few words of one function, replaced in its source; no caller can tell, whoever imported it.
+"""Bugs as edits: a few words in the source of one function are replaced, also for those who imported the function.
 
-Where the words are not there (any more), or more than once, planting fails loudly: a bug that is not planted would
-count as one that nothing catches, or worse, as caught by something else.
+Planting fails if the words are not in the source, or more than once: a bug that is not planted would count as one that
+nothing catches, or as caught by something else.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from buckram.sim.engine.planting import Patches
 
 
 class StaleEdit(Exception):
-    """The function is not the one that the bug was written for."""
+    """The source of the function has changed since the bug was written."""
 
 
 def edited(*edits: tuple[str, str, str]) -> Patches:
-    """A mutant's `apply`: each edit is ("package.module:Class.method", words, other words).
+    """Return a mutant's `apply`. Each edit is ("package.module:Class.method", words, other words).
 
-    The words may go over lines, indented as in a function of a module. Only code that runs after planting changes.
+    The words may span lines, indented as in a function of a module. Calls that began before planting do not change.
     """
     return lambda: _edit(edits)
 
@@ -42,7 +42,7 @@ def _edit(edits: tuple[tuple[str, str, str], ...]) -> Iterator[None]:
 
 
 def find(where: str) -> FunctionType:
-    """The plain function behind a property, a class method, a context manager."""
+    """Return the plain function of a property, a class method or a context manager."""
     module, _, path = where.partition(":")
     found: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -84,7 +84,7 @@ def _inner(code: CodeType, name: str) -> CodeType | None:
 
 
 def stale(patches: Patches) -> str:
-    """Why these cannot be planted; "" if they can."""
+    """Return why these patches cannot be planted, or "" if they can."""
     try:
         with patches():
             return ""

@@ -1,7 +1,7 @@
 """Foreign bookies: bookies of another cluster that listen at addresses of this one.
 
 The other cluster has its own metadata store, which faults do not touch and the judge does not watch. Its bookies
-introduce themselves under the id that they are given and accept whatever their own store accepts. The judge tells them
+introduce themselves with the id that they are given, and serve like any bookie. The judge tells them
 apart by the names of their processes, so their replies do not count as replies of the bookie whose address they use.
 """
 
@@ -19,7 +19,7 @@ from buckram.sim.engine.world import Machine, World
 
 
 class ForeignBookies:
-    """The other cluster: `take` an address of this one, and `leave` it again."""
+    """The other cluster. Its bookies `take` addresses of this one, and `leave` them again."""
 
     def __init__(self, world: World) -> None:
         self._world = world

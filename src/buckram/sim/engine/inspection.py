@@ -36,7 +36,7 @@ class WorldInspector:
         return self._world.pace
 
     def writer_gave_up(self) -> bool:
-        return self._world.metadata.given_up
+        return self._world.metadata.writer_gave_up
 
     def fenced_on_disk(self, bookie: BookieId, ledger_id: LedgerId) -> bool | None:
         store = self._open_after_power_loss(bookie)

@@ -15,6 +15,8 @@ from buckram.sim.engine.world import World
 
 @dataclass(slots=True)
 class LifeResult:
+    """The result of one life. `virtual_s` is its length in virtual seconds, `replay` a command that repeats it."""
+
     seed: int
     plan: str
     violations: list[Violation]
@@ -30,8 +32,8 @@ class LifeResult:
     replay: str = ""
 
 
-class report_broken_invariants(AbstractContextManager[None]):  # reads like a function
-    """An InvariantViolation counts from the moment it is made, whatever catches it."""
+class report_broken_invariants(AbstractContextManager[None]):  # a class that is used like a function
+    """Report each InvariantViolation when it is created, even if it is caught later."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -40,11 +42,11 @@ class report_broken_invariants(AbstractContextManager[None]):  # reads like a fu
     def __enter__(self) -> None:
         world, original = self._world, self._original
 
-        def noticed(error: InvariantViolation, *args: object) -> None:
+        def report(error: InvariantViolation, *args: object) -> None:
             original(error, *args)
             world.report.violate(str(args[0]).split(":")[0] if args else "invariant", f"checked in the code: {args}")
 
-        InvariantViolation.__init__ = noticed  # type: ignore[method-assign,assignment]  # for the time of a life
+        InvariantViolation.__init__ = report  # type: ignore[method-assign,assignment]  # for the time of a life
 
     def __exit__(self, *exc: object) -> None:
         InvariantViolation.__init__ = self._original  # type: ignore[method-assign]  # as it was

@@ -1,10 +1,11 @@
 """An asyncio event loop with virtual time, one seeded scheduler, and processes that pause and crash.
 
-Every handle belongs to the simulated process in whose context it was made. Handles of one process run in the order
-they became ready (asyncio's own guarantee); which process goes next is the seed's choice. When nothing is ready, time
-jumps to the next timer. A crashed process runs no more code: its handles are thrown away, its tasks are kept
-referenced (collecting a suspended coroutine would run its `finally` blocks) until the life is over.
-No sockets, threads, signals or child processes: the network, disk and metadata seams are simulated beside this module.
+Every handle belongs to the simulated process in whose context it was created. Handles of one process run in the order
+in which they became ready, as asyncio guarantees; the seed chooses the process that runs next. When nothing is ready,
+time advances to the next timer. A crashed process runs no more code: its handles are discarded, and its tasks stay
+referenced until the life is over, because collecting a suspended coroutine would run its `finally` blocks.
+
+Not here: sockets, threads, signals, child processes. Network, disk and metadata are simulated beside this module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from buckram.sim.engine.trace import Trace
 
@@ -28,15 +29,15 @@ PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("buckram_sim_p
 
 
 class Stuck(Exception):
-    """The life cannot go on: nothing is ready and no timer is set, or it spins without end."""
+    """The life cannot go on: nothing is ready and no timer is set, or it runs without end."""
 
 
 class Crashed(BaseException):
-    """Raised by the seams into code of a process that is dead, so that it unwinds without touching anything."""
+    """Raised by the simulated seams into code of a dead process, so that it ends without any effect."""
 
 
 class Process:
-    """One simulated operating system process (or, as `world`, the harness itself)."""
+    """One simulated operating system process. The process `world` is the simulator itself."""
 
     def __init__(self, loop: SimLoop, name: str, index: int) -> None:
         self.loop, self.name, self.index = loop, name, index
@@ -61,7 +62,7 @@ class Process:
         return self.loop.create_task(coro, name=name)
 
     def on_death(self, done: Callable[[], None]) -> None:
-        """Called once, synchronously, when the process crashes; for the seams only."""
+        """Call `done` when the process crashes, synchronously; for the simulated seams only."""
         self._on_death.append(done)
 
     def crash_after(self, handles: int) -> None:
@@ -73,7 +74,7 @@ class Process:
         return self._crash_step is not None and self.steps >= self._crash_step
 
     def crash(self) -> None:
-        """From now on no code of this process runs, not even `finally`."""
+        """Kill the process: none of its code runs any more, not even `finally` blocks."""
         if self.dead:
             return
         self.dead = True
@@ -99,7 +100,7 @@ class Process:
 
 
 class _SimFuture(asyncio.Future[Any]):
-    """Hashed by a counter: the standard library keeps futures in sets, and their order must not hang on addresses."""
+    """Hashed by a counter: the standard library keeps futures in sets, whose order must not depend on addresses."""
 
     def __init__(self, *, loop: SimLoop) -> None:
         super().__init__(loop=loop)
@@ -123,15 +124,21 @@ class _SimTask(asyncio.Task[Any]):
         return self._serial
 
 
+class ReportUncaught(Protocol):
+    """Gets each exception that no code of a process has caught."""
+
+    def __call__(self, process: Process, message: str, error: BaseException | None, /) -> None: ...
+
+
 class SimLoop(asyncio.AbstractEventLoop):
-    """One life's loop. `on_error(process, message, exception)` hears of everything that nobody caught."""
+    """The event loop of one life. Times are virtual seconds."""
 
     def __init__(
         self,
         rng: random.Random,
         trace: Trace,
         *,
-        on_error: Callable[[Process, str, BaseException | None], None] | None = None,
+        on_error: ReportUncaught | None = None,
         max_steps: int = 3_000_000,
         max_idle_steps: int = 100_000,
     ) -> None:
@@ -158,7 +165,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return process
 
     def list_ready(self, process: Process) -> None:
-        """Make the process a candidate of the scheduler if it has something to run."""
+        """Make the process a candidate of the scheduler if it has a ready handle."""
         if process.ready and not process.listed and not process.paused and not process.dead:
             process.listed = True
             self._runnable.append(process)
@@ -221,7 +228,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Debug mode would put real time into the traces; ignored."""
+        """Ignored: debug mode would put real time into the traces."""
 
     def is_running(self) -> bool:
         return self._running
@@ -249,7 +256,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.create_task(generator.aclose(), name="aclose")
 
     async def shutdown_asyncgens(self) -> None:
-        """An abandoned generator was closed when its last reference went."""
+        """Nothing to do: an abandoned generator was closed when its last reference was dropped."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """There are no threads."""
@@ -257,7 +264,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # running
 
     def run_until_complete(self, future: Any) -> Any:
-        """Run until the coroutine, as code of `world`, is done. Raises Stuck where it never would be."""
+        """Run the coroutine, as code of `world`, to its end. Raises Stuck if it would never end."""
         main = self.world.spawn(future) if asyncio.iscoroutine(future) else future
         main.add_done_callback(lambda _: self.stop(), context=self.world.context)
         self._run()
@@ -276,16 +283,16 @@ class SimLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(firstiter=lambda _: None, finalizer=self._finish_asyncgen)
         try:
             while not self._stopping:
-                self._turn()
+                self._run_some()
         finally:
             self._running = False
             events._set_running_loop(previous)
             sys.set_asyncgen_hooks(*hooks)
 
-    def _turn(self) -> None:
-        """Let one process, chosen by the seed, run some of its ready handles; or let time pass."""
+    def _run_some(self) -> None:
+        """Run some ready handles of one process, which the seed chooses; or advance the time."""
         if not self._runnable:
-            self._jump()
+            self._advance_time()
             return
         candidates = self._runnable
         at = int(self.rng.random() * len(candidates)) if len(candidates) > 1 else 0
@@ -305,13 +312,13 @@ class SimLoop(asyncio.AbstractEventLoop):
             if process.due_to_crash:
                 process.crash()
                 break
-            self._step(process)
+            self._run_handle(process)
         self._idle_steps += burst
         if self._idle_steps > self._max_idle_steps or self.steps > self._max_steps:
             where = f"{self.steps} steps, {self._idle_steps} of them at {self._now:.6f} s"
             raise Stuck(f"{process.name} spins: {where}; {self.waiting()}")
 
-    def _step(self, process: Process) -> None:
+    def _run_handle(self, process: Process) -> None:
         handle = process.ready.popleft()
         if handle._cancelled:
             return
@@ -327,8 +334,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             if not process.dead and self._on_error is not None:
                 self._on_error(process, f"exception in {handle!r}", error)
 
-    def _jump(self) -> None:
-        """Go to the time of the next timers and make them ready."""
+    def _advance_time(self) -> None:
+        """Advance the time to the next timers and make them ready."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
@@ -344,7 +351,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._make_ready(handle)
 
     def waiting(self) -> str:
-        """The unfinished tasks of the living, for the report of a life that is stuck."""
+        """Describe the unfinished tasks of living processes, for the report of a life that is stuck."""
         rows = []
         for task in self._tasks:
             process = task.process
@@ -355,7 +362,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return "waiting: " + (", ".join(rows[:40]) or "nobody")
 
     def close(self) -> None:
-        """End the life: bury every coroutine that is still suspended; whatever they do meets dead seams."""
+        """End the life: close every coroutine that is still suspended. Whatever they do then has no effect."""
         unseen = any(task.done() and task._log_traceback for task in self._tasks)
         self._tasks = [task for task in self._tasks if not task.done()]  # those with an unseen exception report it now
         if unseen:
@@ -368,19 +375,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._runnable.clear()
         for task in self._tasks:
             if not task.done():
-                _bury(task)
+                _close_coroutine(task)
         self._tasks.clear()
 
 
 def make_loop(
     rng: random.Random,
     trace: Trace,
-    on_error: Callable[[Process, str, BaseException | None], None] | None = None,
+    on_error: ReportUncaught | None = None,
 ) -> SimLoop:
     return SimLoop(rng, trace, on_error=on_error)  # type: ignore[abstract]  # no sockets, signals, processes in here
 
 
-def _bury(task: asyncio.Task[Any]) -> None:
+def _close_coroutine(task: asyncio.Task[Any]) -> None:
     coro = task.get_coro()
     for _ in range(10):
         try:

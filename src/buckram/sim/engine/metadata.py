@@ -1,8 +1,9 @@
-"""Faults in front of metadata/memory: delay, loss before and after a change, expiry, late and spurious watches.
+"""A simulated metadata store with faults: delays, losses before and after a change, expiry, late and spurious watches.
 
-`MetadataFaults` is what a life may ask of any metadata store, `MetadataServer` a store with them (one per life),
-`SimKeys` a process's session. A request that left a process is carried out even if that process is paused or dead by
-then. What ledgers are is not known here; ZooKeeper is sim/engine/zookeeper.
+`MetadataFaults` has the faults of any metadata store, `MetadataServer` is a store in memory (one per life), `SimKeys`
+is the session of one process. A request that was sent is carried out even if its process is paused or dead by then.
+
+Not here: ZooKeeper (`zookeeper.py`, `zk_server.py`), which keys belong to ledgers (`buckram/metadata/layout.py`).
 """
 
 from __future__ import annotations
@@ -24,27 +25,29 @@ HOST = "meta"
 
 
 class MetadataObserver(Protocol):
+    """Gets what happens in the metadata store. `who` is the process whose request it was."""
+
     def key_changed(self, who: str, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-        """After a mutation was applied; `who` is the process whose request it was."""
+        """A change was applied."""
         ...
 
     def key_conflict(self, who: str, key: str) -> None: ...
     def reply_lost(self, who: str, key: str) -> None: ...
     def unread_version(self, who: str, key: str, version: int) -> None:
-        """A mutation named a version that its process never got from the store."""
+        """A change has an expected version that its process never read from the store."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`keys` is what observers see of it, `kept` the store's own affair."""
+    """A copy of a metadata store. `keys` are its keys, `kept` what the store itself needs to restore it."""
 
     keys: dict[str, KeyValue]
     kept: object
 
 
 class MetadataFaults(ABC):
-    """The faults in front of a metadata store. Chances are per request and set by the fault plan."""
+    """The faults of a metadata store. Chances are per request, and are set by the faults of a life."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -52,8 +55,8 @@ class MetadataFaults(ABC):
         self.lose_before = self.lose_after = 0.0
         self.late_chance = self.late_s = 0.0
         self.down = False
-        self.given_up = False
-        """Whether who sent the request that is carried out now has stopped waiting for it."""
+        self.writer_gave_up = False
+        """Whether the sender of the request that is being carried out has stopped waiting for it."""
         self.spurious_watches = 0.02
         self.late_watch_s = 0.05
         self.timeout_s = 4.0
@@ -63,16 +66,16 @@ class MetadataFaults(ABC):
         self._taken: tuple[str, str, str] | None = None
 
     def lose_next(self, when: str, who: str, part_of_key: str) -> None:
-        """Script one loss: "before" or "after" the next mutation by `who` of a key that contains the text."""
+        """Plan one loss: "before" or "after" the next change by `who` of a key that contains the text."""
         self._script.append((when, who, part_of_key))
 
     @property
     def scripted(self) -> int:
-        """Losses that were asked for and have not come yet."""
+        """How many planned losses have not happened yet."""
         return len(self._script)
 
-    def fate(self, who: str, keys: Sequence[str]) -> str:
-        """What becomes of a request that changes `keys`, none for a read: "none", or lost "before" or "after"."""
+    def choose_loss(self, who: str, keys: Sequence[str]) -> str:
+        """Return whether a request is lost "before" or "after" it is carried out, or "none". It changes `keys`."""
         self._taken = None
         for at, (when, name, part) in enumerate(self._script):
             if name == who and any(part in key for key in keys):
@@ -88,18 +91,18 @@ class MetadataFaults(ABC):
                 return "after"
         return "none"
 
-    def lateness(self) -> float:
-        """How much longer the next message from or to the store takes."""
+    def extra_delay_s(self) -> float:
+        """Return by how many seconds the next message from or to the store is late."""
         return self.rng.random() * self.late_s if self.late_s and self.rng.random() < self.late_chance else 0.0
 
-    def not_lost(self) -> None:
-        """The request of the last fate() failed, so a loss that was scripted waits for the next one."""
+    def keep_scripted_loss(self) -> None:
+        """The request of the last choose_loss() failed, so a planned loss is kept for the next one."""
         if self._taken is not None:
             self._script.insert(0, self._taken)
             self._taken = None
 
     def changed(self, who: str, key: str) -> None:
-        """Tell observers what became of a key."""
+        """Report a key that may have changed to the observers."""
         new = self.peek(key)
         old = self._values.get(key)
         if new is None:
@@ -112,27 +115,27 @@ class MetadataFaults(ABC):
 
     @abstractmethod
     def peek(self, key: str) -> KeyValue | None:
-        """What the store holds, whoever may see it."""
+        """Return what the newest state of the store has under the key."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """All that a backup has that is made now: every key that is not bound to a session."""
+        """Return what a backup made now contains: all keys that are not bound to a session."""
 
     @abstractmethod
-    def _go_back(self, snapshot: Snapshot) -> None:
-        """End all sessions and replace all keys."""
+    def _replace_by(self, snapshot: Snapshot) -> None:
+        """End all sessions and replace all keys by those of the snapshot."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The store is an older one from now on. Sessions end, as they do with a server that starts from a backup.
+        """Replace the store by an older state. Sessions end, as they do with a server that starts from a backup.
 
-        Observers of changes hear nothing (nobody changed anything): Judge.metadata_restored tells the judge.
+        Observers are not called, because no client changed a key. `World.restore_metadata` informs the judge.
         """
-        self._go_back(snapshot)
+        self._replace_by(snapshot)
         self._values = dict(snapshot.keys)
 
 
 class MetadataServer(MetadataFaults):
-    """A cluster's metadata in memory/MemoryTree."""
+    """The metadata store of a cluster, in memory."""
 
     def __init__(self, fabric: Fabric, rng: random.Random) -> None:
         super().__init__(rng)
@@ -149,7 +152,7 @@ class MetadataServer(MetadataFaults):
         }
         return Snapshot(keys, None)
 
-    def _go_back(self, snapshot: Snapshot) -> None:
+    def _replace_by(self, snapshot: Snapshot) -> None:
         self.loop.trace.note("meta", "goes back to an older state")
         tree = self.tree
         for session in list(tree._sessions):
@@ -173,14 +176,14 @@ class SimKeys:
         process.on_death(self._process_died)
 
     async def prepare(self) -> None:
-        """The simulated store is always set up."""
+        """Nothing to do: the simulated store needs no setup."""
 
     def expire(self) -> None:
-        """The store gives the session up; the process learns of it later."""
+        """End the session on the store; the process learns of it later."""
         self._server.loop.trace.note("meta", f"session of {self._process.name} expires")
         self._server.tree.expire(self.session)
 
-    # the KeyStore face
+    # seams.KeyStore
 
     async def create(self, key: str, value: bytes, *, ephemeral: bool = False) -> int:
         version: int = await self._mutate([Create(key, value, ephemeral)])
@@ -197,7 +200,7 @@ class SimKeys:
         await self._mutate(list(ops), multi=True)
 
     async def get(self, key: str, watch: Notify | None = None) -> KeyValue:
-        watch = self._maybe_spurious(watch)
+        watch = self._watch_to_set(watch)
         found: KeyValue = await self._request([], lambda: self._server.tree.get(key, self.session, watch))
         self._known[key] = found.version
         return found
@@ -205,7 +208,7 @@ class SimKeys:
     async def children(
         self, parent: str, *, after: str = "", limit: int = 1000, watch: Notify | None = None
     ) -> list[str]:
-        watch = self._maybe_spurious(watch)
+        watch = self._watch_to_set(watch)
         names: list[str] = await self._request(
             [], lambda: self._server.tree.children(parent, self.session, after, limit, watch)
         )
@@ -227,7 +230,7 @@ class SimKeys:
     async def _mutate(self, ops: list[KeyOp], multi: bool = False) -> Any:
         for op in ops:
             version = -1 if isinstance(op, Create) else op.version
-            # An older one was read, too: another handle of the process may have seen more since.
+            # The version may be older than the newest one that the process has read through another handle.
             if version >= 0 and self._known.get(op.key, -1) < version:
                 for observer in self._server.observers:
                     observer.unread_version(self._process.name, op.key, version)
@@ -255,13 +258,13 @@ class SimKeys:
         return version
 
     async def _request(self, ops: Sequence[KeyOp], apply: Callable[[], Any]) -> Any:
-        """Carry a request to the store and its reply back; either may be lost, and the sender cannot tell which."""
+        """Send a request and await its reply. Either may be lost, and the sender cannot know which."""
         server, loop, fabric, process = self._server, self._server.loop, self._server.fabric, self._process
         process.check_alive()
         if self._closed:
             raise MetadataUnavailable("this metadata store was closed")
         answer: asyncio.Future[Any] = loop.create_future()
-        fate = server.fate(process.name, [op.key for op in ops])
+        fate = server.choose_loss(process.name, [op.key for op in ops])
 
         def resolve(result: Any, error: Exception | None) -> None:
             if answer.done():
@@ -276,7 +279,7 @@ class SimKeys:
                 reply(None, MetadataUnavailable("connection to the metadata store lost"))
                 return
             result, error = None, None
-            server.given_up = answer.done()
+            server.writer_gave_up = answer.done()
             try:
                 result = apply()
             except Exception as caught:
@@ -294,10 +297,10 @@ class SimKeys:
                     HOST, process.name, lambda: loop.call_soon(resolve, result, error, context=process.context)
                 )
 
-            loop.call_later(fabric.delay(HOST, process.name) + server.lateness(), back, context=loop.world.context)
+            loop.call_later(fabric.delay(HOST, process.name) + server.extra_delay_s(), back, context=loop.world.context)
 
         loop.call_later(
-            fabric.delay(process.name, HOST) + server.lateness(),
+            fabric.delay(process.name, HOST) + server.extra_delay_s(),
             lambda: fabric.when_open(process.name, HOST, arrive),
             context=loop.world.context,
         )
@@ -310,8 +313,8 @@ class SimKeys:
 
     # notifications
 
-    def _maybe_spurious(self, watch: Notify | None) -> Notify | None:
-        """Now and then a watch fires once, some time, without a change (and is then not set)."""
+    def _watch_to_set(self, watch: Notify | None) -> Notify | None:
+        """Return the watch to set. Sometimes there is none, and the watch fires once without a change."""
         server = self._server
         if watch is None or server.rng.random() >= server.spurious_watches:
             return watch
@@ -320,7 +323,7 @@ class SimKeys:
 
     def _deliver(self, notify: Notify) -> None:
         server, process = self._server, self._process
-        delay = server.fabric.delay(HOST, process.name) + server.lateness()
+        delay = server.fabric.delay(HOST, process.name) + server.extra_delay_s()
         if server.rng.random() < 0.2:
             delay += server.rng.random() * server.late_watch_s
 

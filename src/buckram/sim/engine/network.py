@@ -1,9 +1,10 @@
-"""The simulated network: seams.Network over links that delay, stall, reset and cut, with asyncio transports on top.
+"""The simulated network: seams.Network over links with delays, resets and blocks, with asyncio transports on top.
 
-As TCP does, one connection keeps its order and loses nothing unless it is reset; how much of what was in flight still
-arrives after a reset is the seed's choice, and the two ends learn of it at different times. Chunk borders are split and
-merged. Hosts are named like their processes. Who is cut off from whom, and when, is decided elsewhere
-(sim/ledgers/faults).
+As with TCP, a connection keeps its order and loses nothing unless it is reset. The seed chooses how much of what was
+under way still arrives after a reset, and the two ends learn of it at different times. Chunks are split and merged.
+Hosts have the names of their processes.
+
+Not here: when links are blocked, and which (`sim/engine/faults/links.py`).
 """
 
 from __future__ import annotations
@@ -21,25 +22,27 @@ Factory = Callable[[], asyncio.Protocol]
 
 
 class WireObserver(Protocol):
-    """Sees whole frames. `to_server` tells requests from answers; `conn.client` and `conn.server` are host names."""
+    """Sees whole frames when they are sent and delivered. `to_server`: the frame is a request, otherwise an answer."""
 
     def frame_sent(self, conn: Connection, to_server: bool, frame: bytes) -> None: ...
     def frame_delivered(self, conn: Connection, to_server: bool, frame: bytes) -> None: ...
 
 
 class Tamperer(Protocol):
-    """A lying server: rewrites whole frames between its honest process and the wire."""
+    """A lying server: it changes whole frames between an honest process and the network."""
 
     def request(self, conn: Connection, frame: bytes) -> bytes | None:
-        """What the honest process gets to see (None: nothing). May call conn.answer(frame) itself."""
+        """Return the frame that the honest process gets, None for none. May call conn.answer(frame) itself."""
         ...
 
     def answer(self, conn: Connection, frame: bytes) -> bytes | None:
-        """What the client gets instead."""
+        """Return the frame that the client gets, None for none."""
         ...
 
 
 class SimListener:
+    """A seams.Listener."""
+
     def __init__(self, fabric: Fabric, process: Process, host: str, port: int, factory: Factory) -> None:
         self.fabric, self.process, self.host, self.factory = fabric, process, host, factory
         self._port = port
@@ -76,7 +79,7 @@ class Fabric:
     # what faults do
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from source to target until unblock(); the other direction is not affected."""
+        """Deliver nothing from source to target until unblock(). The other direction is not affected."""
         if not self._blocked.get((source, target)):
             self._blocked[source, target] = True
             self.trace.note("network", f"cut {source} -> {target}")
@@ -88,21 +91,22 @@ class Fabric:
                 go()
 
     def slow(self, source: str, target: str, extra_s: float) -> None:
-        """Everything sent from now on takes this much longer; 0 ends it."""
+        """Deliver everything that is sent from now on so much later, in seconds; 0 ends this."""
         self._extra_s[source, target] = extra_s
         self.trace.note("network", f"{source} -> {target} is {extra_s:.3f} s slower")
 
     def heal(self) -> None:
+        """Unblock all links, and end all extra delays."""
         for source, target in list(self._blocked):
             self.unblock(source, target)
         self._extra_s.clear()
 
     def set_dark(self, host: str, dark: bool) -> None:
-        """A dark host (no power) answers nothing; one whose process died refuses and resets."""
+        """Set whether a host has no power. Such a host does not answer; one whose process died refuses and resets."""
         self._dark[host] = dark
 
     def reset(self, conn: Connection) -> None:
-        """Break a connection; the fate of what is in flight is unknown to both ends."""
+        """Reset a connection. Neither end knows how much of what was under way has arrived."""
         self.trace.note("network", f"reset {conn}")
         conn.break_off(self.rng)
 
@@ -120,7 +124,7 @@ class Fabric:
         return delay + self._extra_s.get((source, target), 0.0) if self._extra_s else delay
 
     def when_open(self, source: str, target: str, go: Callable[[], object]) -> None:
-        """Call at once, or when the link is healed."""
+        """Call `go` now, or when the link is unblocked."""
         if (source, target) in self._blocked:
             self._waiting.setdefault((source, target), []).append(go)
         else:
@@ -145,7 +149,7 @@ class Fabric:
             del self._listeners[listener.host, listener.port]
 
     def dial(self, process: Process, source: str, host: str, port: int, done: Dialled, ghost: bool) -> None:
-        """SYN, then either refusal or two endpoints; `done` runs as code of the dialling process."""
+        """Open a connection: `done` gets it, or the refusal, as code of the process that connects."""
         loop = self.loop
 
         def arrive() -> None:
@@ -191,7 +195,10 @@ class Fabric:
             self.connections.remove(conn)
 
 
-Dialled = Callable[[Connection | None, OSError | None], None]
+class Dialled(Protocol):
+    """Gets the open connection, or the error why there is none."""
+
+    def __call__(self, conn: Connection | None, error: OSError | None, /) -> None: ...
 
 
 class SimNetwork:
@@ -201,7 +208,7 @@ class SimNetwork:
         self._fabric, self._process, self._host, self._ghost = fabric, process, host, ghost
 
     def as_ghost(self) -> SimNetwork:
-        """Connections that replay old requests of this host: their answers reach nobody."""
+        """Return a network for replays of old requests of this host, whose answers reach no client."""
         return SimNetwork(self._fabric, self._fabric.loop.world, self._host, ghost=True)
 
     async def connect(self, host: str, port: int, factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
@@ -210,7 +217,7 @@ class SimNetwork:
 
         def done(conn: Connection | None, error: OSError | None) -> None:
             if answer.done():
-                if conn is not None:  # the caller gave up meanwhile
+                if conn is not None:  # the caller has stopped waiting
                     conn.client_end.start(asyncio.Protocol)
                     conn.client_end.abort()
             elif conn is None:

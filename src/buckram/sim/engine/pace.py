@@ -12,24 +12,24 @@ from buckram.sim.engine.loop import SimLoop
 
 FAST = (0.0002, 0.004)
 LATE_S = 0.3
-"""What clients can bear without an error; some lives have more."""
+"""A delay of metadata that clients bear without an error; some lives have longer ones."""
 HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`disks`: the bounds of a sync, per bookie in turn (none: all are fast). Times are seconds."""
+    """The pace of one life. Times are seconds. `disks` are the bounds of a sync, per bookie; empty: all are fast."""
 
     disks: tuple[tuple[float, float], ...] = ()
     late_chance: float = 0.0
     late_s: float = 0.0
-    """So many of the messages from and to the metadata store take up to so much longer, each by itself."""
+    """The share of messages from and to the metadata store that are late, and by how much they are at most."""
     lag_s: float = 0.0
-    """How far a ZooKeeper follower may lie behind; half of the sessions have one."""
+    """How far a ZooKeeper follower may lag; half of the sessions are on one."""
     clocks_us: int = 5_000_000
-    """How far the wall clock of a host is off at most, to either side."""
+    """How wrong the wall clock of a host is at most, in either direction."""
     jumps: bool = False
-    """Wall clocks are set anew now and then, forwards and backwards."""
+    """Wall clocks are set forwards or backwards from time to time."""
 
     def __str__(self) -> str:
         disks = "+".join(f"{round(high * 1000)} ms" for _, high in self.disks) if self.disks else "fast"
@@ -39,25 +39,29 @@ class Pace:
         return f"disks {disks}{late}{lag}{clocks}{' and jumping' if self.jumps else ''}"
 
     def of_disk(self, index: int) -> tuple[float, float]:
+        """Return the bounds of a sync of the disk with this number."""
         return self.disks[index % len(self.disks)] if self.disks else FAST
 
     @property
     def sync_s(self) -> float:
-        """The longest time that one operation of one disk takes, beyond that of a fast one."""
+        """The longest time that one operation of a slow disk takes; 0.0 if all are fast."""
         return max([high for _, high in self.disks], default=0.0)
 
     @property
     def metadata_s(self) -> float:
-        """How much longer than usual one question to the metadata store may take, answer and watch included."""
+        """How much longer than usual one request to the metadata store may take, with its reply or watch."""
         return 2 * self.late_s + self.lag_s
 
-    def patience(self, seconds: float, *, syncs: int = 0, questions: int = 0) -> float:
-        """A deadline of a fast life, for this one: so many operations of disks and of metadata are waited for in it."""
-        return seconds + syncs * self.sync_s + questions * self.metadata_s
+    def deadline_s(self, seconds: float, *, syncs: int = 0, metadata_requests: int = 0) -> float:
+        """Return the deadline in this life of what takes `seconds` in a fast one.
+
+        It waits for `syncs` disk operations and `metadata_requests` requests to the metadata store one after another.
+        """
+        return seconds + syncs * self.sync_s + metadata_requests * self.metadata_s
 
 
 def draw_pace(seed: int, bookies: int) -> Pace:
-    """Drawn by itself, so that it changes nothing else of a life."""
+    """Draw the pace from random numbers of its own, so that it changes nothing else of a life."""
     rng = random.Random(f"pace {seed}")
     disks: tuple[tuple[float, float], ...] = ()
     if rng.random() < 0.35:
@@ -71,7 +75,7 @@ def draw_pace(seed: int, bookies: int) -> Pace:
 
 
 class SimClock:
-    """A host's wall time: it is off, and jumps if the pace says so. Nothing that must hold may depend on it."""
+    """The wall clock of a host: it is wrong, and is set from time to time if the pace says so."""
 
     def __init__(self, loop: SimLoop, host: str, seed: int | str, pace: Pace) -> None:
         self._loop = loop
@@ -83,7 +87,7 @@ class SimClock:
             self._set.append((at, rng.randrange(-pace.clocks_us, pace.clocks_us)))
 
     def put(self, skew_us: int) -> None:
-        """It is set now, and stays as it is."""
+        """Set the clock to be wrong by so many microseconds from now on."""
         self._set = [(0.0, skew_us)]
 
     def wall_us(self) -> int:

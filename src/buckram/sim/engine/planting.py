@@ -14,7 +14,7 @@ Patches = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Set attributes of classes or modules: (owner, name, value); everything is put back at the end."""
+    """Set attributes of classes or modules, each (owner, name, value), and restore them at the end."""
     with ExitStack() as stack:
         for owner, name, value in changes:
             original = owner.__dict__[name]
@@ -24,9 +24,9 @@ def patched(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 def plant(*changes: tuple[Any, str, Any]) -> Patches:
-    """A mutant's `apply` for changes that need no state of their own."""
+    """Return a mutant's `apply` for changes without a state of their own."""
     return lambda: patched(*changes)
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """In place of a check."""
+    """Do nothing. This replaces a check."""

@@ -1,7 +1,6 @@
-"""Watching the bookies' stores without changing them: during a life two methods of Store also tell the judge, and some
-of its parts which situations they were in.
+"""Observing bookies' stores, admission, writers and repair during a life, by wrapping some of their methods.
 
-Planted bugs (mutants/) are applied before, so the judge sees what they do.
+Planted bugs are applied before, so the judge observes their effects.
 """
 
 from __future__ import annotations
@@ -40,44 +39,44 @@ def _bookie_of(world: World, store: Store) -> BookieId | None:
 
 @contextmanager
 def watch_files(world: World) -> Iterator[None]:
-    """Count what stores of this world's machines do with their files; those that are only looked at do not count."""
+    """Report situations of the files of this world's stores. Stores that are only inspected do not count."""
     write, repair_footer, start, rebuilt = Output.write, Maintenance.repair_footer, Opening.run, Opening._load
     grow = Growth._grow
 
-    def seen(state: StoreState, name: str) -> None:
+    def report(state: StoreState, name: str) -> None:
         if isinstance(state.disk, SimDisk):
             world.report.situation(name)
 
     async def watched_write(self: Output, group: Group) -> Segment:
         written = await write(self, group)
-        seen(self._state, "compaction output written")
+        report(self._state, "compaction output written")
         return written
 
     async def watched_grow(self: Growth, segment: Segment, size: int, *, reserve: bool) -> None:
         await grow(self, segment, size, reserve=reserve)
-        seen(self._state, "log file made longer")
+        report(self._state, "log file made longer")
 
     def watched_repair(self: Maintenance, segment: Segment | None) -> None:
         if segment is None:
-            seen(self._state, "damaged ledger table")
+            report(self._state, "damaged ledger table")
         elif segment.index is None:
-            seen(self._state, "footer mended")
+            report(self._state, "footer mended")
         repair_footer(self, segment)
 
     def watched_load(self: Opening, entry: SegmentEntry) -> tuple[Segment, Scanned] | None:
         found = rebuilt(self, entry)
         if found is not None and entry.log_end and not self._state.superblock.clean and not found[1].damaged:
-            seen(self._state, "footer mended")
+            report(self._state, "footer mended")
         return found
 
     def watched_start(self: Opening) -> None:
         start(self)
         if self._state.table.file is not None:
-            seen(self._state, "ledger table loaded at a start")
+            report(self._state, "ledger table loaded at a start")
         if self._torn:
-            seen(self._state, "log with a torn end")
+            report(self._state, "log with a torn end")
         if self._missing.seq:
-            seen(self._state, "log behind its witness")
+            report(self._state, "log behind its witness")
 
     with patched(
         (Output, "write", watched_write),
@@ -91,7 +90,7 @@ def watch_files(world: World) -> Iterator[None]:
 
 @contextmanager
 def watch_decisions(world: World) -> Iterator[None]:
-    """Count what admission and writers decide, which nobody sees from outside."""
+    """Report situations of admission, writers and repair that cannot be observed from outside."""
     write_down, settle, is_reborn = Admission._write_down, MetadataCell.settle, EnsembleChange._is_reborn
     is_durable = _Repair._is_durable
 
@@ -164,7 +163,7 @@ def watch_stores(world: World) -> Iterator[None]:
                 world.judge.deleted_by_bookie(bookie, ledger_id, record.birth, bytes(record.master_key))
         delete_ledger(self, ledger_id)
 
-    Store.add_run = watched_add_run  # type: ignore[method-assign]  # that is the purpose
+    Store.add_run = watched_add_run  # type: ignore[method-assign]  # for the time of a life
     Store.delete_ledger = watched_delete  # type: ignore[method-assign,assignment]  # as above
     try:
         with watch_files(world), watch_decisions(world):

@@ -12,18 +12,20 @@ from buckram.metadata.zookeeper.store import ZooKeeperStore
 from buckram.sim.engine.loop import Process
 from buckram.sim.engine.metadata import MetadataFaults, MetadataServer, SimKeys
 from buckram.sim.engine.network import Fabric
-from buckram.sim.engine.zk_line import FabricLine
+from buckram.sim.engine.zk_connection import FabricConnection
 from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 
 
 class Session(Protocol):
+    """A session with the metadata store, as faults see it."""
+
     def expire(self) -> None:
-        """The store gives the session up; the process learns of it later."""
+        """End the session on the store; the process learns of it later."""
         ...
 
 
 class Stores(Protocol):
-    """One life's metadata. `ledger_keys` is in the key of every ledger's record and in no other."""
+    """The metadata store of one life. `ledger_keys` is a part of the keys of ledgers, and of no others."""
 
     @property
     def server(self) -> MetadataFaults: ...
@@ -35,6 +37,8 @@ class Stores(Protocol):
 
 
 class MemoryStores:
+    """Buckram's own layout in memory."""
+
     ledger_keys = "/all/"
 
     def __init__(self, fabric: Fabric, rng: random.Random) -> None:
@@ -47,6 +51,8 @@ class MemoryStores:
 
 
 class ZooKeeperStores:
+    """Apache's layout on a simulated ZooKeeper."""
+
     ledger_keys = "/L"
 
     def __init__(self, manager: str, fabric: Fabric, rng: random.Random, lag_s: float) -> None:
@@ -58,12 +64,15 @@ class ZooKeeperStores:
         self.layout: ClusterLayout = ApacheLayout(manager=self._manager)
 
     def open(self, process: Process, rng: random.Random) -> tuple[TreeStore, Session]:
-        session = SimZkSession(self.server, FabricLine(self._fabric, process, self.server.lateness))
+        session = SimZkSession(self.server, FabricConnection(self._fabric, process, self.server.extra_delay_s))
         return ZooKeeperStore(session, self.layout.root, rng, manager=self._manager), session
 
 
 def stores_of(kind: str, fabric: Fabric, rng: random.Random, lag_s: float = 0.0) -> Stores:
-    """`kind` is "memory" or "zk+" and the name of one of Apache's ledger managers. `lag_s`: of ZooKeeper's follower."""
+    """Return the stores of a kind: "memory", or "zk+" and the name of one of Apache's ledger managers.
+
+    `lag_s` is how far ZooKeeper's follower lags, 0.0 for none.
+    """
     if kind == "memory":
         return MemoryStores(fabric, rng)
     return ZooKeeperStores(kind.removeprefix("zk+"), fabric, rng, lag_s)

@@ -1,4 +1,4 @@
-"""What the engine needs of a subject: of what is simulated and judged, such as ledgers or streams.
+"""What the engine needs of a subject, which is what lives simulate and check: ledgers or streams.
 
 Not here: the subjects themselves (`sim/ledgers/subject.py`, `sim/streams/subject.py`).
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Subject(Protocol):
-    """One value per subject. Other processes import it by name, so it has no state of its own."""
+    """A subject. It has no state, because other processes import it by name."""
 
     @property
     def option(self) -> str:
@@ -23,15 +23,15 @@ class Subject(Protocol):
         ...
 
     def totals(self) -> Totals:
-        """Empty sums with the names of the invariants and situations that count for this subject."""
+        """Return empty totals, with the invariants and situations of this subject."""
         ...
 
     def fault_names(self) -> list[str]:
-        """The faults that a life may have."""
+        """Return the faults that a life may have."""
         ...
 
     def planned_faults(self, seed: int) -> list[str]:
-        """The faults that the seed's plan chooses."""
+        """Return the faults of the seed's plan."""
         ...
 
     def live(
@@ -41,5 +41,5 @@ class Subject(Protocol):
         ...
 
     def hunt(self, budget: int | None, jobs: int, only: str | None) -> int:
-        """Plant each known bug until an invariant catches it; the exit code."""
+        """Plant each known bug and run lives until an invariant catches it. Return the exit code."""
         ...

@@ -1,4 +1,4 @@
-"""Many lives: seeds over processes, sums of what was evaluated and reached, and what a failure prints."""
+"""Many lives: they run in several processes, their counts are added up, and violations are shrunk and printed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import multiprocessing
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from buckram.sim.engine.checkers.judge import merge
 from buckram.sim.engine.checkers.report import INVARIANTS, SITUATIONS, Violation
@@ -19,7 +20,7 @@ from buckram.sim.engine.lives import LifeResult
 from buckram.sim.engine.subject import Subject
 
 LEAST = 5
-"""In a thousand lives every invariant is evaluated and every situation reached at least this often."""
+"""How often every invariant must be evaluated and every situation reached in a thousand lives, at least."""
 FLOORS = {
     "compaction output written": 200,
     "log file made longer": 200,
@@ -33,18 +34,24 @@ FLOORS = {
     "a wrong key gave way": 2,
     "damaged superblock refused": 2,
 }
-"""What was rare once and is looked for on purpose: more often than LEAST. Less often: what two rare events make."""
+"""Other minimums: higher ones where faults cause the situation on purpose, lower ones where two rare events meet."""
 DIRECTED = frozenset(("I27", "recovery refused below a promise", "a copy was collected before metadata named it"))
-"""What only directed schedules (sim/ledgers/scenarios) bring about, each of them in every run of their tests: a store
-of ours went back by less than its witnesses tell, more than one fault broke a promise, and a bookie collected what a
-repair had just made durable there."""
+"""What only directed schedules (`sim/ledgers/scenarios`) reach, in every run of their tests."""
 ENOUGH_LIVES = 1000
-"""Fewer say nothing about how often something is reached."""
+"""With fewer lives the minimums are not checked."""
 CHUNK = 20
+
+
+class Say(Protocol):
+    """Writes a report of progress."""
+
+    def __call__(self, text: str, /) -> None: ...
 
 
 @dataclass(slots=True)
 class Totals:
+    """The counts of many lives. `failed` has seed, violation and plan of each life with a violation."""
+
     lives: int = 0
     acked: int = 0
     crashes: int = 0
@@ -67,22 +74,23 @@ class Totals:
 
     @property
     def trace_hash(self) -> str:
-        """Of all lives in order of their seeds, so it does not depend on how they were spread."""
+        """The hash of all lives in the order of their seeds, whichever processes they ran in."""
         text = "".join([self.hashes[seed] for seed in sorted(self.hashes)])
         return f"{zlib.crc32(text.encode()):08x}"
 
     def missing(self) -> list[str]:
-        """What was evaluated or reached too seldom, for so many lives. A short run never misses anything."""
+        """Return what was evaluated or reached too seldom; nothing for a short run."""
         if self.lives < ENOUGH_LIVES:
             return []
         counts = {**self.evaluated, **self.reached}
         return [f"{name} ({count})" for name, count in counts.items() if count * 1000 < self.floor(name) * self.lives]
 
     def floor(self, name: str) -> int:
-        """Per thousand lives."""
+        """Return the minimum count per thousand lives."""
         return 0 if name in DIRECTED else FLOORS.get(name, LEAST)
 
     def line(self) -> str:
+        """Return the counts as JSON."""
         return json.dumps(
             {
                 "lives": self.lives,
@@ -109,13 +117,14 @@ def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def replay_command(subject: Subject, seed: int, faults: list[str] | None = None) -> str:
+    """Return the command that runs one life again with its trace."""
     option = f" {subject.option}" if subject.option else ""
     chosen = f' --faults "{",".join(faults)}"' if faults is not None else ""
     return f"python -m buckram.sim{option} --seed {seed}{chosen} --trace"
 
 
 def shrink(subject: Subject, seed: int, invariant: str) -> str:
-    """The command that replays the violation with fewer faults: each one that it does not need is left out."""
+    """Return the command that replays the violation, without the faults that it does not need."""
     faults, kept = subject.planned_faults(seed), None
     for fault in list(faults):
         fewer = list(faults)
@@ -153,10 +162,12 @@ def run_seeds(
     *,
     jobs: int,
     minutes: float | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Totals:
-    """Run the lives first to last-1 and sum them up. With `minutes` the run ends early, after whole chunks. `say` gets
-    reports of progress."""
+    """Run the lives first to last-1 and add up their counts.
+
+    With `minutes` the run ends early, after whole chunks of lives. `say` gets reports of progress.
+    """
     totals = subject.totals()
     chunks = list(_chunks(range(first, last)))
     gather = _Gather(totals, last - first, None if minutes is None else minutes * 60, say)
@@ -171,10 +182,12 @@ def run_seeds(
 
 @dataclass(slots=True)
 class _Gather:
+    """Adds up results and reports progress."""
+
     totals: Totals
     wanted: int
     limit_s: float | None
-    say: Callable[[str], None]
+    say: Say
 
     def all(self, results: Iterator[list[LifeResult]]) -> None:
         began, totals = time.monotonic(), self.totals

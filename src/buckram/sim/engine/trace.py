@@ -1,6 +1,6 @@
-"""What happened in a life, in order: a rolling hash of every event and the last few thousand as readable lines.
+"""The trace of a life: a rolling hash of all events, and the last few thousand of them as text.
 
-Two runs of one seed are the same run if their hashes agree. Nothing here decides anything; times are virtual seconds.
+Two runs of one seed are equal if their hashes are. Times are virtual seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PRIME = 1099511628211
 
 
 class Trace:
-    """Events of one life. `echo` gets each line at once (the command's --trace)."""
+    """The events of one life. `echo` gets each line immediately, as for the option --trace."""
 
     def __init__(self, echo: Callable[[str], None] | None = None, keep: int = 4000) -> None:
         self._hash = 14695981039346656037
@@ -24,14 +24,14 @@ class Trace:
         self.now = 0.0
 
     def mix(self, number: int) -> None:
-        """Fold a scheduler decision into the hash; no line, because there are tens of thousands."""
+        """Add a decision of the scheduler to the hash. It is no line of text, because there are tens of thousands."""
         self._hash = ((self._hash ^ number) * _PRIME) & _MASK
 
     def mix_bytes(self, data: bytes | bytearray | memoryview) -> None:
         self.mix(zlib.crc32(data))
 
     def note(self, who: str, what: str) -> None:
-        """One event of `who` at the present virtual time."""
+        """Record an event of `who` at the present virtual time."""
         line = f"{self.now:11.6f} {who:<9} {what}"
         self.events += 1
         self.mix(zlib.crc32(line.encode()))

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from buckram.sim.engine.network import Fabric
 
 KERNEL_BYTES = 64 * 1024
-"""What a connection holds in flight and at the receiver before a sender's own buffer begins to grow."""
+"""How much a connection holds under way and at the receiver before the sender's own buffer grows."""
 
 
 class Frames:
-    """Cuts a byte stream at 4-byte length prefixes."""
+    """Splits a byte stream into frames by their 4-byte length prefixes."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -37,7 +37,7 @@ class Frames:
 
 
 class Connection:
-    """What observers know a connection by. A ghost replays old requests; its answers reach nobody."""
+    """One connection, as observers know it. `ghost`: it replays old requests, and their answers reach no client."""
 
     client_end: Endpoint
     server_end: Endpoint
@@ -50,26 +50,26 @@ class Connection:
 
     @property
     def bookie(self) -> str:
-        """Who really answers: the process that listens, which need not be the one whose address it is."""
+        """The name of the process that listens, which may be another one than that of the host at this address."""
         return self.server_end.process.name
 
     @property
     def broken(self) -> bool:
-        """One end or both are closed."""
+        """Whether one end or both are closed."""
         return self.client_end.closed or self.server_end.closed
 
     def answer(self, frame: bytes) -> None:
-        """Send an answer past the server's process (a lying bookie)."""
+        """Send an answer without the server's process, as a lying bookie does."""
         self.server_end.out.send(frame)
 
     def break_off(self, rng: random.Random) -> None:
         for end in (self.client_end, self.server_end):
-            end.out.cut(rng)
+            end.out.drop_tail(rng)
             end.lose_later(rng.choice((0.0, rng.random() * 0.01, rng.random() * 3.0)))
 
 
 class Pipe:
-    """Bytes on their way from one end to the other, in order. None in the queue is the end of the stream."""
+    """Bytes under way from one end to the other, in order. An item that is None or an error ends the stream."""
 
     def __init__(self, fabric: Fabric, conn: Connection, source: Endpoint, target: Endpoint, to_server: bool) -> None:
         self.fabric, self.conn, self.source, self.target, self.to_server = fabric, conn, source, target, to_server
@@ -81,7 +81,7 @@ class Pipe:
         self._at_tamperer = Frames()
 
     def write(self, data: bytes) -> None:
-        """Called by the sender's transport."""
+        """Send bytes of the sender's transport, through the tamperer if the server has one."""
         tamperer = None if self.to_server else self.fabric.tamperers.get(self.conn.server)
         if tamperer is not None:
             changed = [tamperer.answer(self.conn, frame) for frame in self._tampered.feed(data)]
@@ -98,7 +98,7 @@ class Pipe:
         self._push(data)
 
     def end(self, reason: BaseException | None) -> None:
-        """A FIN (None) or a reset, behind everything that is in flight."""
+        """Send a FIN (None) or a reset behind everything that is under way."""
         self._push(reason)
 
     def _push(self, item: bytes | BaseException | None) -> None:
@@ -135,14 +135,14 @@ class Pipe:
             item += following
         fabric.trace.mix_bytes(item)
         if self.target.process.dead or self.target.closed:
-            self.taken(len(item))
+            self.consumed(len(item))
             if not fabric.dark(self.target.host):
                 self.target.refuse()
             return
         loop.call_soon(self.target.feed, item, context=self.target.process.context)
 
-    def cut(self, rng: random.Random) -> None:
-        """Lose a random tail of what is in flight, also in the middle of a chunk."""
+    def drop_tail(self, rng: random.Random) -> None:
+        """Lose a random part at the end of what is under way, also in the middle of a chunk."""
         keep = rng.randrange(len(self.flight) + 1)
         while len(self.flight) > keep:
             self.flight.pop()
@@ -152,8 +152,8 @@ class Pipe:
             self.pending -= len(last) - len(self.flight[-1])
         self.sealed = True
 
-    def taken(self, count: int) -> None:
-        """The receiver's code has these bytes; tell a sender that waits for room."""
+    def consumed(self, count: int) -> None:
+        """The receiver's code has got these bytes: resume a sender that is paused by backpressure."""
         self.pending -= count
         source = self.source
         if source.writing_paused and self.buffered <= source.low_water:
@@ -164,7 +164,7 @@ class Pipe:
         return max(0, self.pending - KERNEL_BYTES)
 
     def delivered(self, data: bytes) -> bytes:
-        """Show observers and a lying server what the receiver is about to get; returns what it gets."""
+        """Show the observers what the receiver is about to get. Return what it gets, which a liar may change."""
         tamperer = self.fabric.tamperers.get(self.conn.server) if self.to_server else None
         if self.fabric.observers:
             for frame in self._delivered.feed(data):
@@ -177,7 +177,7 @@ class Pipe:
 
 
 class Endpoint(asyncio.Transport):
-    """One end's transport; belongs to a process and is dead with it."""
+    """The transport of one end. It belongs to a process and dies with it."""
 
     out: Pipe
 
@@ -194,7 +194,7 @@ class Endpoint(asyncio.Transport):
         self._reading_paused = False
         self._inbox: deque[bytes] = deque()
         self._ended: list[BaseException | None] = []
-        self._lost_told = False
+        self._loss_reported = False
         process.on_death(self._process_died)
 
     # life
@@ -220,17 +220,17 @@ class Endpoint(asyncio.Transport):
         return self.conn.server_end if self is self.conn.client_end else self.conn.client_end
 
     def _process_died(self) -> None:
-        """The kernel closes what the process had open; a host without power says nothing."""
+        """The kernel closes the connections of a dead process; a host without power sends nothing."""
         if self.closed:
             return
         self.closed = self._closing = True
-        self.out.cut(self.fabric.rng)
+        self.out.drop_tail(self.fabric.rng)
         if not self.fabric.dark(self.host):
             self.out.end(ConnectionResetError(104, "connection reset by peer"))
         self.fabric.forget(self.conn)
 
     def refuse(self) -> None:
-        """Something arrived for an end that is no more: its kernel resets the sender."""
+        """Bytes arrived for an end that is closed: its kernel resets the connection."""
         self.out.end(ConnectionResetError(104, "connection reset by peer"))
 
     def lose_later(self, delay_s: float) -> None:
@@ -254,9 +254,9 @@ class Endpoint(asyncio.Transport):
             self.close()
 
     def _lose(self, reason: BaseException | None) -> None:
-        if self._lost_told or self.process.dead:
+        if self._loss_reported or self.process.dead:
             return
-        self._lost_told = self.closed = self._closing = True
+        self._loss_reported = self.closed = self._closing = True
         self._inbox.clear()
         self.fabric.forget(self.conn)
         if self.protocol is not None:
@@ -265,7 +265,7 @@ class Endpoint(asyncio.Transport):
     # receiving
 
     def feed(self, data: bytes) -> None:
-        """Bytes reached this end's kernel."""
+        """Bytes have reached the kernel of this end."""
         if self.closed:
             return
         if self._reading_paused or self.protocol is None or self._inbox:
@@ -276,7 +276,7 @@ class Endpoint(asyncio.Transport):
     def _hand_over(self, data: bytes) -> None:
         pipe, protocol = self.peer.out, self.protocol
         assert isinstance(protocol, asyncio.Protocol)
-        pipe.taken(len(data))
+        pipe.consumed(len(data))
         data = pipe.delivered(data)
         if not data:
             return

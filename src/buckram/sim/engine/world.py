@@ -35,9 +35,9 @@ from buckram.sim.engine.checkers.judge import Judge
 from buckram.sim.engine.checkers.report import Report, Violation
 from buckram.sim.engine.disk import Device, SimDisk
 from buckram.sim.engine.inspection import WorldInspector
+from buckram.sim.engine.local_files import SimLocalFiles
 from buckram.sim.engine.loop import Process, make_loop
 from buckram.sim.engine.metadata import Snapshot
-from buckram.sim.engine.neighbours import SimNeighbours
 from buckram.sim.engine.network import Fabric
 from buckram.sim.engine.pace import FAST, Pace, SimClock
 from buckram.sim.engine.stores import Session, stores_of
@@ -50,12 +50,12 @@ KIB = 1024
 
 
 class Died(Exception):
-    """The process that was to give the result is dead."""
+    """The process died before it returned a result."""
 
 
 @dataclass(slots=True)
 class Configs:
-    """What every process of a life is configured with."""
+    """The configuration of every process of a life."""
 
     net: NetConfig = field(
         default_factory=lambda: NetConfig(connect_timeout_s=1.0, request_timeout_s=1.0, sweep_interval_s=0.25)
@@ -76,15 +76,15 @@ class Configs:
 
 @dataclass(slots=True)
 class Machine:
-    """A bookie's host: its device stays, its processes come and go."""
+    """A bookie's host: it keeps its device, while one process follows another."""
 
     name: BookieId
     device: Device
     rack: str | None = None
     host: str = ""
-    """Its address; that of another machine whose place it takes."""
+    """Its address, which may be that of another machine that it replaces."""
     away: bool = False
-    """Its supervisor leaves it alone: somebody else has its address, or it stays off."""
+    """The supervisor does not start it: another bookie has its address, or it stays off."""
     process: Process | None = None
     bookie: Bookie | None = None
     ready: bool = False
@@ -97,7 +97,7 @@ class Machine:
 
 
 class World:
-    """`seed` decides everything. Close it when the life is over."""
+    """One simulated cluster, in which the seed decides everything. Close it when the life is over."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.sessions: dict[str, Session] = {}
         files = random.Random(f"files {seed}")
-        self._files = SimNeighbours(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
+        self._files = SimLocalFiles(files, self._devices, self._read_from_files) if files.random() < 0.7 else None
         self.crashes = self.faults = 0
         self.broken: asyncio.Event | None = None
         self._opened: dict[str, tuple[int, tuple[int, int]]] = {}
@@ -164,14 +164,16 @@ class World:
     # time and disturbance
 
     def disturb(self, host: str, change: int) -> None:
-        """+1 when something begins to go wrong with a host, -1 when it ends; 0 for an instant."""
+        """Record a disturbance of a host: +1 when one begins, -1 when it ends, 0 for one of no duration."""
         self._disturbed_now[host] = self._disturbed_now.get(host, 0) + change
         self._disturbed_at[host] = self.loop.time()
 
     def steady(self, host: str, since: float) -> bool:
+        """Whether the host has had no disturbance since then."""
         return self._disturbed_now.get(host, 0) == 0 and self._disturbed_at.get(host, -1.0) < since
 
     def resumed_at(self, host: str) -> float:
+        """Return when the host's process went on after its last pause, or -1.0."""
         return self._resumed_at.get(host, -1.0)
 
     def pause(self, host: str) -> None:
@@ -205,13 +207,13 @@ class World:
         return process
 
     def store(self, process: Process, rng: random.Random) -> TreeStore:
-        """A session of that process with the life's metadata store."""
+        """Open a session of the process with the metadata store."""
         store, self.sessions[process.name] = self.stores.open(process, rng)
         self.judge.watch_writes(store, process.name)
         return store
 
     async def join(self, process: Process, coro: Coroutine[Any, Any, T], name: str | None = None) -> T:
-        """Run code in the process and wait for its result; Died if the process dies first."""
+        """Run code in the process and return its result. Raises Died if the process dies first."""
         if process.dead:
             coro.close()
             raise Died(process.name)
@@ -225,7 +227,7 @@ class World:
         return task.result()
 
     async def client(self, host: str, config: ClientConfig | None = None) -> Client:
-        """A client in a new process of that host; Died or MetadataUnavailable if it does not come up."""
+        """Start a client in a new process of the host. Raises Died or MetadataUnavailable."""
         process = self.process(host)
         runtime = self.runtime(process)
 
@@ -238,7 +240,7 @@ class World:
     # bookies
 
     def add_machine(self, name: BookieId, rack: str | None = None, host: str = "") -> Machine:
-        """A bookie's machine; with `host` a new bookie, under a new id, at the address of one that is gone."""
+        """Add a bookie's machine. `host` is the address of a bookie that it replaces; by default it has its own."""
         device = Device(self.loop, random.Random(f"disk {self.seed} {name}"), name)
         device.sync_s = self.pace.of_disk(len(self.machines))
         if device.sync_s != FAST:
@@ -248,7 +250,7 @@ class World:
         return machine
 
     async def boot(self, machine: Machine) -> bool:
-        """Start the bookie's process; False if it refused, died or could not register."""
+        """Start the bookie's process. Return False if it refused to start, died or could not register."""
         process = machine.process = self.process(machine.name)
         self.fabric.set_dark(machine.host, False)
         machine.ready, machine.refused = False, ""
@@ -277,12 +279,12 @@ class World:
                 self.loop.world.context.run(self.loop.call_soon, process.crash)
                 return
             self._registered(machine, info.incarnation or "")
-            self.disturb(machine.name, 0)  # until now it was not there
+            self.disturb(machine.name, 0)  # until now it did not serve
             machine.ready = facts.running = True
             self.trace.note(machine.name, f"serves, incarnation {info.incarnation}")
             up.set()
             failure = await bookie.failed
-            self.disturb(machine.name, 0)  # from now on it answers nobody
+            self.disturb(machine.name, 0)  # it does not serve any more
             self.trace.note(machine.name, f"stops itself: {failure}")
             await bookie.stop()
             await store.close()
@@ -313,13 +315,13 @@ class World:
                 return any(first <= entry < first + count for first, count in runs)
 
             self.judge.bookie_started(machine.name, holds)
-            self._judge_directory(machine, store)
+            self._check_directory(machine, store)
         if store is not None and store.limbo:
             facts.limbo = True
             self.report.situation("bookie came back in limbo")
 
-    def _judge_directory(self, machine: Machine, store: Store) -> None:
-        """I16, I18: what only crashed doubts nothing, and knows that it was started once more."""
+    def _check_directory(self, machine: Machine, store: Store) -> None:
+        """I16, I18: a bookie that only crashed is not in limbo, and has counted this start."""
         facts = self.judge.facts.bookie(machine.name)
         if not (facts.damaged or facts.wiped or machine.device.went_back):
             self.report.check("I16", not store.limbo, "{} is in limbo although nothing damaged its files", machine.name)
@@ -337,7 +339,7 @@ class World:
         self._opened[store.incarnation] = store.starts, store.position
 
     def crash(self, machine: Machine, power: bool) -> None:
-        """Kill the process; with `power` the machine goes dark and its disk loses what was not synced."""
+        """Kill the bookie's process. With `power` the machine loses power, and its disk what was not synced."""
         process = machine.process
         if process is None or process.dead:
             if power:
@@ -358,17 +360,20 @@ class World:
         self.record_death(machine)
 
     def record_death(self, machine: Machine) -> None:
+        """Record that a bookie's process is dead, whatever killed it."""
         machine.ready = False
         facts = self.judge.facts.bookie(machine.name)
         if facts.running:
             facts.running = False
             self.disturb(machine.name, 0)
 
-    # states that come back
+    # older states
 
     def restore_metadata(self, snapshot: Snapshot, *, for_now: bool = False) -> None:
-        """The metadata store is the one of which `metadata.snapshot()` was made; nobody is told. `for_now`: the newest
-        will be back, so what is acknowledged meanwhile is judged by that one."""
+        """Restore the metadata store to an older state, made by `metadata.snapshot()`.
+
+        `for_now`: the newest state will be restored later, so the judge goes on to use that one.
+        """
         self.metadata.restore(snapshot)
         self.judge.metadata_restored({} if for_now else snapshot.keys, for_now=for_now)
 

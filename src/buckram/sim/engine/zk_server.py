@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 from buckram.metadata.zookeeper.watches import Change
 from buckram.seams import KeyValue
 from buckram.sim.engine.metadata import MetadataFaults, Snapshot
-from buckram.sim.engine.zk_follower import Follower, Later
-from buckram.sim.engine.zk_line import DirectLine
-from buckram.sim.engine.zk_tree import Report, ZkTree
+from buckram.sim.engine.zk_connection import DirectConnection
+from buckram.sim.engine.zk_follower import CallLater, Follower
+from buckram.sim.engine.zk_tree import ReportChange, ZkTree
 
 if TYPE_CHECKING:
     from buckram.sim.engine.zookeeper import SimZkSession
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SimZooKeeper(MetadataFaults):
-    """One server, whose data no failure touches. `down`: it is away, sessions live on."""
+    """One server, which loses no data. `down`: it is unavailable, and sessions do not expire."""
 
     def __init__(self, rng: random.Random, now_ms: Callable[[], int] = lambda: 0) -> None:
         super().__init__(rng)
@@ -32,24 +32,24 @@ class SimZooKeeper(MetadataFaults):
         self.follower: Follower | None = None
         self.sessions: list[SimZkSession] = []
         self.expire_after_silence = 0.3
-        """The chance that a session whose client heard nothing for `timeout_s` has expired."""
+        """The chance that a session whose client got no answer for `timeout_s` has expired."""
         self.stale_read: Callable[[], None] = lambda: None
-        """Called when a session is answered from a state that is no more."""
+        """Called when a follower answers a session from an old state."""
 
     def peek(self, key: str) -> KeyValue | None:
         return self.tree.peek(key)
 
     def open(self, name: str = "client") -> SimZkSession:
-        """A session without a simulated network, on the running loop: what is sent arrives in the next turn."""
+        """Open a session without a simulated network on the running loop: messages arrive in the next turn."""
         from buckram.sim.engine.zookeeper import SimZkSession
 
-        return SimZkSession(self, DirectLine(name))
+        return SimZkSession(self, DirectConnection(name))
 
     def snapshot(self) -> Snapshot:
         tree = self.tree.without_sessions()
         return Snapshot(tree.values(), tree)
 
-    def _go_back(self, snapshot: Snapshot) -> None:
+    def _replace_by(self, snapshot: Snapshot) -> None:
         assert isinstance(snapshot.kept, ZkTree)
         for session in self.sessions:
             session.expire()
@@ -58,24 +58,24 @@ class SimZooKeeper(MetadataFaults):
             self.follower.tree.copy_from(snapshot.kept)
         self.tree.copy_from(snapshot.kept)
 
-    def lag(self, most_s: float, later: Later) -> None:
-        """From now on half of the new sessions are on a follower that lies behind by up to `most_s`."""
+    def lag(self, most_s: float, later: CallLater) -> None:
+        """Open half of the new sessions on a follower, which lags by up to `most_s` seconds."""
         self.follower = Follower(self.rng, self._now_ms, most_s, later)
         self.follower.tree.copy_from(self.tree)
 
     def commit(self, step: Callable[[ZkTree], T]) -> T:
-        """A change, of whichever session: what raises changes nothing."""
+        """Apply a change of any session. One that raises changes nothing."""
         done = step(self.tree)
         if self.follower is not None:
             self.follower.commit(step)
         return done
 
-    def open_session(self, report: Report, *, lagging: bool) -> int:
-        """`report` hears of watches that fire where the session reads."""
+    def open_session(self, report: ReportChange, *, lagging: bool) -> int:
+        """Open a session. `report` gets the watches that fire on the server that the session reads from."""
         leader = self.tree
 
         def step(tree: ZkTree) -> int:
-            return tree.open_session(report if (tree is not leader) is lagging else _unheard)
+            return tree.open_session(report if (tree is not leader) is lagging else _ignore_watch)
 
         return self.commit(step)
 
@@ -85,5 +85,5 @@ class SimZooKeeper(MetadataFaults):
                 self.changed("", path)
 
 
-def _unheard(path: str, change: Change) -> None:
-    """The session reads elsewhere."""
+def _ignore_watch(path: str, change: Change) -> None:
+    """The session reads from the other server."""

@@ -1,6 +1,8 @@
 """The tree of a simulated ZooKeeper server: nodes, sessions, sequence numbers, multi, one-shot watches.
 
-Synchronous, one atomic step per method. Connections, their faults and the client's side are sim/engine/zookeeper.
+Each method is one atomic step.
+
+Not here: connections with their faults, and clients (`zookeeper.py`).
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from buckram.errors import (
     AccessRefused,
@@ -23,8 +26,11 @@ from buckram.metadata.zookeeper.session import ANY_VERSION, ZkStat
 from buckram.metadata.zookeeper.watches import Change
 from buckram.seams import Create, Delete, KeyOp, KeyValue, SetValue
 
-Report = Callable[[str, Change], None]
-"""How a session is told of a change of a node that it watches."""
+
+class ReportChange(Protocol):
+    """Gets each change of a node that a session watches."""
+
+    def __call__(self, path: str, change: Change, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -33,18 +39,18 @@ class _Node:
     owner: int = 0
     ctime_ms: int = 0
     version: int = 0
-    births: int = 0
+    children_created: int = 0
     children: dict[str, None] = field(default_factory=dict)
 
 
 class ZkTree:
-    """`refused` holds nodes whose access list keeps every session out."""
+    """The nodes and watches of one server. `refused` are nodes whose access list allows no session."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self.refused: dict[str, None] = {}
         self._now_ms = now_ms
         self._nodes: dict[str, _Node] = {"/": _Node()}
-        self._sessions: dict[int, Report] = {}
+        self._sessions: dict[int, ReportChange] = {}
         self._opened = 0
         self._value_watches: dict[str, dict[int, None]] = {}
         self._child_watches: dict[str, dict[int, None]] = {}
@@ -52,21 +58,21 @@ class ZkTree:
 
     # sessions
 
-    def open_session(self, report: Report) -> int:
+    def open_session(self, report: ReportChange) -> int:
         self._opened += 1
         session = 0x1000_0000_0000_0000 + self._opened  # ids of real servers do not fit into 32 bits either
         self._sessions[session] = report
         return session
 
     def end_session(self, session: int) -> list[str]:
-        """Its ephemeral nodes go, watches of others fire; the paths of those nodes."""
+        """Delete the ephemeral nodes of a session, and return their paths. Watches of other sessions fire."""
         if self._sessions.pop(session, None) is None:
             return []
-        mine = [path for path, node in self._nodes.items() if node.owner == session]
-        for path in mine:
+        owned = [path for path, node in self._nodes.items() if node.owner == session]
+        for path in owned:
             self._remove(path)
         self._fire()
-        return mine
+        return owned
 
     def alive(self, session: int) -> bool:
         return session in self._sessions
@@ -92,28 +98,28 @@ class ZkTree:
         return list(node.children)
 
     def peek(self, path: str) -> KeyValue | None:
-        """The value without a session; for checkers and tests."""
+        """Return the value of a node without a session, for checkers and tests."""
         node = self._nodes.get(path)
         return None if node is None else KeyValue(node.value, node.version)
 
     def copy_from(self, other: ZkTree) -> None:
-        """All nodes and numbers of another one; no sessions and no watches."""
+        """Copy all nodes and numbers of another tree, but no sessions and no watches."""
         self._nodes, self._opened = copy.deepcopy(other._nodes), max(self._opened, other._opened)
 
     def without_sessions(self) -> ZkTree:
-        """A copy with the nodes that no session owns."""
-        made = ZkTree(self._now_ms)
-        made.copy_from(self)
-        for path in [path for path, node in made._nodes.items() if node.owner]:
-            made._remove(path)
-        made._changed.clear()
-        return made
+        """Return a copy with the nodes that no session owns."""
+        copied = ZkTree(self._now_ms)
+        copied.copy_from(self)
+        for path in [path for path, node in copied._nodes.items() if node.owner]:
+            copied._remove(path)
+        copied._changed.clear()
+        return copied
 
     def values(self) -> dict[str, KeyValue]:
         return {path: KeyValue(node.value, node.version) for path, node in self._nodes.items()}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Every node's value, in order of the paths."""
+        """Return the value of each node, in the order of the paths."""
         return {path: node.value for path, node in sorted(self._nodes.items())}
 
     # mutations
@@ -149,8 +155,8 @@ class ZkTree:
         self._fire()
 
     def set_sequence(self, path: str, number: int) -> None:
-        """The number that the next sequence node below `path` gets, as if so many children had come and gone."""
-        self._node(path).births = number
+        """Set the number of the next sequence node below `path`, as after so many creations of children."""
+        self._node(path).children_created = number
 
     def _apply(self, op: KeyOp, session: int) -> None:
         if isinstance(op, Create):
@@ -166,14 +172,14 @@ class ZkTree:
         parent_path, _ = split(path)
         parent = self._node(parent_path)
         if sequence:
-            path = f"{path}{parent.births:010d}"
+            path = f"{path}{parent.children_created:010d}"
         if path in self._nodes:
             raise KeyExists(path)
         if parent.owner:
             raise InvalidArgument(f"key {path}: {parent_path} is bound to a session and cannot have children")
         self._nodes[path] = _Node(bytes(value), owner, self._now_ms())
         parent.children[split(path)[1]] = None
-        parent.births = _int32(parent.births + 1)
+        parent.children_created = _int32(parent.children_created + 1)
         self._changed += ((path, Change.CREATED), (parent_path, Change.CHILD))
         return path
 
@@ -212,23 +218,23 @@ class ZkTree:
         changed = list(dict.fromkeys(self._changed))
         self._changed.clear()
         for path, change in changed:
-            told: dict[int, None] = {}
+            sessions: dict[int, None] = {}
             if change is not Change.CHILD:
-                told |= self._value_watches.pop(path, {})
+                sessions |= self._value_watches.pop(path, {})
             if change in (Change.CHILD, Change.DELETED):
-                told |= self._child_watches.pop(path, {})
-            for session in told:
+                sessions |= self._child_watches.pop(path, {})
+            for session in sessions:
                 report = self._sessions.get(session)
                 if report is not None:
                     report(path, change)
 
 
 def _stat(node: _Node) -> ZkStat:
-    # Sequence numbers count births only; what is shown counts deaths, too.
-    changes = _int32(2 * node.births - len(node.children))
+    # Sequence numbers count created children only; the child version counts deletions, too.
+    changes = _int32(2 * node.children_created - len(node.children))
     return ZkStat(node.version, node.ctime_ms, node.owner, len(node.children), changes)
 
 
 def _int32(number: int) -> int:
-    """Java's: after 2147483647 come negative numbers."""
+    """Return the number as a 32-bit integer of Java, which wraps to negative numbers."""
     return (number + 2**31) % 2**32 - 2**31

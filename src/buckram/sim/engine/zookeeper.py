@@ -1,11 +1,11 @@
 """A simulated ZooKeeper as its clients see it: `SimZkSession` is the ZkSession of one process.
 
 Requests and replies of a connection keep their order. A connection that breaks loses what is in flight; the session
-then reconnects, and requests sent before can no longer take effect. Faults cause expiry, an absent server, and late and
-spurious watches.
+then reconnects, and requests sent before can no longer take effect. Other faults are expiry, an unavailable server, and
+late and spurious watches.
 
 Not here: the server (`sim/engine/zk_server.py`), its tree (`sim/engine/zk_tree.py`), the connection between two hosts
-(`sim/engine/zk_line.py`).
+(`sim/engine/zk_connection.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from buckram.metadata.zookeeper.session import (
 )
 from buckram.metadata.zookeeper.watches import Change, WatchTable
 from buckram.seams import CheckVersion, Create, KeyOp, Notify, SetValue
-from buckram.sim.engine.zk_line import Line
+from buckram.sim.engine.zk_connection import ZkConnection
 from buckram.sim.engine.zk_server import SimZooKeeper
 from buckram.sim.engine.zk_tree import ZkTree
 
@@ -36,7 +36,7 @@ _CLOSED = "this metadata store was closed"
 
 
 class _Request:
-    """`keys` are the paths that it changes, `path` the one that it is about."""
+    """One request. `keys` are the paths that it changes, `path` is the one that its errors name."""
 
     __slots__ = ("apply", "future", "keys", "kind", "path", "session", "watch")
 
@@ -55,29 +55,29 @@ class _Request:
 
 
 class SimZkSession:
-    """A ZkSession. `expire()` and the server's faults are what can happen to it."""
+    """A ZkSession of one process."""
 
-    def __init__(self, server: SimZooKeeper, line: Line) -> None:
+    def __init__(self, server: SimZooKeeper, connection: ZkConnection) -> None:
         self.hosts = "sim:2181"
         self.operations = OperationCount()
-        self._server, self._line = server, line
+        self._server, self._connection = server, connection
         self._lagging = server.follower is not None and server.rng.random() < 0.5
         self._watches = WatchTable()
         self._lost: list[Notify] = []
         self._known: dict[str, int] = {}
         self._waiting: deque[_Request] = deque()
         self._sent: dict[_Request, None] = {}
-        self._there: deque[Callable[[], None]] = deque()
-        self._back: deque[Callable[[], None]] = deque()
+        self._to_server: deque[Callable[[], None]] = deque()
+        self._to_client: deque[Callable[[], None]] = deque()
         self._closed = self._connected = self._silent = False
         self._session = self._epoch = 0
-        # What the server knows: the session, the connection that it is on, one whose answers are lost.
+        # What the server knows: the session, the connection that it is on, and one whose answers are lost.
         self._at_server = self._attached = self._muted = 0
-        line.on_death(self._notice_s, lambda: server.end_session(self._at_server))
+        connection.on_death(self._notice_s, lambda: server.end_session(self._at_server))
         server.sessions.append(self)
         self._connect()
 
-    # the ZkSession face
+    # ZkSession
 
     @property
     def session_id(self) -> int:
@@ -89,7 +89,7 @@ class SimZkSession:
 
     async def end_other(self, ticket: str) -> None:
         session = int(ticket)
-        await self._ask("sync", [f"/session {session}"], lambda _: self._server.end_session(session))
+        await self._request("sync", [f"/session {session}"], lambda _: self._server.end_session(session))
 
     @property
     def session_timeout_s(self) -> float:
@@ -108,30 +108,30 @@ class SimZkSession:
         check_size([Create(path, value)])
 
         async def create_one(wanted: str) -> str:
-            asked = wanted == path
+            is_target = wanted == path
 
             def apply(_: ZkTree) -> str:
                 owner = self._at_server
                 made = self._server.commit(
                     lambda tree: tree.create(
                         wanted,
-                        value if asked else b"",
+                        value if is_target else b"",
                         owner,
-                        ephemeral=asked and ephemeral,
-                        sequence=asked and sequence,
+                        ephemeral=is_target and ephemeral,
+                        sequence=is_target and sequence,
                     )
                 )
-                self._server.changed(self._line.name, made)
+                self._server.changed(self._connection.name, made)
                 return made
 
-            made: str = await self._ask("create", [wanted], apply)
+            made: str = await self._request("create", [wanted], apply)
             self._known[made] = 0
             return made
 
         return await (create_with_parents(path, create_one) if parents else create_one(path)), 0
 
     async def get(self, path: str, watch: Notify | None = None) -> tuple[bytes, ZkStat]:
-        value, stat = await self._ask(
+        value, stat = await self._request(
             "get", [path], lambda tree: tree.get(path, self._at_server, watch=watch is not None), watch
         )
         self._known[path] = stat.version
@@ -141,7 +141,7 @@ class SimZkSession:
         check_size([SetValue(path, value, version)])
         check_version(path, version)
         self._check_known(path, version)
-        new: int = await self._ask(
+        new: int = await self._request(
             "set", [path], lambda _: self._server.commit(lambda tree: tree.set(path, value, version)), session=session
         )
         self._known[path] = new
@@ -150,12 +150,12 @@ class SimZkSession:
     async def delete(self, path: str, version: int, *, session: int = 0) -> None:
         check_version(path, version)
         self._check_known(path, version)
-        await self._ask(
+        await self._request(
             "delete", [path], lambda _: self._server.commit(lambda tree: tree.delete(path, version)), session=session
         )
 
     async def exists(self, path: str, watch: Notify | None = None) -> ZkStat | None:
-        stat: ZkStat | None = await self._ask(
+        stat: ZkStat | None = await self._request(
             "exists", [path], lambda tree: tree.exists(path, self._at_server, watch=watch is not None), watch
         )
         if stat is not None:
@@ -163,7 +163,7 @@ class SimZkSession:
         return stat
 
     async def children(self, path: str, watch: Notify | None = None) -> list[str]:
-        names: list[str] = await self._ask(
+        names: list[str] = await self._request(
             "children", [path], lambda tree: tree.children(path, self._at_server, watch=watch is not None), watch
         )
         return sorted(names)
@@ -185,7 +185,7 @@ class SimZkSession:
             owner = self._at_server
             self._server.commit(lambda tree: tree.multi(ops, owner))
 
-        await self._ask("multi", changed, apply)
+        await self._request("multi", changed, apply)
         for op in ops:
             if isinstance(op, Create):
                 self._known[op.key] = 0
@@ -193,7 +193,7 @@ class SimZkSession:
                 self._known[op.key] = op.version + 1
 
     async def sync(self, path: str) -> None:
-        await self._ask("sync", [path], lambda _: None)
+        await self._request("sync", [path], lambda _: None)
 
     def on_session_lost(self, notify: Notify) -> None:
         self._lost.append(notify)
@@ -201,7 +201,7 @@ class SimZkSession:
     async def close(self) -> None:
         if self._closed:
             return
-        self._line.check_alive()
+        self._connection.check_alive()
         self._closed = True
         self._server.end_session(self._at_server)
         for request in (*self._sent, *self._waiting):
@@ -209,26 +209,26 @@ class SimZkSession:
         self._watches.take_all()
 
     def expire(self) -> None:
-        """The server gives the session up; the process learns of it later."""
+        """End the session on the server; the process learns of it later."""
         self._server.end_session(self._at_server)
         self._answer(partial(self._lose_connection, self._epoch))
 
     # requests, at the client
 
     def _check_usable(self) -> None:
-        self._line.check_alive()
+        self._connection.check_alive()
         if self._closed:
             raise MetadataUnavailable(_CLOSED)
         if len(self._waiting) + len(self._sent) >= _MAX_WAITING:
             raise MetadataUnavailable(f"{_MAX_WAITING} operations wait for {self.hosts}, the limit; try again later")
 
     def _check_known(self, path: str, version: int) -> None:
-        # An older one was read, too: another handle of the process may have seen more since.
+        # The version may be older than the newest one that the process has read through another handle.
         if version >= 0 and self._known.get(path, -1) < version:
             for observer in self._server.observers:
-                observer.unread_version(self._line.name, path, version)
+                observer.unread_version(self._connection.name, path, version)
 
-    async def _ask(
+    async def _request(
         self, kind: str, keys: list[str], apply: Callable[[ZkTree], Any], watch: Notify | None = None, session: int = 0
     ) -> Any:
         self._check_usable()
@@ -236,7 +236,7 @@ class SimZkSession:
         request = _Request(kind, [] if kind in READS else keys, apply, watch, keys[0] if keys else "", session, future)
         self._waiting.append(request)
         self._pump()
-        timer = self._line.later(self._server.timeout_s, partial(self._time_out, request))
+        timer = self._connection.later(self._server.timeout_s, partial(self._time_out, request))
         try:
             return await future
         finally:
@@ -284,7 +284,7 @@ class SimZkSession:
         if not self._closed:
             self._epoch += 1
             self._send(partial(self._attach, self._epoch, self._silent))
-            self._line.later(1.0 + 2 * self._server.late_s, partial(self._connect_again, self._epoch))
+            self._connection.later(1.0 + 2 * self._server.late_s, partial(self._connect_again, self._epoch))
 
     def _connect_again(self, epoch: int) -> None:
         if epoch == self._epoch and not self._connected:
@@ -307,20 +307,20 @@ class SimZkSession:
         if epoch != self._epoch or not self._connected or self._closed:
             return
         self._connected = False
-        again = [request for request in self._sent if request.kind in READS and not request.future.done()]
+        repeated = [request for request in self._sent if request.kind in READS and not request.future.done()]
         for request in self._sent:
             if request.kind not in READS:
                 _fail(request, f"the connection to ZooKeeper at {self.hosts} was lost")
         self._sent.clear()
-        self._waiting.extendleft(reversed(again))
-        self._line.later(self._server.rng.random() * 0.1, self._connect)
+        self._waiting.extendleft(reversed(repeated))
+        self._connection.later(self._server.rng.random() * 0.1, self._connect)
 
     # watches, at the client
 
     def _set_watch(self, path: str, notify: Notify, *, children: bool) -> None:
         rng = self._server.rng
-        if rng.random() < self._server.spurious_watches:  # it fires once, some time, without a change
-            self._line.later(rng.random() * 0.2, partial(self._tell, notify))
+        if rng.random() < self._server.spurious_watches:  # it fires once without a change
+            self._connection.later(rng.random() * 0.2, partial(self._fire, notify))
         else:
             self._watches.add(path, notify, children=children)
 
@@ -328,11 +328,11 @@ class SimZkSession:
         rng = self._server.rng
         for notify in self._watches.take(path, change):
             if self._server.late_watch_s and rng.random() < 0.2:
-                self._line.later(rng.random() * self._server.late_watch_s, partial(self._tell, notify))
+                self._connection.later(rng.random() * self._server.late_watch_s, partial(self._fire, notify))
             else:
-                self._tell(notify)
+                self._fire(notify)
 
-    def _tell(self, notify: Notify) -> None:
+    def _fire(self, notify: Notify) -> None:
         if not self._closed:
             notify()
 
@@ -347,22 +347,22 @@ class SimZkSession:
         if not server.tree.alive(self._at_server):
             self._at_server = server.open_session(self._report, lagging=self._lagging)
         if self._lagging and server.follower is not None:
-            server.follower.catch_up()  # no server serves a client that has seen more than the server has
+            server.follower.catch_up()  # a server does not serve a client that has read a newer state
         self._attached = epoch
         self._answer(partial(self._attached_as, epoch, self._at_server))
 
     def _arrive(self, epoch: int, request: _Request) -> None:
-        server, name = self._server, self._line.name
+        server, name = self._server, self._connection.name
         if epoch != self._attached or not server.tree.alive(self._at_server):
             self._answer(partial(self._lose_connection, epoch))
             return
-        fate = server.fate(name, request.keys)
+        fate = server.choose_loss(name, request.keys)
         if server.down or fate == "before":
             self._attached = 0
             self._answer(partial(self._lose_connection, epoch))
             return
         result, error = None, None
-        server.given_up = request.future.done()
+        server.writer_gave_up = request.future.done()
         try:
             result = request.apply(self._reads)
         except BuckramError as caught:
@@ -378,12 +378,12 @@ class SimZkSession:
         for key in request.keys:
             server.changed(name, key)
         if fate == "after" and error is not None:
-            server.not_lost()
+            server.keep_scripted_loss()
         if fate == "after" and error is None:
             for key in request.keys:
                 for observer in server.observers:
                     observer.reply_lost(name, key)
-            self._muted = epoch  # what comes behind it is carried out, too, and its answers are lost as well
+            self._muted = epoch  # later requests are carried out, too, and their answers are lost as well
             self._answer(partial(self._lose_connection, epoch))
         elif epoch != self._muted:
             self._answer(partial(self._answered, epoch, request, result, error))
@@ -400,15 +400,15 @@ class SimZkSession:
         rng = self._server.rng
         return rng.choice((0.0, rng.random() * self._server.session_timeout_s))
 
-    # What travels keeps its order: whichever comes through takes the oldest.
+    # Messages keep their order: each arrival takes the oldest one.
 
     def _send(self, item: Callable[[], None]) -> None:
-        self._there.append(item)
-        self._line.send(lambda: self._there.popleft()())
+        self._to_server.append(item)
+        self._connection.send(lambda: self._to_server.popleft()())
 
     def _answer(self, item: Callable[[], None]) -> None:
-        self._back.append(item)
-        self._line.answer(lambda: self._back.popleft()())
+        self._to_client.append(item)
+        self._connection.answer(lambda: self._to_client.popleft()())
 
 
 def _fail(request: _Request, why: str) -> None:

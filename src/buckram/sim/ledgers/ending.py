@@ -90,7 +90,7 @@ class Ending:
         for machine in world.machines.values():
             if not machine.running and not self.judge.facts.bookie(machine.name).wiped:
                 # A start reads metadata several times, which may be slow.
-                for _ in range(10 + round(self.plan.pace.patience(0.0, questions=12))):
+                for _ in range(10 + round(self.plan.pace.deadline_s(0.0, metadata_requests=12))):
                     await self.faults.restart(machine)
                     if machine.ready:
                         break
@@ -115,7 +115,7 @@ class Ending:
     async def _settle(self) -> None:
         """Wait longer than every time-out; then no call may be pending any more (L3, L4, L10)."""
         healed_at = self.world.loop.time() + 0.001
-        await asyncio.sleep(self.pace.patience(SETTLE_S, syncs=20, questions=5))
+        await asyncio.sleep(self.pace.deadline_s(SETTLE_S, syncs=20, metadata_requests=5))
         for opened in self.stage.writers:
             opened.handle.died = opened.process.dead
         if self.hung is None:
@@ -137,7 +137,7 @@ class Ending:
     async def _within(self, deadline_s: float, work: Awaitable[bool], invariant: str, what: str) -> bool:
         began = self.world.loop.time()
         try:
-            async with asyncio.timeout(self.pace.patience(deadline_s, syncs=200, questions=30)):
+            async with asyncio.timeout(self.pace.deadline_s(deadline_s, syncs=200, metadata_requests=30)):
                 ok = await work
         except TimeoutError:
             ok = False
@@ -184,7 +184,7 @@ class Ending:
             over = asyncio.Event()
             task.add_done_callback(lambda _, over=over: over.set(), context=self.world.loop.world.context)  # type: ignore[misc]
             try:
-                async with asyncio.timeout(self.pace.patience(DEADLINE_S, syncs=200, questions=30)):
+                async with asyncio.timeout(self.pace.deadline_s(DEADLINE_S, syncs=200, metadata_requests=30)):
                     await over.wait()
             except TimeoutError:
                 self.report.check("L6", False, "a tail of {} does not end although its ledger is closed", process.name)
@@ -199,7 +199,7 @@ class Ending:
         for host in resumed:
             self.world.resume(host)
         if resumed:
-            await asyncio.sleep(self.pace.patience(SETTLE_S, syncs=20, questions=5))
+            await asyncio.sleep(self.pace.deadline_s(SETTLE_S, syncs=20, metadata_requests=5))
         writers = [opened for opened in self.stage.writers if not opened.process.dead and not opened.writer.closed]
         for host, process, writer, handle in writers:
             if self.judge.facts.ledger(handle.ledger).closed is None:
@@ -217,7 +217,7 @@ class Ending:
 
             process.spawn(late(), "late append")
         if writers:
-            await asyncio.sleep(self.pace.patience(5.0, syncs=10, questions=5))
+            await asyncio.sleep(self.pace.deadline_s(5.0, syncs=10, metadata_requests=5))
 
     async def _read_all(self, actor: RecovererActor, client: Client) -> None:
         """S19, L11: read every closed ledger in full, with a client that opens it for the first time."""
@@ -313,7 +313,7 @@ class Ending:
             await asyncio.sleep(1.0)
             if all(machine.ready for machine in expected):
                 break
-        await asyncio.sleep(self.pace.patience(2.0, syncs=10, questions=2))
+        await asyncio.sleep(self.pace.deadline_s(2.0, syncs=10, metadata_requests=2))
 
     async def _delete_all(self, actor: RecovererActor) -> None:
         """Delete all ledgers; bookies then drop their data if garbage collection is on (F17)."""
@@ -321,4 +321,4 @@ class Ending:
         for ledger_id in self._present():
             await actor.delete(actor.client, ledger_id)
         if self.plan.collecting:
-            await asyncio.sleep(self.pace.patience(30.0, syncs=100, questions=20))
+            await asyncio.sleep(self.pace.deadline_s(30.0, syncs=100, metadata_requests=20))

@@ -38,7 +38,7 @@ class LastWriter:
         if await last.connect(5) is None:
             return
 
-        idle_s = self._pace.patience(IDLE_S, syncs=4)
+        idle_s = self._pace.deadline_s(IDLE_S, syncs=4)
 
         async def idle() -> LedgerId:
             writer = await self._two_entries(last)
@@ -85,7 +85,7 @@ class LastWriter:
 
         A bookie that needs longer than a request may take counts as unreachable, so nothing is checked then.
         """
-        if self._pace.patience(0.0, questions=6) >= self._plan.configs.net.request_timeout_s:
+        if self._pace.deadline_s(0.0, metadata_requests=6) >= self._plan.configs.net.request_timeout_s:
             return
         late = self._world.rng.choice([name for name, machine in self._world.machines.items() if machine.ready])
         self._world.fabric.slow(late, HOST, LATE_S)
@@ -102,7 +102,7 @@ class LastWriter:
             return
         finally:
             self._world.fabric.slow(late, HOST, 0)
-        await asyncio.sleep(self._pace.patience(COPIES_S, syncs=10, questions=3))
+        await asyncio.sleep(self._pace.deadline_s(COPIES_S, syncs=10, metadata_requests=3))
         ledger = self._judge.facts.ledger(writer.ledger_id)
         for entry in range(2):
             for member in write_set(writer.metadata, entry):

@@ -47,7 +47,7 @@ class ReusedIds:
         the time that a request may take.
         """
         net = self.plan.configs.net
-        if self.judge.facts.restores or self.plan.pace.patience(0.0, questions=6) >= net.request_timeout_s:
+        if self.judge.facts.restores or self.plan.pace.deadline_s(0.0, metadata_requests=6) >= net.request_timeout_s:
             return False
         for name, machine in self.world.machines.items():
             facts = self.judge.facts.bookie(name)
@@ -102,7 +102,7 @@ class ReusedIds:
 
         invariant = rule or ("I7" if count else "I8")
         try:
-            async with asyncio.timeout(plan.pace.patience(DEADLINE_S, syncs=200, questions=30)):
+            async with asyncio.timeout(plan.pace.deadline_s(DEADLINE_S, syncs=200, metadata_requests=30)):
                 await self.world.join(actor.process, write(), "an id again")
                 recovered = await self._recover(first, ledger_id)
         except (BuckramError, Died, TimeoutError) as error:

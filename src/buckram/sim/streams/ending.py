@@ -37,7 +37,7 @@ class Ending:
         self.final, self.pace = Actor(stage, "f1"), stage.plan.pace
         self._clocks_doubtful = False
         """The last run of the janitor found that clocks differ."""
-        self.deadline_s = self.pace.patience(DEADLINE_S, syncs=300, questions=60)
+        self.deadline_s = self.pace.deadline_s(DEADLINE_S, syncs=300, metadata_requests=60)
 
     async def run(self) -> None:
         await self._heal()
@@ -47,7 +47,7 @@ class Ending:
             return
         for stream in self.plan.streams:
             await self._within(self._write_once_more(stream), f"the last writer of {stream}")
-        await asyncio.sleep(self.pace.patience(1.0, syncs=10, questions=3))
+        await asyncio.sleep(self.pace.deadline_s(1.0, syncs=10, metadata_requests=3))
         self._check_appends_ended()
         await self._await_followers()
         await self._within(self._clean(), "the janitor")
@@ -82,7 +82,7 @@ class Ending:
     async def _await_actors(self) -> None:
         """Wait until all actors are done. With `late_wake`, paused writers go on long after another has taken over."""
         if self.plan.cluster.late_wake:
-            await asyncio.sleep(self.pace.patience(2.0, syncs=10, questions=3))
+            await asyncio.sleep(self.pace.deadline_s(2.0, syncs=10, metadata_requests=3))
             for stream in self.plan.streams:
                 if await self.final.up(20):
                     await self._within(self._write_once_more(stream), f"a writer of {stream}")
@@ -180,7 +180,7 @@ class Ending:
         await reader.open()
         task = actor.process.spawn(tail(), "tail")
         steady_since = loop.time()
-        await asyncio.sleep(self.pace.patience(0.3, syncs=4, questions=4))
+        await asyncio.sleep(self.pace.deadline_s(0.3, syncs=4, metadata_requests=4))
         acked: dict[int, float] = {}
         for roll in (False, True, False):
             if roll:
@@ -192,7 +192,7 @@ class Ending:
                 if sent.offset is not None:
                     acked[sent.offset] = loop.time()
                 await asyncio.sleep(0.0 if actor.rng.random() < 0.5 else 0.05)
-        visible_s = self.pace.patience(VISIBLE_S, syncs=4, questions=6)
+        visible_s = self.pace.deadline_s(VISIBLE_S, syncs=4, metadata_requests=6)
         await asyncio.sleep(max(0.2, 2 * visible_s))
         if all(self.world.steady(host, steady_since) for host in self.world.processes):
             for offset, acked_at in acked.items():
@@ -230,7 +230,7 @@ class Ending:
             and not reading.history.head_removed
         ]
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.pace.patience(20.0, syncs=50, questions=20)
+        end = loop.time() + self.pace.deadline_s(20.0, syncs=50, metadata_requests=20)
 
         def behind() -> list[str]:
             return [
@@ -279,7 +279,7 @@ class Ending:
             process = self.world.processes[host]
             if not process.dead and host not in ("f1", "j9"):
                 await self.world.join(process, client.close(), "close")
-        await asyncio.sleep(self.pace.patience(self.world.metadata.session_timeout_s + 5.0, questions=3))
+        await asyncio.sleep(self.pace.deadline_s(self.world.metadata.session_timeout_s + 5.0, metadata_requests=3))
         for _ in range(2):
             report = await janitor.inside(janitor.clean(), "janitor")
             problems = [problem for problem in report.problems if not problem.startswith(BY_AGE)]

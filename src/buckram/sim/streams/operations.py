@@ -44,9 +44,9 @@ class Spy:
         self.began = process.steps
         bench.world.fabric.observers.append(self)
         server = bench.world.metadata
-        original = server.fate
+        original = server.choose_loss
 
-        def fate(who: str, keys: Sequence[str]) -> str:
+        def choose_loss(who: str, keys: Sequence[str]) -> str:
             known = original(who, keys)
             if who != HOST:
                 return known
@@ -57,7 +57,7 @@ class Spy:
                     return self.when
             return known
 
-        server.fate = fate  # type: ignore[method-assign]  # of this world's server only
+        server.choose_loss = choose_loss  # type: ignore[method-assign]  # of this world's server only
         if self.crash_at is not None:
             process.crash_after(self.crash_at)
 

@@ -43,11 +43,11 @@ class Absence(Checker):
     def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
         super().__init__(facts, report)
         pace = inspector.pace
-        self._notice_s = pace.patience(0.0, questions=2)
-        self._admits_in_time = pace.patience(0.0, questions=2) < ANSWER_WAIT_S
+        self._notice_s = pace.deadline_s(0.0, metadata_requests=2)
+        self._admits_in_time = pace.deadline_s(0.0, metadata_requests=2) < ANSWER_WAIT_S
         """A bookie that does not know the ledger reads metadata before it accepts the fence: twice, to see whether the
         store is not an older one, and for the ledger's key."""
-        self._fences_in_time = pace.patience(0.0, syncs=FENCE_SYNCS) < ANSWER_WAIT_S
+        self._fences_in_time = pace.deadline_s(0.0, syncs=FENCE_SYNCS) < ANSWER_WAIT_S
         self._inspector = inspector
         self._evidence: dict[tuple[str, LedgerId], _Evidence] = {}
 

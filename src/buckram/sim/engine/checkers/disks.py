@@ -25,7 +25,7 @@ class OnDisks(Checker):
         super().__init__(facts, report)
         self._inspector = inspector
         self._inspections: dict[LedgerId, int] = {}
-        self._notice_s = inspector.pace.patience(5.0, syncs=10, questions=6)
+        self._notice_s = inspector.pace.deadline_s(5.0, syncs=10, metadata_requests=6)
 
     def metadata_changed(
         self, ledger: LedgerFacts, old: LedgerMetadata | None, new: LedgerMetadata | None, who: str

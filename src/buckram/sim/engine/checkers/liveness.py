@@ -25,8 +25,8 @@ class Progress(Checker):
     def __init__(self, facts: Facts, report: Report, inspector: Inspector) -> None:
         super().__init__(facts, report)
         pace = inspector.pace
-        self._poll_s = pace.patience(POLL_SLACK_S, syncs=6)
-        self._change_s = pace.patience(CHANGE_DEADLINE_S, syncs=10, questions=6)
+        self._poll_s = pace.deadline_s(POLL_SLACK_S, syncs=6)
+        self._change_s = pace.deadline_s(CHANGE_DEADLINE_S, syncs=10, metadata_requests=6)
         self._now, self._steady = inspector.now, inspector.steady
         self._ok: dict[tuple[str, LedgerId, EntryId], dict[BookieId, float]] = {}
         self._changed_at: dict[LedgerId, float] = {}

@@ -14,25 +14,29 @@ from buckram.seams import FileData, FileRange
 from buckram.sim.engine.disk import Device
 
 _AT_ONCE = 0.5
-"""So many reads are over when they return, as of a fast device."""
+"""The share of reads that are complete when they return, as those of a fast device."""
 
 
-class SimNeighbours:
-    """`devices()` gives all there are by name; `came` hears of each read that succeeded."""
+class SimLocalFiles:
+    """seams.LocalFiles. `devices` returns all devices by name; `on_read` is called after each read that succeeded."""
 
-    def __init__(self, rng: random.Random, devices: Callable[[], dict[str, Device]], came: Callable[[], None]) -> None:
-        self._rng, self._devices, self._came = rng, devices, came
+    def __init__(
+        self, rng: random.Random, devices: Callable[[], dict[str, Device]], on_read: Callable[[], None]
+    ) -> None:
+        self._rng, self._devices, self._on_read = rng, devices, on_read
 
     def open(self, directory: str, identity: str) -> SimDirectory | None:
         device = self._devices().get(directory)
-        return SimDirectory(device, self._rng, self._came) if device is not None and identity == device.name else None
+        return (
+            SimDirectory(device, self._rng, self._on_read) if device is not None and identity == device.name else None
+        )
 
 
 class SimDirectory:
-    """One device. What is in its files may come from before a crash, be damaged, or fail to be read."""
+    """The directory of one device. Its files may be damaged, from before a crash, or fail to be read."""
 
-    def __init__(self, device: Device, rng: random.Random, came: Callable[[], None]) -> None:
-        self._device, self._rng, self._came = device, rng, came
+    def __init__(self, device: Device, rng: random.Random, on_read: Callable[[], None]) -> None:
+        self._device, self._rng, self._on_read = device, rng, on_read
 
     def read(self, places: Sequence[FileRange]) -> asyncio.Future[list[FileData]]:
         return self._at_once(places) if self._rng.random() < _AT_ONCE else asyncio.ensure_future(self._late(places))
@@ -55,8 +59,8 @@ class SimDirectory:
             self._device.fail_reads -= 1
             raise OSError(errno.EIO, "input/output error")
         data = self._device.model.inode(name).read(offset, length)
-        self._came()
+        self._on_read()
         return FileData(data, 0)
 
     def give_back(self, pieces: Sequence[FileData]) -> None:
-        """Nothing is used again."""
+        """Nothing to do: buffers are not used again."""

@@ -1,4 +1,4 @@
-"""The line between a client and a simulated ZooKeeper: a direct call, or the simulated network."""
+"""The connection between a client and a simulated ZooKeeper: direct calls, or the simulated network."""
 
 from __future__ import annotations
 
@@ -11,35 +11,41 @@ from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.network import Fabric
 
 
-class Line(Protocol):
-    """What lies between a client and the server."""
+class ZkConnection(Protocol):
+    """Carries what client and server send. `name` is the client's."""
 
     name: str
 
     def check_alive(self) -> None:
-        """Raises in a process that is dead."""
+        """Raise Crashed if the client's process is dead."""
         ...
 
-    def send(self, arrive: Callable[[], None]) -> None: ...
-    def answer(self, deliver: Callable[[], None]) -> None: ...
+    def send(self, arrive: Callable[[], None]) -> None:
+        """Run `arrive` at the server when a message of the client has arrived there."""
+        ...
+
+    def answer(self, deliver: Callable[[], None]) -> None:
+        """Run `deliver` at the client when a message of the server has arrived there."""
+        ...
+
     def later(self, delay_s: float, run: Callable[[], None]) -> asyncio.TimerHandle:
-        """A timer of the client."""
+        """Start a timer of the client."""
         ...
 
     def on_death(self, after_s: Callable[[], float], run: Callable[[], None]) -> None:
-        """`run` at the server, `after_s()` after the client's death."""
+        """Run `run` at the server, `after_s()` seconds after the client's process died."""
         ...
 
 
-class DirectLine:
-    """No distance and no failures."""
+class DirectConnection:
+    """A connection without delay and faults."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._loop = asyncio.get_running_loop()
 
     def check_alive(self) -> None:
-        """It always is."""
+        """Nothing to do: this client does not die."""
 
     def send(self, arrive: Callable[[], None]) -> None:
         self._loop.call_soon(arrive)
@@ -51,15 +57,15 @@ class DirectLine:
         return self._loop.call_later(delay_s, run)
 
     def on_death(self, after_s: Callable[[], float], run: Callable[[], None]) -> None:
-        """It does not die."""
+        """Nothing to do: this client does not die."""
 
 
-class FabricLine:
-    """Through the simulated network, from a simulated process."""
+class FabricConnection:
+    """A connection from a simulated process through the simulated network."""
 
-    def __init__(self, fabric: Fabric, process: Process, lateness: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, fabric: Fabric, process: Process, extra_delay_s: Callable[[], float] = lambda: 0.0) -> None:
         self.name = process.name
-        self._lateness, self._last = lateness, {True: 0.0, False: 0.0}
+        self._extra_delay_s, self._last = extra_delay_s, {True: 0.0, False: 0.0}
         self._fabric, self._loop, self._process = fabric, fabric.loop, process
 
     def check_alive(self) -> None:
@@ -73,9 +79,11 @@ class FabricLine:
         self._carry(HOST, self.name, lambda: loop.call_soon(deliver, context=context), there=False)
 
     def _carry(self, source: str, target: str, done: Callable[[], object], *, there: bool) -> None:
-        """One connection keeps its order: what is late holds up what comes behind it."""
+        """Carry a message. A connection keeps its order, so a late message delays those behind it."""
         fabric, loop = self._fabric, self._loop
-        at = self._last[there] = max(self._last[there], loop.time() + fabric.delay(source, target) + self._lateness())
+        at = self._last[there] = max(
+            self._last[there], loop.time() + fabric.delay(source, target) + self._extra_delay_s()
+        )
         loop.call_at(at, fabric.when_open, source, target, done, context=loop.world.context)
 
     def later(self, delay_s: float, run: Callable[[], None]) -> asyncio.TimerHandle:
