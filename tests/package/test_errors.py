@@ -30,7 +30,7 @@ NOT_OF_A_CALL = {
     "UnknownLedgerState", "WrongBookie",  # a force may end with one: its docstring says BookieError
     "KeyExists", "KeyNotEmpty", "NoSuchKey", "ValueTooLarge", "VersionConflict",  # of key stores (seams.py)
     "AlreadyRegistered", "CorruptStore", "WrongCookie", "NoSuchBookie",  # of bookies and the command line
-    "ChildFailed", "ForeignDirectory", "PortInUse", "ZooKeeperFailed",  # of processes that a program starts
+    "ChildFailed", "ForeignDirectory", "PortInUse", "EtcdFailed", "ZooKeeperFailed",  # of processes of a program
 }  # fmt: skip
 """Errors that no docstring of docs/reference/api.md has to name."""
 

@@ -75,7 +75,7 @@ class Proxy:
         answers = asyncio.create_task(self._answers(there, writer))
         try:
             with suppress(OSError, EOFError):
-                await self._requests(reader, back, answers)
+                await self._requests(reader, back, there, answers)
         finally:
             answers.cancel()
             for end in both:
@@ -84,7 +84,11 @@ class Proxy:
             self.tasks.pop(task, None)
 
     async def _requests(
-        self, reader: asyncio.StreamReader, back: asyncio.StreamWriter, answers: asyncio.Task[None]
+        self,
+        reader: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        answers: asyncio.Task[None],
     ) -> None:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -98,8 +102,9 @@ class Proxy:
             if self.lose_answer and self.lose_answer in path:
                 self.lose_answer = ""
                 answers.cancel()
-                await back.drain()
-                await asyncio.sleep(0.1)  # it has to get there before the connection ends
+                await asyncio.wait([answers])
+                async with asyncio.timeout(DEADLINE_S):
+                    await there.read(1)  # its answer has come: the server has carried it out
                 raise EOFError
 
     async def _answers(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
