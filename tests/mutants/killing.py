@@ -1,7 +1,7 @@
 """Plants bugs one by one and runs the tests that must fail with each: `python -m tests.mutants.killing [NAME...]`.
 
-One process has everything loaded and forks a child for each bug, so that a child has its start behind it. A line for
-each on standard error, the sum as JSON on standard output; exit code 1 when a test passes with a bug that it must kill.
+One process loads the modules once and forks a child for each bug. A line for each bug goes to standard error, sums as
+JSON to standard output. The exit code is 1 if a test passes with a bug that it must kill.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 LIMIT_S, HANGS_S = 120.0, 10.0
 FAILED = 1
-"""pytest's exit code when tests failed; any other says that they were not found or not run."""
+"""pytest's exit code when tests failed. Any other one means that they were not found or did not run."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """`by`: the tests that failed. `survived`: those that should have. `trouble`: why it says nothing."""
+    """The result of one bug: tests that failed (`by`), tests that should have (`survived`), or what went wrong."""
 
     name: str
     by: list[str]
@@ -49,7 +49,7 @@ class Kill:
 
 
 class Killer:
-    """The process that forks. Close it."""
+    """The process that forks a child for each bug. Close it."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.mutants.killing", "--serve"]
@@ -65,7 +65,7 @@ class Killer:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the process that plants bugs has ended; what it said is on standard error")
+            raise RuntimeError("the process that plants bugs has ended; see standard error")
         return Kill(**json.loads(line))
 
     def close(self) -> None:
@@ -80,11 +80,14 @@ class Killer:
         self.close()
 
 
-# -- the process that forks -------------------------------------------------------------------------------
+# -- the process that forks
 
 
 def serve() -> None:
-    """Names in, results out. Loads what most tests need before it forks; no threads may run here."""
+    """Read names from standard input, write results to standard output.
+
+    Loads the modules that most tests need before it forks; no threads may run here.
+    """
     from tests.mutants.testmutant import all_of_them
 
     _load()
@@ -109,11 +112,11 @@ def _load() -> None:
 
 def _killed(mutant: Any) -> Kill:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="buckram-mutant-") as room:
-        said, failed = Path(room, "said"), Path(room, "failed")
+    with tempfile.TemporaryDirectory(prefix="buckram-mutant-") as folder:
+        output, failed = Path(folder, "output"), Path(folder, "failed")
         child = os.fork()
         if child == 0:
-            _run(mutant, said, failed)  # does not return
+            _run(mutant, output, failed)  # does not return
         code = _wait(child, HANGS_S if mutant.hangs else LIMIT_S)
         took = time.monotonic() - began
         by = failed.read_text().split("\n")[:-1] if failed.exists() else []
@@ -122,7 +125,7 @@ def _killed(mutant: Any) -> Kill:
         survived = [test for test in mutant.tests if not any(_is_of(node, test) for node in by)]
         trouble = ""
         if code not in (0, FAILED):
-            text = said.read_text(errors="replace")[-1500:]
+            text = output.read_text(errors="replace")[-1500:]
             why = f"did not end within {LIMIT_S:.0f} s" if code is None else f"ended with {code}"
             trouble = f"the tests {why}:\n{text}"
         return Kill(mutant.name, by, survived, took, trouble)
@@ -133,7 +136,7 @@ def _is_of(node: str, test: str) -> bool:
 
 
 def _wait(child: int, limit_s: float) -> int | None:
-    """Its exit code; None where it had to be ended."""
+    """Return the exit code of the child, or None if it had to be killed."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -146,11 +149,11 @@ def _wait(child: int, limit_s: float) -> int | None:
     return None
 
 
-def _run(mutant: Any, said: Path, failed: Path) -> None:
-    """In the child, which ends here."""
+def _run(mutant: Any, output: Path, failed: Path) -> None:
+    """Run the tests of one bug in the child, and end it."""
     os.setsid()
     code = 99
-    out = os.open(said, os.O_WRONLY | os.O_CREAT, 0o644)
+    out = os.open(output, os.O_WRONLY | os.O_CREAT, 0o644)
     for fd in (1, 2):
         os.dup2(out, fd)
     try:
@@ -160,7 +163,7 @@ def _run(mutant: Any, said: Path, failed: Path) -> None:
         if len(mutant.tests) == 1:
             options.append("-x")
         with mutant.apply(), failed.open("w") as notes:
-            code = int(pytest.main([*options, f"--basetemp={said.parent / 'tmp'}", *mutant.tests], [_Notes(notes)]))
+            code = int(pytest.main([*options, f"--basetemp={output.parent / 'tmp'}", *mutant.tests], [_Notes(notes)]))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -170,7 +173,7 @@ def _run(mutant: Any, said: Path, failed: Path) -> None:
 
 
 class _Notes:
-    """A plugin of pytest: the names of tests that fail."""
+    """A plugin of pytest that writes the names of failed tests to a file."""
 
     def __init__(self, notes: Any) -> None:
         self._notes = notes
@@ -181,11 +184,11 @@ class _Notes:
             self._notes.flush()
 
 
-# -- all of them ------------------------------------------------------------------------------------------
+# -- all of them
 
 
 def kills(names: list[str], jobs: int) -> Iterator[Kill]:
-    """In the order of the names, `jobs` at a time."""
+    """Run the bugs, `jobs` at a time, and return the results in the order of the names."""
     killers = [Killer() for _ in range(min(jobs, len(names)))]
     try:
         free = list(killers)

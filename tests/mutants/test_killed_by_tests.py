@@ -16,7 +16,7 @@ SOAK = os.environ.get("BUCKRAM_SOAK") == "1"
 MUTANTS = all_of_them()
 QUICK = [name for name, mutant in MUTANTS.items() if not mutant.slow]
 SHARE = 3
-"""One in so many when this is not a soak: the same ones each time."""
+"""One of how many bugs is planted when this is no soak; always the same ones."""
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +26,18 @@ def killer() -> Iterator[Killer]:
 
 
 @pytest.mark.parametrize("name", list(MUTANTS) if SOAK else QUICK[::SHARE])
-def test_it_is_killed(killer: Killer, name: str) -> None:
+def test_mutant_is_killed(killer: Killer, name: str) -> None:
     found = killer.kill(name)
     assert found.killed, f"{MUTANTS[name].bug}: {found}"
 
 
-def test_each_says_what_it_is_and_can_be_planted() -> None:
+def test_mutants_are_described_and_can_be_planted() -> None:
     assert len(MUTANTS) >= 40
     assert all(mutant.bug and mutant.tests for mutant in MUTANTS.values())
     assert {name: why for name, mutant in MUTANTS.items() if (why := stale(mutant.apply))} == {}
 
 
-def test_a_test_that_passes_with_the_bug_is_named() -> None:
+def test_surviving_test_is_named() -> None:
     found = Kill("harmless", [], ["tests/a.py::test_b"], 0.1)
     assert not found.killed
     assert str(found) == "MISSED harmless: passed with the bug: tests/a.py::test_b"
@@ -47,25 +47,25 @@ def _plain(text: str) -> str:
     return text + "."
 
 
-def test_an_edit_changes_a_function_for_whoever_has_it_and_is_taken_back() -> None:
+def test_edit_changes_an_imported_function_and_is_undone() -> None:
     function: FunctionType = find(f"{__name__}:_plain")
     with edited((f"{__name__}:_plain", 'text + "."', 'text + "!"'))():
         assert function("a") == "a!"
     assert function("a") == "a."
 
 
-def test_an_edit_whose_words_are_gone_is_no_bug_that_survives() -> None:
-    gone = edited((f"{__name__}:_plain", "no such words", ""))
-    with pytest.raises(StaleEdit, match="0 times"), gone():
+def test_edit_of_missing_words_is_refused() -> None:
+    missing = edited((f"{__name__}:_plain", "no such words", ""))
+    with pytest.raises(StaleEdit, match="0 times"), missing():
         pass
-    assert "0 times" in stale(gone)
+    assert "0 times" in stale(missing)
 
 
 def _twice(text: str) -> str:
     return "(" + text + ")"
 
 
-def test_two_edits_of_one_function_are_both_in_it() -> None:
+def test_two_edits_of_one_function_are_both_applied() -> None:
     where = f"{__name__}:_twice"
     with edited((where, '"("', '"["'), (where, '")"', '"]"'))():
         assert _twice("a") == "[a]"

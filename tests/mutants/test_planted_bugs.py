@@ -1,4 +1,4 @@
-"""Every planted bug is caught by an invariant checker: the quick ones always, all of them in a soak."""
+"""Every planted bug is caught by an invariant: the quick ones in each run, all of them in a soak."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LIVES = 40
 
 
 @pytest.mark.parametrize("name", [name for name in MUTANTS if SOAK or name not in RARE])
-def test_it_is_caught(name: str) -> None:
+def test_mutant_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     found = kill(name, None if SOAK else LIVES)
     assert found.by, f"{name} ({mutant.bug}) was not caught in {found.lives} lives"
 
 
-def test_there_are_enough_and_each_says_what_it_stands_for() -> None:
+def test_mutants_cover_traps_and_invariants() -> None:
     assert len(MUTANTS) >= 20
     named = " ".join(mutant.rows for mutant in MUTANTS.values()).replace(",", " ").split()
     planted_rows = ("1", "2", "3", "4", "5", "6", "8", "9", "10", "11", "12", "13", "14", "16", "17", "28")
@@ -30,7 +30,7 @@ def test_there_are_enough_and_each_says_what_it_stands_for() -> None:
     assert [name for name in ids if name not in named] == []
 
 
-def test_production_classes_are_put_back() -> None:
+def test_mutants_restore_production_classes() -> None:
     before = dict(AppendWindow.__dict__), dict(Completions.__dict__)
     for mutant in MUTANTS.values():
         with mutant.apply():

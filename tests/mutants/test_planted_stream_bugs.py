@@ -1,4 +1,4 @@
-"""Every bug planted in the stream layer is caught by a rule: the quick ones always, all of them in a soak."""
+"""Every bug planted in streams is caught by an invariant: the quick ones in each run, all of them in a soak."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ RARE = ("epoch-ignored", "claim-keeps-epoch", "overtaking", "skips-silently", "n
         "older-than-asked", "cursors-forgotten", "producers-trimmed", "lost-reply-is-yes", "no-idle-mark",
         "empty-rows", "lost-reply-is-no", "wrong-bases", "no-replay", "last-batch-forgotten", "forgets-first",
         "ended-means-end", "transaction-forgotten", "stale-pages")  # fmt: skip
-"""Those that took more than a few seconds when this was written."""
+"""Mutants that take more than a few seconds."""
 LIVES = 8
 
 
 @pytest.mark.parametrize("name", [name for name in MUTANTS if SOAK or name not in RARE])
-def test_it_is_caught(name: str) -> None:
+def test_mutant_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     found = kill(name, None if SOAK else LIVES)
     assert found.by in INVARIANTS, f"{name} ({mutant.bug}) was not caught in {found.lives} lives"
 
 
-def test_there_are_enough_and_each_says_what_it_stands_for() -> None:
+def test_mutants_are_described() -> None:
     assert len(MUTANTS) >= 30
     assert all(mutant.trap and mutant.bug for mutant in MUTANTS.values())
 
 
-def test_production_is_put_back() -> None:
+def test_mutants_restore_production_classes() -> None:
     before = [dict(vars(owner)) for owner in (stream_changes, roll, SegmentWriter, Source)]
     for mutant in MUTANTS.values():
         with mutant.apply():

@@ -1,4 +1,4 @@
-"""Bugs that named tests must kill: for code that simulated lives do not reach, or reach too seldom.
+"""Bugs that named tests must kill, in code that simulated lives do not reach, or reach too seldom.
 
 They are in tests/mutants/planted, a file for each part of the project; every file there is read.
 """
@@ -18,9 +18,9 @@ PLANTED = Path(__file__).parent / "planted"
 
 @dataclass(frozen=True, slots=True)
 class TestMutant:
-    """`tests`: pytest's names of tests, a whole test of several cases or one of them; each must fail with the bug.
+    """A planted bug, and the tests that must fail with it, by their names for pytest (with all cases or one of them).
 
-    `slow`: more than a few seconds, so a soak's. `hangs`: with the bug the tests do not end, and that is the failure.
+    `slow`: they take more than a few seconds, so only a soak runs them. `hangs`: with the bug they do not end.
     """
 
     __test__: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Each directed schedule comes about, ends as it should, and violates nothing."""
+"""Each directed schedule of ledgers is possible, ends as expected, and violates nothing."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from buckram.sim.ledgers.scenarios import SCENARIOS, run_scenario
 @pytest.mark.parametrize(
     ("name", "metadata"), [(name, kind) for name, one in SCENARIOS.items() for kind in one.metadata]
 )
-def test_schedule(name: str, metadata: str) -> None:
+def test_schedule_violates_nothing(name: str, metadata: str) -> None:
     outcome = run_scenario(name, metadata=metadata)
     assert outcome.violations == []
     assert not outcome.failed
 
 
-def test_all_ten_of_the_protocol_page_are_there() -> None:
+def test_all_schedules_of_the_protocol_exist() -> None:
     assert [f"D{n}" for n in range(1, 11) if f"D{n}" not in SCENARIOS] == []
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("name", ["D2", "D3", "D6", "D9"])
-def test_schedules_hold_under_other_latencies(name: str, seed: int) -> None:
+def test_schedule_violates_nothing_with_other_latencies(name: str, seed: int) -> None:
     outcome = run_scenario(name, seed)
     assert outcome.violations == []

@@ -1,4 +1,4 @@
-"""Planted bugs of what recovery takes for absent, for promised and for its own record (F18 to F22)."""
+"""Planted bugs of recovery: entries taken for absent, LACs ignored or not verified, convictions (F18 to F21)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.types import NO_ENTRY
 
 
-def _impatient(self: ForwardRead, entry: int, order: Any) -> Race[Any]:
+def _end_at_first_denials(self: ForwardRead, entry: int, order: Any) -> Race[Any]:
     members = [self._ensemble[position] for position in self._quorum.write_set(entry)]
     members.sort(key=lambda bookie: order.get(bookie, 0))
     return Race(members, Strategy.WIDENING, enough_negatives=self._quorum.coverage)
 
 
-def _gives_up_at_once(self: recover._MembersTime) -> None:
+def _no_time_left(self: recover._MembersTime) -> None:
     self.left_s = 0.0
 
 
-def _unproven(ledger_id: int, digest: Digest, packet: bytes | None, stored: bytes | None) -> int:
-    """As the bookie says it, whatever its digest."""
-    said = [int.from_bytes(packet[8:16], "big", signed=True)] if packet else []
-    said += [int.from_bytes(stored[16:24], "big", signed=True)] if stored else []
-    return max(said, default=NO_ENTRY)
+def _unverified_lac(ledger_id: int, digest: Digest, packet: bytes | None, stored: bytes | None) -> int:
+    """The LACs in the answer, without a check of their digests."""
+    lacs = [int.from_bytes(packet[8:16], "big", signed=True)] if packet else []
+    lacs += [int.from_bytes(stored[16:24], "big", signed=True)] if stored else []
+    return max(lacs, default=NO_ENTRY)
 
 
 candidates = BookieWatcher.candidates
 
 
-def _with_the_convicted(self: BookieWatcher) -> Any:
+def _candidates_with_convicted(self: BookieWatcher) -> Any:
     kept, self.convicted = self.convicted, frozenset()
     try:
         return candidates(self)
@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "closes-on-first-denials",
         "F18, S1",
-        "recovery ends at the first Qw-Qa+1 denials, whoever else has a copy",
-        plant((ForwardRead, "race", _impatient)),
+        "recovery ends at the first Qw-Qa+1 denials, although other bookies have a copy",
+        plant((ForwardRead, "race", _end_at_first_denials)),
         ("denied",),
         _lying,
     ),
@@ -66,7 +66,7 @@ MUTANTS = [
         "no-time-for-members",
         "F18",
         "recovery gives members that have not answered no time",
-        plant((recover._MembersTime, "__init__", _gives_up_at_once)),
+        plant((recover._MembersTime, "__init__", _no_time_left)),
         ("denied",),
         _lying,
     ),
@@ -82,8 +82,8 @@ MUTANTS = [
     Mutant(
         "unproven-promise",
         "F19, L1",
-        "a LAC counts as a promise whatever its digest says",
-        plant((lac, "_proven", _unproven)),
+        "a LAC counts although its digest is wrong",
+        plant((lac, "_proven", _unverified_lac)),
         ("false-promise",),
         _lying,
         100,
@@ -92,7 +92,7 @@ MUTANTS = [
         "convicted-chosen",
         "F21",
         "a convicted bookie gets new ensembles",
-        plant((BookieWatcher, "candidates", _with_the_convicted)),
+        plant((BookieWatcher, "candidates", _candidates_with_convicted)),
         ("mixed",),
         _lying,
         100,
@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant(
         "damage-convicts",
         "F21",
-        "bytes that fail their digest are taken for a lie",
+        "a bookie is convicted for bytes that fail their digest",
         plant((accusing, "shown_for_another", _any_damage)),
         ("rotten",),
         _lying,

@@ -1,27 +1,39 @@
-"""What a mutant is: a planted bug with the traps that it stands for. How it is planted: `sim/engine/planting.py`."""
+"""What a mutant is: a planted bug, and where it must be caught.
+
+Not here: how bugs are planted (`sim/engine/planting.py`, `sim/engine/edits.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import Patches
 
 
-def anything(plan: Plan) -> bool:
+class SuitsPlan(Protocol):
+    """Whether the bug may be caught in a life with this plan."""
+
+    def __call__(self, plan: Plan, /) -> bool: ...
+
+
+def any_plan(plan: Plan) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`rows`: the traps and invariants of docs/reference/protocol.md that it stands for. `scenarios` are played first,
-    then lives whose plan passes `lives`, at most `seeds` of them."""
+    """A planted bug of ledgers.
+
+    `rows` are the traps and invariants of docs/reference/protocol.md that it represents. The directed schedules in
+    `scenarios` run first, then lives whose plan passes `lives`, at most `seeds` of them.
+    """
 
     name: str
     rows: str
     bug: str
     apply: Patches
     scenarios: tuple[str, ...] = ()
-    lives: Callable[[Plan], bool] = anything
+    lives: SuitsPlan = any_plan
     seeds: int = 200

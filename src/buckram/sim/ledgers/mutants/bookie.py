@@ -1,4 +1,4 @@
-"""Planted bugs of bookies: fences, syncs, keys, admission, identity, negatives, collection."""
+"""Planted bugs of bookies: fences, syncs, keys, admission, identity, denials, garbage collection."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _closed_is_stale(self: Admission, ledger_id: int, deadline: float) -> 
     return found._replace(verdict=Verdict.FENCED, last=NO_ENTRY) if found.verdict is Verdict.CLOSED else found
 
 
-def _nobody(*args: Any) -> str:
+def _no_mismatch(*args: Any) -> str:
     return ""
 
 
@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant(
         "fence-ignored",
         "F3, F4, F5",
-        "normal adds pass a fence",
+        "normal adds are accepted in spite of a fence",
         plant((AddPath, "add", _ignore_fence)),
         ("D2",),
         lambda plan: plan.recoverers > 0,
@@ -158,7 +158,7 @@ MUTANTS = [
     Mutant(
         "force-does-nothing",
         "M2",
-        "force asks nobody, and deferred adds are answered when they are in memory",
+        "force sends no requests, and deferred adds are answered when they are in memory",
         plant((Store, "after_written", _answered_at_once), (engine, "force", _force_some)),
         ("forgotten-force",),
         lambda plan: plan.deferred,
@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "no-limbo",
         "11, F6",
-        "a store that lost data denies what it lost",
+        "a store that lost data denies the entries that it lost",
         plant(
             (Losses, "marks", _never_limbo),
             (reads, "absence", _absence_is_certain),
@@ -189,12 +189,12 @@ MUTANTS = [
     Mutant(
         "no-admission",
         "8, F3, S1",
-        "a fresh bookie under an old id takes adds of a closed ledger",
+        "an empty bookie under an old id accepts adds to a closed ledger",
         plant(
             (Admission, "_decide", _admit_all),
             (EnsembleChange, "_is_reborn", lambda self, bookie: False),
-            (dispatch, "identity_mismatch", _nobody),
-            (introductions, "objection", _nobody),
+            (dispatch, "identity_mismatch", _no_mismatch),
+            (introductions, "objection", _no_mismatch),
             (Connection, "check_incarnation", nothing),
         ),
         ("D5",),
@@ -202,14 +202,14 @@ MUTANTS = [
     Mutant(
         "closed-is-stale",
         "L14",
-        "what a ledger was closed with is refused by a bookie that looks at metadata late",
+        "a bookie that reads metadata late refuses entries that a ledger was closed with",
         plant((Admission, "_decide", _closed_is_stale)),
         ("late-look",),
     ),
     Mutant(
         "key-ignored",
         "F14",
-        "adds under a wrong key are stored",
+        "adds with a wrong key are stored",
         plant((AddPath, "add", _any_key)),
         (),
         lambda plan: plan.attacker and plan.entries > 0,
@@ -218,14 +218,14 @@ MUTANTS = [
     Mutant(
         "first-key-is-right",
         "F14",
-        "the first key that comes is the ledger's, nobody asks metadata",
+        "the first key in a request counts as the ledger's, without a look at metadata",
         plant((adds, "needs_proof", _no_proof), (reads, "needs_proof", _no_proof)),
         ("wrong-key",),
     ),
     Mutant(
         "collects-unclosed",
         "13, F17",
-        "collection takes ledgers in recovery",
+        "garbage collection deletes ledgers in recovery",
         plant((gc, "is_foreign", _foreign_if_not_named)),
         (),
         lambda plan: plan.collecting and plan.entries > 0,

@@ -1,9 +1,8 @@
-"""Planted bugs about who answers: introductions that are not waited for, not compared, or not enforced."""
+"""Planted bugs of identity: introductions that are not awaited, not compared, or not enforced."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from buckram.bookie.service.session import Session
 from buckram.net.connection import Connection
@@ -25,28 +24,24 @@ async def _does_not_wait(self: Introductions, connection: Connection) -> None:
 
 
 def _no_objection(self: Introductions, connection: Connection) -> None:
-    """Whoever answered is the right one."""
-
-
-def _says_nothing(*args: Any) -> str:
-    return ""
+    """Accept any identity."""
 
 
 async def _asks_nobody(self: Introductions, connection: Connection) -> None:
-    """As clients did before there were introductions."""
+    """Send no introduction."""
 
 
 MUTANTS = [
     Mutant(
         "introduction-not-awaited",
         "I1",
-        "requests leave before the peer has said who it is",
+        "requests are sent before the peer has sent its identity",
         plant((Introductions, "exchange", _does_not_wait)),
     ),
     Mutant(
         "mismatch-ignored",
         "I2",
-        "a client goes on with a peer that said that it is somebody else",
+        "a client goes on with a peer that has another identity",
         plant((Introductions, "objection", _no_objection), (Connection, "check_incarnation", nothing)),
         ("D12",),
     ),
@@ -60,7 +55,7 @@ MUTANTS = [
     Mutant(
         "nobody-is-asked",
         "I1, S1",
-        "clients take whoever is at a bookie's address for the bookie",
+        "clients do not check the identity of the bookie at an address",
         plant((Introductions, "exchange", _asks_nobody)),
         ("D12",),
     ),

@@ -1,4 +1,4 @@
-"""Runs every mutant until a checker catches it, and says what it took: `python -m buckram.sim --mutants`."""
+"""Runs every mutant until an invariant catches it: `python -m buckram.sim --mutants`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RARE = (
     "cut-file-ignored",
     "rest-proves-nothing",
 )
-"""Those that took more than five random lives when this was written."""
+"""Mutants that needed more than five random lives."""
 MAX_SEED = 50_000
 
 
@@ -60,7 +60,7 @@ def _seeds(mutant: Mutant) -> Iterator[int]:
 
 
 def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> Kill:
-    """Play the mutant's scenarios, then lives that suit it, until an invariant is violated."""
+    """Run the mutant's directed schedules, then lives that suit it, until an invariant is violated."""
     mutant = MUTANTS[name]
     for scenario in () if only_random else mutant.scenarios:
         found = first_caught(run_scenario(scenario, mutant=mutant.apply()).violations, INVARIANTS)
@@ -80,7 +80,10 @@ def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> 
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """All mutants, or one; a line each on standard error, the sum as JSON on standard output."""
+    """Run all mutants, or one. Print a line for each to standard error, sums as JSON to standard output.
+
+    Return the exit code.
+    """
     names = [only] if only else list(MUTANTS)
     for name in names:
         if name not in MUTANTS:
@@ -105,7 +108,7 @@ def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
 
 
 def _killed_by_tests(jobs: int) -> dict[str, Any]:
-    """Those that tests must kill, where there are tests: their sum."""
+    """Run the mutants that tests must kill, in a checkout. Return their sums."""
     if not Path("tests/mutants/killing.py").exists():
         return {}
     command = [sys.executable, "-m", "tests.mutants.killing", "--jobs", str(jobs)]

@@ -1,4 +1,4 @@
-"""Planted bugs about which ledger it is: absence believed too soon or not at all, births not looked at."""
+"""Planted bugs of ledgers' identity: unknown ledgers that are admitted, births that are not compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buckram.sim.ledgers.mutants.base import Mutant
 _made = Admission.__init__
 
 
-def _takes_anybody(self: Admission, *args: Any, **kwargs: Any) -> None:
+def _admit_unknown(self: Admission, *args: Any, **kwargs: Any) -> None:
     _made(self, *args, **kwargs)
     self._anybody = True
 
@@ -26,11 +26,11 @@ def _never(*args: Any) -> bool:
     return False
 
 
-def _nobody(*args: Any) -> str:
+def _no_mismatch(*args: Any) -> str:
     return ""
 
 
-def _unknown(metadata: Any) -> bytes:
+def _no_birth(metadata: Any) -> bytes:
     return b""
 
 
@@ -38,12 +38,12 @@ MUTANTS = [
     Mutant(
         "absent-is-admitted",
         "I6, F5",
-        "adds of a ledger that metadata does not know are taken",
+        "adds to a ledger that metadata does not know are accepted",
         plant(
-            (Admission, "__init__", _takes_anybody),
+            (Admission, "__init__", _admit_unknown),
             (EnsembleChange, "_is_reborn", lambda self, bookie: False),
-            (dispatch, "identity_mismatch", _nobody),
-            (introductions, "objection", _nobody),
+            (dispatch, "identity_mismatch", _no_mismatch),
+            (introductions, "objection", _no_mismatch),
             (Connection, "check_incarnation", nothing),
         ),
         ("D5-delete",),
@@ -51,36 +51,36 @@ MUTANTS = [
     Mutant(
         "birth-not-looked-at-by-reads",
         "I8",
-        "data of another ledger of the id answers",
+        "reads return entries of an older ledger with the same id",
         plant((reads, "is_other", _never), (dispatch, "is_other", _never)),
         ("id-again-empty",),
     ),
     Mutant(
         "birth-not-looked-at-by-adds",
         "I7",
-        "adds go into what is here of another ledger of the id",
+        "adds are stored into an older ledger with the same id",
         plant((AddPath, "_in_doubt", _never)),
         ("id-again",),
     ),
     Mutant(
         "store-kills-the-living",
         "I27",
-        "a ledger that was not buried gives way to another that has its id",
+        "a ledger that was not deleted is replaced by another one with its id",
         plant((Admission, "_contradicts", _never)),
         ("id-twice",),
     ),
     Mutant(
         "tombstone-fences-the-next",
         "I9",
-        "a burial stops the next ledger of the id, too",
+        "a tombstone fences the next ledger with the same id",
         plant((admission, "is_other", _never)),
         ("id-after-burial",),
     ),
     Mutant(
         "names-not-said",
         "I12, I7",
-        "clients do not say which ledger of an id they mean",
-        plant((opening, "birth_of", _unknown)),
+        "clients do not send the birth of the ledger",
+        plant((opening, "birth_of", _no_birth)),
         ("id-again-empty",),
     ),
 ]

@@ -1,4 +1,4 @@
-"""A planted bug of fault domains: copies are counted, and not where they are."""
+"""A planted bug of fault domains: copies are counted without regard to their racks."""
 
 from __future__ import annotations
 

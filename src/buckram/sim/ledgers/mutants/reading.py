@@ -1,4 +1,4 @@
-"""Planted bugs of readers: gates, folds, LACs, the end of a tail."""
+"""Planted bugs of readers: digests, limits, denials, LACs, the end of a tail."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant(
         "digest-not-checked",
         "S6, S17",
-        "readers take bytes without looking at their digest",
+        "readers do not check digests",
         plant((Digest, "open", _open_unchecked), (Digest, "open_prefix", _open_prefix_unchecked)),
         (),
         lambda plan: plan.liar and plan.entries > 0,
@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant(
         "files-not-checked",
         "S6, S17",
-        "what comes from a bookie's files is taken without looking at its digest",
+        "entries read from a bookie's files are not checked against their digest",
         plant((LocalReads, "chunks", _from_files_unchecked)),
         (),
         lambda plan: "flip" in plan.faults and plan.readers > 0 and plan.entries > 0 and plan.shape[0] == plan.shape[1],
@@ -128,7 +128,7 @@ MUTANTS = [
     Mutant(
         "reads-beyond-the-lac",
         "17, S16",
-        "a read returns what is there, confirmed or not",
+        "a read returns entries above the LAC",
         plant((Reader, "_check_range", _no_limit)),
         (),
         _reading,
@@ -137,7 +137,7 @@ MUTANTS = [
     Mutant(
         "silence-is-absence",
         "10, 22, S18, F13, S1",
-        "no answer or an error counts as an explicit negative",
+        "a missing answer or an error counts as a denial",
         plant((replicas, "classify", _silence_is_absence), (lac, "classify", _silence_is_absence)),
         ("D1",),
         lambda plan: plan.entries > 0,
@@ -146,7 +146,7 @@ MUTANTS = [
     Mutant(
         "claimed-lac",
         "S16, S17",
-        "a tail believes the LAC that a bookie names without proof",
+        "a tail accepts a LAC of a bookie without a digest",
         plant((LacPolls, "_judge", _believe)),
         (),
         lambda plan: plan.liar and plan.readers > 0 and plan.entries > 0,
@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant(
         "lac-falls",
         "S12",
-        "a handle's LAC becomes what was read last, also when it is lower",
+        "a handle's LAC becomes the one that was read last, even if it is lower",
         plant((Reader, "_raise_lac", _lower)),
         (),
         _reading,

@@ -124,9 +124,9 @@ _own_end: dict[int, Any] = {}
 
 
 def _own_result(services: Any, ledger_id: int, versioned: Any, *args: Any, **kwargs: Any) -> Any:
-    mine = _own_end.pop(ledger_id, None)
-    if mine is not None:
-        versioned = replace(versioned, metadata=mine)
+    own = _own_end.pop(ledger_id, None)
+    if own is not None:
+        versioned = replace(versioned, metadata=own)
     return Reader(services, ledger_id, versioned, *args, **kwargs)
 
 
@@ -138,12 +138,8 @@ async def _no_second_look(self: _Repair, *arguments: object) -> None:
     return None
 
 
-async def _unasked(self: _Repair, target: str) -> bool:
+async def _always_durable(self: _Repair, target: str) -> bool:
     return True
-
-
-async def _not_again(self: _Repair, *args: Any) -> None:
-    pass
 
 
 def _also_growing(self: _Repair, record: Any) -> Any:
@@ -216,7 +212,7 @@ MUTANTS = [
     Mutant(
         "length-zero",
         "16, S13",
-        "a ledger from which nothing had to be recovered gets length 0",
+        "a ledger without entries to recover gets length 0",
         plant((_Attempt, "_length", _no_length)),
         ("D7",),
         _recovering,
@@ -284,7 +280,7 @@ MUTANTS = [
     Mutant(
         "replaced-before-copied",
         "M7",
-        "repair names a new member that holds nothing",
+        "repair names a new bookie that has no copies",
         plant((_Repair, "_member", _trust)),
         (),
         _gone,
@@ -302,22 +298,22 @@ MUTANTS = [
     Mutant(
         "found-is-durable",
         "M7, S12",
-        "repair takes what another one is just copying for what the bookie has",
-        plant((_Repair, "_is_durable", _unasked)),
+        "repair relies on copies that another repair is still writing",
+        plant((_Repair, "_is_durable", _always_durable)),
         ("two-repairs",),
     ),
     Mutant(
         "no-second-look",
         "M7",
-        "repair does not look again at a copy that metadata names now",
+        "repair does not check copies again after the change of metadata",
         plant((_Repair, "_look_again", _no_second_look)),
         ("collected-while-repaired",),
     ),
     Mutant(
         "not-looked-at-again",
         "M7",
-        "repair does not look at a copy again that metadata names now",
-        plant((_Repair, "_look_again", _not_again)),
+        "repair does not check copies again after the change of metadata, and is slow",
+        plant((_Repair, "_look_again", _no_second_look)),
         ("slow-repair",),
     ),
 ]

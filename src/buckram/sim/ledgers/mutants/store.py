@@ -1,4 +1,4 @@
-"""Planted bugs of what a directory proves: the page that witnesses the end of the log, losses, starts."""
+"""Planted bugs of a bookie's files: the page that witnesses the log's end, lost data, counted starts, compaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "tail-page-ignored",
         "I13, F6",
-        "a log that ends before what was acknowledged is taken for a shorter one",
+        "a log without its acknowledged end is taken for a shorter one",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._judge_ends",
@@ -42,7 +42,7 @@ MUTANTS = [
     Mutant(
         "cut-file-ignored",
         "I13, F6",
-        "a log file that is shorter than it was made is taken for a shorter log",
+        "a log file that was cut off is taken for a shorter log",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._load",
@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         "rest-proves-nothing",
         "I13, F6",
-        "a bad block before an empty one is taken for a write that was cut short",
+        "a bad block before an empty one is taken for an interrupted write",
         edited(
             (
                 "buckram.bookie.storage.log_scan:scan_segment",
@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "starts-not-counted",
         "I18",
-        "a start leaves the count of starts as it is",
+        "a start is not counted",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._settle",
@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant(
         "torn-counts-as-lost",
         "I16",
-        "a write that was cut short is counted as a loss",
+        "an interrupted write counts as a loss",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._load",

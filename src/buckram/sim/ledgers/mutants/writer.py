@@ -224,7 +224,7 @@ MUTANTS = [
     Mutant(
         "ack-during-change",
         "7, S10",
-        "the head moves between the look at the LAC and the end of the change",
+        "entries are acknowledged after an ensemble change has read the LAC, before it ends",
         plant((AppendWindow, "acked", _acked_while_changing)),
         ("change-race",),
         _failing,
@@ -233,7 +233,7 @@ MUTANTS = [
     Mutant(
         "change-back",
         "28, L3",
-        "what a position missed is not resent when it gets its old bookie back",
+        "entries that a position missed are not resent when it gets its old bookie back",
         plant((AppendWindow, "resume", _resend_only_differences), (EnsembleChange, "_choose", _choose_any)),
         ("D10",),
         _failing,
@@ -249,7 +249,10 @@ MUTANTS = [
         200,
     ),
     Mutant(
-        "ack-early", "S4, S8", "an append is told one entry too early", plant((Completions, "reached", _acked_early))
+        "ack-early",
+        "S4, S8",
+        "an append is acknowledged one entry too early",
+        plant((Completions, "reached", _acked_early)),
     ),
     Mutant(
         "ack-after-failure",
@@ -270,7 +273,7 @@ MUTANTS = [
     Mutant(
         "absent-member-counts",
         "M11, S4",
-        "a member that was away from the start counts as if it had all",
+        "a bookie that was absent from the start counts as if it had all entries",
         edited(
             (
                 "buckram.core.ledgers.append:AppendWindow.__init__",
@@ -284,7 +287,7 @@ MUTANTS = [
     Mutant(
         "too-many-away",
         "M11",
-        "a ledger is made with more members away than its quorums can do without",
+        "a ledger is created with more absent bookies than its quorums allow",
         edited(
             (
                 "buckram.core.placement.choose:choose_with_absent",
@@ -300,7 +303,7 @@ MUTANTS = [
     Mutant(
         "lost-completion",
         "S20, L3",
-        "appends that fail are never told",
+        "appends that fail never end",
         plant((Completions, "fail", nothing)),
         ("D9",),
         _failing,
@@ -324,7 +327,7 @@ MUTANTS = [
     Mutant(
         "same-bookie-twice",
         "S10",
-        "a replacement is a bookie that the ensemble has already",
+        "a replacement is a bookie that is already in the ensemble",
         plant((BookieWatcher, "replace", _same_twice), (metadata, "_fragments_problem", nothing)),
         ("D4", "D8"),
         _failing,
@@ -367,7 +370,7 @@ MUTANTS = [
     Mutant(
         "racks-ignored",
         "M6",
-        "ensembles span fewer racks than the rule says",
+        "ensembles span fewer racks than required",
         plant((LevelRule, "needed", lambda self, write_quorum: 1)),
         (),
         lambda plan: bool(plan.racks),
@@ -385,7 +388,7 @@ MUTANTS = [
     Mutant(
         "close-waits",
         "L10",
-        "close waits for appends for ever, also when told not to",
+        "close waits for appends for ever, also with wait=False",
         plant((LedgerAppender, "close", lambda self, wait=True: _stuck(self))),
     ),
     Mutant(

@@ -1,3 +1,3 @@
-"""Bugs planted in the stream layer, to show that the rules find them. `base` says what one is, `hunt` plays them;
-`writing`, `reading`, `keeping`, `compacting` hold them by what they break. Production files know nothing of them.
+"""Bugs planted in the stream layer, to show that the invariants catch them. `base` defines what a mutant is,
+`hunt` runs them; `writing`, `reading`, `keeping` and `compacting` contain them by what they break.
 """

@@ -1,22 +1,31 @@
-"""What a planted bug of streams is."""
+"""What a mutant of streams is: a planted bug, and where it must be caught."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from buckram.sim.engine.planting import Patches, nothing, patched, plant
 from buckram.sim.streams.plan import StreamPlan
 
 
-def anything(plan: StreamPlan) -> bool:
+class SuitsPlan(Protocol):
+    """Whether the bug may be caught in a life with this plan."""
+
+    def __call__(self, plan: StreamPlan, /) -> bool: ...
+
+
+def any_plan(plan: StreamPlan) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`trap`: what it stands for. Scenarios are played first, then operations with a crash or a loss at each of their
-    places, then lives whose plan passes `lives`, at most `seeds` of them."""
+    """A planted bug of streams. `trap` is what it represents.
+
+    The directed schedules in `scenarios` run first, then the operations in `drills` with each of their crash points,
+    then lives whose plan passes `lives`, at most `seeds` of them.
+    """
 
     name: str
     trap: str
@@ -24,8 +33,8 @@ class Mutant:
     apply: Patches
     scenarios: tuple[str, ...] = ()
     drills: tuple[str, ...] = ()
-    lives: Callable[[StreamPlan], bool] = anything
+    lives: SuitsPlan = any_plan
     seeds: int = 60
 
 
-__all__ = ["Mutant", "Patches", "anything", "nothing", "patched", "plant"]
+__all__ = ["Mutant", "Patches", "any_plan", "nothing", "patched", "plant"]

@@ -1,4 +1,4 @@
-"""Planted bugs of compaction: what is copied, what is replaced, what becomes of the old ledgers."""
+"""Planted bugs of compaction: the copies, the segments that they replace, and the old ledgers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _rewrite, _replacement, _replace, _page = (
 
 
 def _own_times(self: EntryRewriter, payload: bytes) -> bytes | None:
-    """An entry keeps the append time of whoever wrote it, which readers had clamped to its segment's."""
+    """Keep the append time of the writer's clock, which readers clamp to the times of the segment."""
     row = self._row
     assert row is not None
     self._row = row._replace(first_append=0, last_append=2**62)
@@ -39,7 +39,7 @@ def _times_unchecked(name: str, run: Any, ledger: int, summary: Any) -> Any:
 
 
 def _last_left_out(self: EntryRewriter, payload: bytes) -> bytes | None:
-    """The last entry of a segment is taken for the mark that usually is there."""
+    """Leave out the last entry of a segment, as if it was a mark."""
     records, row = self.records, self._row
     made = _rewrite(self, payload)
     assert row is not None
@@ -62,7 +62,7 @@ def _as_announced(name: str, run: Any, ledger: int, summary: Any) -> Any:
 
 
 def _any_may_move(head: Any, row: Any) -> bool:
-    """Also the segment that holds the producers' table."""
+    """Allow the segment with the producers' table, too."""
     return bool(row.sealed and row.end > head.earliest)
 
 
@@ -73,12 +73,12 @@ async def _delete_first(client: Any, streams: Any, work: Any, copied: Any) -> No
 
 
 def _no_intents(streams: Any, uid: str, ledger: int, epoch: int, now: int) -> Any:
-    """Nothing is recorded of an old ledger. (The namespaces' root is always there, and never changed.)"""
+    """Record nothing for an old ledger. The key that is checked instead always exists and never changes."""
     return CheckVersion(streams.layout.namespace("default"), 0)
 
 
 async def _pages_for_good(self: StreamStore, head: Any, number: int) -> Any:
-    """A page that was read once is never read again."""
+    """Read each page only once."""
     known = self._pages.get((head.uid, number))
     return known[0] if known is not None else await _page(self, head, number)
 
@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "compact-last-entry",
         "10",
-        "the last entry of a segment is left out of its copy, and nobody counts",
+        "the last entry of a segment is left out of its copy, and records are not counted",
         plant((EntryRewriter, "rewrite", _last_left_out), (compaction, "replacement", _as_announced)),
         drills=("compact",),
         lives=_compacting,

@@ -1,4 +1,4 @@
-"""Plays every planted bug until a rule catches it: `python -m buckram.sim --streams --mutants`."""
+"""Runs every mutant of streams until an invariant catches it: `python -m buckram.sim --streams --mutants`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_SEED = 50_000
 
 
 def kill(name: str, budget: int | None = None, *, only_random: bool = False) -> Kill:
-    """Scenarios, operations, lives, until a rule is violated. `lives` of the Kill counts random lives."""
+    """Run the mutant's directed schedules and operations, then lives that suit it, until an invariant is violated."""
     mutant = MUTANTS[name]
     if not only_random:
         found = _directed(mutant)
@@ -52,24 +52,27 @@ def _directed(mutant: Mutant) -> Kill | None:
             return Kill(mutant.name, caught.invariant, scenario, 0, str(caught))
     for operation in mutant.drills:
         with mutant.apply():
-            there, outcome = crash_points(operation)
+            points, outcome = crash_points(operation)
         caught = first_caught(outcome.violations, INVARIANTS)
         if caught is not None:
             return Kill(mutant.name, caught.invariant, operation, 0, str(caught))
-        for place in there:
-            caught = _played(mutant, place)
+        for point in points:
+            caught = _run_crash_point(mutant, point)
             if caught is not None:
-                return Kill(mutant.name, caught.invariant, str(place), 0, str(caught))
+                return Kill(mutant.name, caught.invariant, str(point), 0, str(caught))
     return None
 
 
-def _played(mutant: Mutant, place: CrashPoint) -> Violation | None:
-    outcome = drill(place.name, place.spy(), mutant=mutant.apply())
+def _run_crash_point(mutant: Mutant, point: CrashPoint) -> Violation | None:
+    outcome = drill(point.name, point.spy(), mutant=mutant.apply())
     return first_caught(outcome.violations, INVARIANTS)
 
 
 def hunt(budget: int | None, jobs: int, only: str | None = None) -> int:
-    """All of them, or one; a line each on standard error, the sum as JSON on standard output."""
+    """Run all mutants, or one. Print a line for each to standard error, sums as JSON to standard output.
+
+    Return the exit code.
+    """
     names = [only] if only else list(MUTANTS)
     for name in names:
         if name not in MUTANTS:

@@ -1,4 +1,4 @@
-"""Planted bugs of truncation, janitors, deletion and bulk steps."""
+"""Planted bugs of truncation, janitors, deletion, bulk steps and clocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _dead_when_touched(head: Any, segment: Any) -> bool:
 
 
 async def _not_fenced(client: Any, name: Any, head: Any) -> None:
-    """Deleting by force, as if it had been asked for."""
+    """Do not fence the writer."""
 
 
 def _producers_not_needed(head: Any, segment: Any) -> bool:
@@ -85,7 +85,7 @@ async def _cursors_forgotten(streams: Any, head: Any) -> None:
 
 
 async def _not_checked(self: Any, ledger: Any) -> Any:
-    """Each ledger counts what its writer said, in its own order: bases come from the wrong row."""
+    """Count one record too many in each ledger."""
     found = await _check(self, ledger)
     return found._replace(summary=found.summary._replace(records=found.summary.records + 1))
 
@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant(
         "truncates-segments",
         "5",
-        "truncation goes to the border of a segment",
+        "truncation goes to the start of a segment",
         plant((truncate, "truncated", _by_segment)),
         drills=("truncate",),
     ),
@@ -131,14 +131,14 @@ MUTANTS = (
     Mutant(
         "forgets-first",
         "25",
-        "trimming takes rows out of the list, then deletes their ledgers",
+        "trimming removes segments from the list before it deletes their ledgers",
         plant((truncate, "trim", _forget_first), (janitor, "trim", _forget_first)),
         drills=("truncate",),
     ),
     Mutant(
         "delete-leaves-intents",
         "25",
-        "deletion does not look for ledgers that are in no list",
+        "deletion does not look for unlisted ledgers",
         plant((delete, "list_intents", _no_intents)),
         drills=("delete-after-death",),
     ),
@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant(
         "transaction-forgotten",
         "lost replies",
-        "a bulk step does not look whether it was published",
+        "a bulk step does not check whether it was already published",
         plant((bulk, "published", _transaction_forgotten), (bulk.Bulk, "published", _never)),
         drills=("bulk",),
         lives=lambda plan: plan.publisher,
@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "wrong-bases",
         "3",
-        "a bulk step counts records that are not there",
+        "a bulk step counts records that do not exist",
         plant((bulk.Bulk, "_check", _not_checked)),
         drills=("bulk",),
         lives=lambda plan: plan.publisher,
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "older-than-asked",
         "19",
-        "retention takes records five seconds too young",
+        "retention truncates records that are five seconds too young",
         plant((retention, "wanted_earliest", _older_than_asked)),
         lives=lambda plan: "retention_s" in plan.policy and plan.janitor,
         seeds=40,
@@ -194,14 +194,14 @@ MUTANTS = (
     Mutant(
         "stamps-own-time",
         "72",
-        "a writer stamps with its own clock, however wrong it is",
+        "a writer stamps records with its own wrong clock",
         plant((WallClocks, "best", _own_time)),
         scenarios=("wrong-writer",),
     ),
     Mutant(
         "age-by-own-time",
         "72",
-        "a janitor goes by its own clock, however wrong it is",
+        "a janitor truncates by its own wrong clock",
         plant((Clocks, "doubt", _no_doubt)),
         scenarios=("wrong-janitor",),
     ),

@@ -1,4 +1,4 @@
-"""Planted bugs of readers and cursors: starts, borders of segments, truncation, visibility."""
+"""Planted bugs of readers and cursors: starts, ends of segments, truncation, visibility."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _offset_of_txid, _offset_at_time = locate.offset_of_txid, locate.offset_at_time
 
 
 async def _commit_what_was_read(self: StreamReader, offset: int | None = None) -> int:
-    """The position of what was fetched, not of what was handed out."""
+    """Commit the position of what was fetched, not of what was delivered."""
     await self.open()
     assert self._cursor is not None
     assert self._source is not None
@@ -85,7 +85,7 @@ def _no_idle(self: SegmentWriter) -> None:
 
 
 async def _ended_means_end(self: Source, segment: Any) -> None:
-    """The end of an open segment's ledger is taken for the end of what there is."""
+    """Take the end of an open segment's ledger for the end of the stream."""
     await self._leave_segment()
     self.stop = self.position
 
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "reader-fences",
         "20",
-        "to learn the end a reader opens the ledger with recovery",
+        "a reader recovers the open ledger to find its end",
         plant(
             (locate, "known_end", _fencing_end),
             (reader, "known_end", _fencing_end),
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "skips-silently",
         "17",
-        "a reader whose position was truncated goes on without a word",
+        "a reader whose position was truncated goes on without an error",
         plant((Source, "_check_truncation", _always_skip)),
         scenarios=("truncated-under-readers",),
         lives=lambda plan: plan.truncator,
@@ -137,14 +137,14 @@ MUTANTS = (
     Mutant(
         "commit-ahead",
         "23",
-        "a commit covers what was fetched and not handed out",
+        "a commit covers records that were fetched and not delivered",
         plant((StreamReader, "commit", _commit_what_was_read)),
         seeds=150,
     ),
     Mutant(
         "cursor-back",
         "23",
-        "a cursor moves to wherever the last commit says",
+        "a cursor moves to the offset of the last commit, even if it is lower",
         plant((Cursor, "move", _move_anywhere)),
         scenarios=("shared-cursor",),
     ),
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "no-idle-mark",
         "13, 14",
-        "a writer that rests does not publish what was acknowledged",
+        "an idle writer does not make its last records readable",
         plant((SegmentWriter, "_idle", _no_idle)),
     ),
     Mutant(
@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "list-end",
         "13",
-        "what is readable of the open segment does not count as readable",
+        "the records of the open segment do not count as readable",
         plant((reader, "known_end", _known_to_the_list)),
         scenarios=("reading-live",),
         seeds=5,

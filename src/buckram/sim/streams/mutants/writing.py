@@ -38,12 +38,12 @@ def _same_epoch(name: str, head: Any, writer: Any) -> Any:
 
 
 async def _ledger_flush_only(self: SegmentWriter) -> None:
-    """Not waiting for what is queued here."""
+    """Do not wait for the marks in the queue."""
     await self.ledger.flush()
 
 
 def _striped(plan: StreamPlan) -> bool:
-    """More entries for a mark than one."""
+    """Whether a mark needs more than one entry, because entries are striped."""
     ensemble, write_quorum = plan.policy["ensemble"].split("/")[:2]
     return bool(ensemble != write_quorum)
 
@@ -59,7 +59,7 @@ def _listed_at_once(self: StreamWindow) -> SegmentProgress:
 
 
 async def _list_first(self: Any, old: Any, fresh: Any, sealed: Any = None) -> None:
-    """The new segment comes into the list, then the old one ends."""
+    """List the new segment before the old one ends."""
     claim = self._claim
     if old is not None:
         await old.flush()
@@ -82,7 +82,7 @@ async def _list_first(self: Any, old: Any, fresh: Any, sealed: Any = None) -> No
 
 
 def roll_summary(segment: SegmentWriter) -> Any:
-    """What SegmentWriter.close would give."""
+    """Return what SegmentWriter.close would return."""
     return Summary(
         segment.records,
         segment._entries - 1,
@@ -178,20 +178,20 @@ MUTANTS = (
     Mutant(
         "no-fence",
         "15, 20; M9",
-        "the segment of the old writer is looked at, not recovered",
+        "the segment of the old writer is read, not recovered",
         plant((opening, "recover_segment", _look_only)),
         drills=("take-over",),
     ),
     Mutant(
         "epoch-ignored",
         "16",
-        "a change of the head does not ask for the writer's epoch",
+        "a change of the head does not check the writer's epoch",
         plant((stream_changes, "check_epoch", nothing), (roll, "check_epoch", nothing)),
     ),
     Mutant(
         "claim-keeps-epoch",
         "16",
-        "a claim names the new writer and leaves the epoch",
+        "a claim names the new writer and keeps the epoch",
         plant((opening, "claimed", _same_epoch)),
     ),
     Mutant(
@@ -246,14 +246,14 @@ MUTANTS = (
     Mutant(
         "lost-reply-is-no",
         "7, lost replies",
-        "a roll whose answer was lost is taken for refused",
+        "a roll whose reply was lost is taken for refused",
         plant((sealing, "rolled", _lost_is_lost)),
         drills=("roll",),
     ),
     Mutant(
         "lost-reply-is-yes",
         "7, lost replies",
-        "a change of the head without an answer is taken for done",
+        "a change of the head without a reply is taken for done",
         plant((StreamStore, "change", _no_answer_is_yes)),
         drills=("roll", "take-over"),
     ),
@@ -275,7 +275,7 @@ MUTANTS = (
     Mutant(
         "overtaking",
         "order",
-        "append_nowait does not wait behind those who wait for room",
+        "append_nowait overtakes appends that wait for room",
         plant((Appender, "full", _overtaking)),
         scenarios=("overtaking",),
         seeds=300,
@@ -284,7 +284,7 @@ MUTANTS = (
     Mutant(
         "broken-is-whole",
         "20",
-        "a ledger that broke is taken to hold all that was sent to it",
+        "a broken ledger counts as if it had all records that were sent to it",
         plant((roll, "recover_broken", _all_of_it)),
         scenarios=("breaks-before-a-roll-for-all",),
     ),
