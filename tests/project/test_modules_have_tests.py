@@ -38,7 +38,10 @@ def faults(modules: Collection[str], tests: Collection[str], table: Mapping[str,
             found.append(f"{module} has no test: write tests/{mirrored}.py, or name in modules.toml what covers it")
         else:
             used.add(row)
-    found += [f"the row {row} is of no use: no module needs it" for row in sorted({*covered, *untested} - used)]
+    found += [
+        f"the row {row} must go: its modules have test files or are gone"
+        for row in sorted({*covered, *untested} - used)
+    ]
     found += [f"{row}: there is no tests/{test}.py" for row, test in covered.items() if test not in tests]
     return found
 
@@ -60,6 +63,8 @@ def test_a_module_without_tests_and_a_stale_row_are_reported() -> None:
     assert faults(good, tests, table) == []
     (line,) = faults([*good, "net/tcp"], tests, table)
     assert line.startswith("net/tcp has no test: write tests/net/test_tcp.py")
-    assert faults(good[:-1], tests, table) == ["the row types is of no use: no module needs it"]
+    assert faults(good[:-1], tests, table) == ["the row types must go: its modules have test files or are gone"]
     assert faults(good, tests - {"sim/test_lives"}, table) == ["sim/: there is no tests/sim/test_lives.py"]
-    assert faults(good, tests | {"net/test_pace"}, table) == ["the row net/pace is of no use: no module needs it"]
+    assert faults(good, tests | {"net/test_pace"}, table) == [
+        "the row net/pace must go: its modules have test files or are gone"
+    ]
