@@ -142,15 +142,17 @@ class PinnedStore:
 
     @property
     def own(self) -> str:
-        """The root of the store's own keys; empty until the real store is open."""
+        """The root of Buckram's own keys; empty until the real store is open."""
         return "" if self._real is None else self._real.own
 
     @property
     def root(self) -> str:
+        """The root of the keys that Apache knows, too; empty until the real store is open."""
         return "" if self._real is None else self._real.root
 
     @property
     def keys(self) -> _NoKeys | KeyStore:
+        """The keys of the real store, or none until it is open."""
         return _NoKeys() if self._real is None else self._real.keys
 
     def pin(self, bookies: Iterable[BookieInfo], *, identity_required: bool) -> bool:
@@ -166,6 +168,7 @@ class PinnedStore:
         return (bool(news) or changed) and self._real is None
 
     async def instance_id(self) -> str:
+        """Return the cluster's instance id, as the planner saw it."""
         return self._cluster
 
     async def history(self, watch: Notify | None = None) -> History:
@@ -176,15 +179,18 @@ class PinnedStore:
         return await (await self._opened()).history(watch)
 
     async def identity_required(self, watch: Notify | None = None) -> bool:
+        """Whether bookies must prove their identity: as the planner saw it, or as the real store has it."""
         return await self._real.identity_required(watch) if self._real is not None else self._identity_required
 
     async def bookies(self, watch: Notify | None = None) -> BookieSet:
+        """Return the pinned bookies, or those of the real store. Opening the real store fires the watch."""
         if self._real is not None:
             return await self._real.bookies(watch)
         self._watch = watch
         return BookieSet(dict(self._pins), {})
 
     async def read_ledger(self, ledger_id: LedgerId, watch: Notify | None = None) -> Versioned:
+        """Read a ledger's metadata from the real store, which is opened for that."""
         return await (await self._opened()).read_ledger(ledger_id, watch)
 
     async def _opened(self) -> MetadataStore:

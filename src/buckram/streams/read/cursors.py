@@ -49,6 +49,14 @@ class CursorInfo:
     lag: int
 
 
+class _Position(NamedTuple):
+    """A cursor's name, offset, and the time of its last move in microseconds UTC."""
+
+    name: str
+    offset: int
+    changed: int
+
+
 class Cursor:
     """One cursor of one stream, which need not exist yet; a CursorHandle for readers.
 
@@ -178,14 +186,6 @@ async def lowest_cursor(streams: StreamStore, head: Head) -> int | None:
         least = min(offset for _, offset, _ in page)
         lowest = least if lowest is None else min(lowest, least)
     return lowest
-
-
-class _Position(NamedTuple):
-    """A cursor's name, offset, and the time of its last move in microseconds UTC."""
-
-    name: str
-    offset: int
-    changed: int
 
 
 async def _positions(streams: StreamStore, head: Head, after: str, limit: int) -> list[_Position]:
