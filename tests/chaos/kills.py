@@ -1,7 +1,7 @@
-"""kill -9 at full load, over and over, of a process that writes to a store on a real disk.
+"""A process that writes to a store on a real disk is killed (kill -9) at full load, many times.
 
-`python -m tests.chaos.kills --kills 1000 --disk direct|buffered [--seed N]`. Each process opens what the one before
-left, checks it (everything acknowledged is there, no limbo), and writes at full speed until it is killed. The last
+`python -m tests.chaos.kills --kills 1000 --disk direct|buffered [--seed N]`. Each process opens the store of the one
+before, checks it (everything acknowledged is there, no limbo), and writes at full speed until it is killed. The last
 line is JSON.
 """
 
@@ -30,7 +30,7 @@ from buckram.net.stats import NullStats
 KEY = b"k" * 20
 LEDGERS = 3
 KEPT = 60
-"""Ledgers that are checked at each start; older ones are deleted and compacted away."""
+"""How many ledgers are checked at each start; older ones are deleted and compacted."""
 CONFIG = StoreConfig(
     segment_bytes=1 << 20,
     commit_max_bytes=256 << 10,
@@ -45,7 +45,7 @@ MODES = ("inline", "thread", "adaptive")
 
 
 class Shared:
-    """What a process tells the one that kills it, in memory that outlives it: ready, bad, acknowledged, a message."""
+    """Memory shared with the process that kills this one: ready, bad, last acknowledged entries, a message."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, 4096)
@@ -134,7 +134,7 @@ def _child(root: Path, kind: str, shared: Shared, expected: dict[int, int], ledg
 
 
 def _one(root: Path, kind: str, expected: dict[int, int], seed: int) -> tuple[dict[int, int], str]:
-    """One process: what it acknowledged, and what was wrong."""
+    """Run and kill one process. Return the last entry that it acknowledged in each ledger, and what was wrong or ""."""
     rng, shared = random.Random(seed), Shared()
     ledgers = [seed * LEDGERS + number for number in range(LEDGERS)]
     process = os.fork()
@@ -164,7 +164,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.kills):
         found, what = _one(root, options.disk, expected, seed)
         if what:
-            print(f"seed {seed}: {what}; {root} has it as it was found", file=sys.stderr)
+            print(f"seed {seed}: {what}; its files are in {root}", file=sys.stderr)
             return 1
         kills += 1
         total += sum(last + 1 for last in found.values())

@@ -24,7 +24,7 @@ START_DEADLINE_S = 40.0
 
 
 class ProcessFailed(AssertionError):
-    """A command ended with an error or did not get ready in time; carries its standard error."""
+    """A command ended with an error or was not ready in time. The message has the end of its standard error."""
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -33,7 +33,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(arguments: Sequence[str], uri: str, *, deadline_s: float = 120.0) -> str:
-    """Run a command to its end and give its standard output; anything but exit code 0 fails."""
+    """Run a command to its end and return its standard output. Raises ProcessFailed unless its exit code is 0."""
     done = subprocess.run(
         [*BUCKRAM, *arguments],
         env=environment(BUCKRAM_METADATA=uri),
@@ -116,21 +116,21 @@ class BookieProcess:
 def bookies(root: Path, count: int, *, disk: Callable[[int], str] = lambda _: "") -> Iterator[list[BookieProcess]]:
     """Start `count` bookies on one embedded metadata store below `root`; all are killed at the end."""
     uri = f"sqlite:///{(root / 'metadata.db').resolve().as_posix().lstrip('/')}"
-    made = [BookieProcess(uri, root / f"bookie{n}", disk(n)) for n in range(count)]
+    servers = [BookieProcess(uri, root / f"bookie{n}", disk(n)) for n in range(count)]
     try:
-        for bookie in made:
+        for bookie in servers:
             bookie.start()
-        yield made
+        yield servers
     finally:
-        for bookie in made:
+        for bookie in servers:
             bookie.signal(signal.SIGKILL)
-        for bookie in made:
+        for bookie in servers:
             bookie.reap()
 
 
 @dataclass
 class WriterProcess:
-    """`buckram ledger write --acks` fed with lines as fast as it takes them."""
+    """`buckram ledger write --acks`, which gets lines as fast as it reads them."""
 
     uri: str
     options: Sequence[str]
@@ -167,7 +167,7 @@ class WriterProcess:
         with self.process.stdout as pipe:
             for raw in pipe:
                 if not raw.endswith(b"\n"):
-                    break  # a line cut short by the kill is no acknowledgement
+                    break  # a line that the kill has cut off is no acknowledgement
                 with self._progress:
                     value = json.loads(raw)
                     if isinstance(value, int):
@@ -182,7 +182,7 @@ class WriterProcess:
             self._progress.notify_all()
 
     def wait_acked(self, entry: int, deadline_s: float = 60.0) -> None:
-        """Until `entry` is acknowledged; fails when the writer ends before."""
+        """Wait until `entry` is acknowledged. Raises ProcessFailed if the writer ends before, or after the deadline."""
         limit = time.monotonic() + deadline_s
         with self._progress:
             while self.acked < entry:
@@ -192,7 +192,7 @@ class WriterProcess:
                     raise ProcessFailed(f"the writer stands at entry {self.acked} and did not reach {entry}")
 
     def finish(self) -> dict[str, Any]:
-        """End of input: the writer closes its ledger and reports."""
+        """End the input, so that the writer closes its ledger. Return the JSON that it prints."""
         self._stop_feeding.set()
         self._feeder.join(60)
         assert self.process.wait(60) == 0, "the writer failed"

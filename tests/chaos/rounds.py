@@ -21,7 +21,7 @@ SHAPES = ("3/3/2", "3/2/2", "3/3/3", "4/3/2")
 
 @dataclass(frozen=True)
 class Round:
-    """One round, chosen by its seed."""
+    """One round, drawn from its seed. `before` and `after` are numbers of entries before and after the kill."""
 
     seed: int
     kind: str
@@ -46,13 +46,13 @@ class Round:
         )
 
     def line(self, number: int) -> bytes:
-        """Self-describing and unique; the tail's length varies so that entries differ in size."""
+        """Return the text of an entry, which contains the seed and its number. Its length varies."""
         body = b"%d.%d." % (self.seed, number)
         return body + b"x" * (number * 7919 % 900)
 
 
 def play(spec: Round, root: Path) -> dict[str, int]:
-    """Run one round below `root`; AssertionError says what was lost, changed or out of order."""
+    """Run one round in `root`. Raises AssertionError if entries were lost, changed or out of order."""
 
     def disk(n: int) -> str:
         return f"{spec.disk}:{spec.seed * 10 + n}" if spec.disk else ""
@@ -72,7 +72,7 @@ def play(spec: Round, root: Path) -> dict[str, int]:
 
 
 def _kill(spec: Round, servers: list[BookieProcess], writer: WriterProcess) -> int:
-    """Do the damage and bring the cluster back; gives the highest entry that was acknowledged."""
+    """Kill, then restart what was killed. Return the highest entry that was acknowledged."""
     if spec.kind == "bookie":
         victim = servers[spec.victim]
         victim.kill()

@@ -1,4 +1,4 @@
-"""Many rounds of something from the command line: seeds in a row, a file that remembers those done, a line for each."""
+"""Many rounds with consecutive seeds from the command line, a line for each; a file can record which were done."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 
 def options_of(doc: str | None, rounds: int) -> argparse.ArgumentParser:
-    """--rounds, --seed and --resume."""
+    """Return a parser with the options --rounds, --seed and --resume."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", type=Path, help="file that remembers the rounds already done")
+    parser.add_argument("--resume", type=Path, help="file that records the rounds already done")
     return parser
 
 
@@ -26,8 +26,10 @@ def run_rounds(
     options: argparse.Namespace, play: Callable[[int, Path], dict[str, Any]], replay: Callable[[int], str],
     summed: Callable[[list[dict[str, Any]]], dict[str, Any]] = lambda _: {},
 ) -> int:  # fmt: skip
-    """Play each seed below a directory of its own, which stays when it failed. `replay`: the command that repeats one;
-    `summed`: more for the last line, from all outcomes. The exit code."""
+    """Run each round in a directory of its own, which is kept if the round failed. Return the exit code.
+
+    `replay` returns the command that repeats one round, `summed` additional sums for the last line.
+    """
     done: dict[str, Any] = {}
     if options.resume and options.resume.exists():
         done = json.loads(options.resume.read_text())
@@ -46,6 +48,6 @@ def run_rounds(
         shutil.rmtree(root)
         if options.resume:
             options.resume.write_text(json.dumps(done))
-    told = {"rounds": len(done), "failed": failed, "seconds": round(time.monotonic() - began, 1)}
-    print(json.dumps(told | summed(list(done.values()))))
+    totals = {"rounds": len(done), "failed": failed, "seconds": round(time.monotonic() - began, 1)}
+    print(json.dumps(totals | summed(list(done.values()))))
     return 1 if failed else 0

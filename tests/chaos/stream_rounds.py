@@ -1,9 +1,9 @@
 """Rounds of kill -9 around one stream: its writer, its reader, the janitor and bookies, while it rolls every second.
 
 `python -m tests.chaos.stream_rounds --rounds N --seed S [--resume FILE]`; the same seed chooses the same kills. Record
-n has offset n, because the writer is an idempotent producer that goes on after the last acknowledgement it heard. The
-reader commits a cursor, and what it committed is truncated. In the end every record was read, in order, with the bytes
-that were written, a restarted reader got nothing that it had committed, and no ledger is left that no stream lists.
+n has offset n, because the writer is an idempotent producer that goes on after its last acknowledgement. The reader
+commits a cursor, and records before it are truncated. In the end every record was read, in order, with the bytes that
+were written, a restarted reader got no record that it had committed, and no ledger is left that no stream lists.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ VICTIMS = ("writer", "reader", "janitor", "bookie", "two bookies")
 STREAM = "s"
 POLICY = ("ensemble=3/3/2", "roll_s=1s", "retention_consumed=yes")
 AHEAD = 4_000
-"""Records that may wait for their acknowledgement, so that a kill always hits some."""
+"""How many records may wait for their acknowledgement, so that some are always under way at a kill."""
 FEED, FEED_PAUSE_S = 100, 0.01
 ROLLED_S = 1.3
 AWAY_S = 0.7
-"""So long two of four bookies are away: the ledger that is written breaks, its stream goes on when they are back."""
+"""How long two of four bookies are down: the open ledger breaks, and the stream goes on when they are back."""
 DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round, chosen by its seed: who is killed, after how many more records."""
+    """One round, drawn from its seed: which processes are killed, after how many more records each."""
 
     seed: int
     kills: tuple[tuple[str, int], ...]
@@ -51,20 +51,20 @@ class Round:
         return cls(seed, tuple((victim, rng.randrange(500, 5_000)) for victim in order))
 
     def line(self, number: int) -> bytes:
-        """Self-describing and unique; the tail's length varies."""
+        """Return the text of a record, which contains the seed and its number. Its length varies."""
         return b"%d.%d." % (self.seed, number) + b"x" * (number * 7919 % 300)
 
 
 class Child:
-    """A `buckram` command whose lines of output go to `told`; lines that a kill cut short do not count."""
+    """A `buckram` command whose lines of JSON go to `on_line`, except for a last line that a kill has cut off."""
 
-    def __init__(self, uri: str, log: Path, told: Callable[[Any], None], *words: object) -> None:
+    def __init__(self, uri: str, log: Path, on_line: Callable[[Any], None], *words: object) -> None:
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 [*BUCKRAM, *map(str, words)], env=environment(BUCKRAM_METADATA=uri), stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=errors,
             )  # fmt: skip
-        self._told = told
+        self._on_line = on_line
         self.wrong: Exception | None = None
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -75,17 +75,18 @@ class Child:
             for raw in pipe:
                 if raw.endswith(b"\n") and self.wrong is None:
                     try:
-                        self._told(json.loads(raw))
+                        self._on_line(json.loads(raw))
                     except (AssertionError, ValueError, KeyError) as error:
                         self.wrong = error
 
     def end(self, number: int = signal.SIGKILL) -> int:
-        """Its exit code; everything it had printed was told by then."""
+        """Send a signal unless the process has ended. Return its exit code, after all its output was handled."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.join()
 
     def join(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
         code = self.process.wait(DEADLINE_S)
         self._listener.join(DEADLINE_S)
         if self.wrong is not None:
@@ -93,15 +94,15 @@ class Child:
         return code
 
 
-class Play:
-    """One round at work."""
+class RunningRound:
+    """One round with its processes. `acked` and `read` are the highest record acknowledged and read."""
 
     def __init__(self, spec: Round, root: Path, servers: list[BookieProcess]) -> None:
         self.spec, self.root, self.servers, self.uri = spec, root, servers, servers[0].uri
         self.acked = self.read = -1
         self.deleted = 0
         self.cleaned = False
-        """The janitor that runs now has told of a pass."""
+        """The present janitor has reported a run."""
         self.result: dict[str, Any] = {}
         self.children: dict[str, Child] = {}
         self._session = -1
@@ -187,7 +188,7 @@ class Play:
                 self._changed.wait(0.5)
 
     def progress(self, count: int) -> None:
-        """So many more records are acknowledged and read, and at least one segment ended meanwhile."""
+        """Wait until `count` more records are acknowledged and read, and at least one segment has ended meanwhile."""
         acked, read, since = self.acked, self.read, time.monotonic()
         self.wait("acknowledgement", lambda: self.acked >= acked + count)
         self.wait("record", lambda: self.read >= read + count)
@@ -219,7 +220,9 @@ class Play:
         assert writer.join() == 0, f"the writer failed: {(self.root / 'writer.log').read_text()[-2000:]}"
         self.wait("end", lambda: self.read >= self.acked)
         assert self.read == self.acked, f"read {self.read}, the last acknowledged was {self.acked}"
-        self.wait("report of the janitor", lambda: self.cleaned)  # before, SIGTERM finds a Python that starts
+        self.wait(
+            "report of the janitor", lambda: self.cleaned
+        )  # before that SIGTERM would reach a Python that is starting
         for who in ("reader", "janitor"):
             code = self.children.pop(who).end(signal.SIGTERM)
             assert code == 0, f"the {who} ended with {code}: {(self.root / f'{who}.log').read_text()[-2000:]}"
@@ -239,7 +242,7 @@ class Play:
         assert ledgers == sorted(segment["ledger"] for segment in segments), f"ledgers {ledgers}, listed {segments}"
         found = last_json(run(["stream", "orphans", "--json"], self.uri))
         assert found["orphans"] == [], found
-        # Counted from the list: what a janitor deleted before it was killed nobody tells.
+        # The list is counted, because a janitor that was killed has not reported what it deleted.
         rolled = segments[-1]["number"]
         assert rolled >= len(self.spec.kills), f"only {rolled} segments ended meanwhile: {segments}"
         assert self.deleted, f"of {rolled} segments that ended none was deleted: {segments}"
@@ -247,11 +250,11 @@ class Play:
 
 
 def play(spec: Round, root: Path) -> dict[str, int]:
-    """Run one round below `root`; AssertionError says what was lost, changed, doubled or left behind."""
+    """Run one round in `root`. Raises AssertionError if records were lost, changed or doubled, or ledgers left."""
     with bookies(root, 4) as servers:
         settings = [word for setting in POLICY for word in ("--set", setting)]
         run(["stream", "create", STREAM, *settings], servers[0].uri)
-        work = Play(spec, root, servers)
+        work = RunningRound(spec, root, servers)
         try:
             for who in ("writer", "reader", "janitor"):
                 work.start(who)

@@ -1,4 +1,4 @@
-"""kill -9 at full load loses nothing and makes nobody doubt: a share of what scripts/soak.py does."""
+"""kill -9 at full load loses nothing and causes no limbo; scripts/soak.py does this many more times."""
 
 from __future__ import annotations
 

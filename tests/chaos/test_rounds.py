@@ -1,4 +1,4 @@
-"""A fixed share of the kill rounds on every run; `make soak` runs a hundred."""
+"""Some rounds of kills, the same ones in each run; `make soak` runs a hundred."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = int(os.environ.get("BUCKRAM_ROUNDS_SEED", str(int(time.time()) % 1_000_00
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_every_acknowledged_entry_survives_the_kill(number: int, tmp_path: Path) -> None:
+def test_acknowledged_entries_survive_the_kill(number: int, tmp_path: Path) -> None:
     spec = Round.choose(SEED + number, KINDS[number % len(KINDS)])
     print(f"replay: python -m tests.chaos.rounds --rounds 1 --seed {spec.seed} --kind {spec.kind}")
     outcome = play(spec, tmp_path)
@@ -24,8 +24,8 @@ def test_every_acknowledged_entry_survives_the_kill(number: int, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_bookie_without_sync_fails_the_power_round(tmp_path: Path) -> None:
-    """The check itself can fail: disks that acknowledge without syncing lose acknowledged entries."""
+def test_bookie_without_sync_fails_the_power_round(tmp_path: Path) -> None:
+    """The check itself can fail: disks that do not sync lose acknowledged entries."""
     for attempt in range(3):
         root = tmp_path / str(attempt)
         root.mkdir()

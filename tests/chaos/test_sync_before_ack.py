@@ -1,4 +1,4 @@
-"""One look at the system calls of a real bookie: no add is answered before the sync that covers it."""
+"""The system calls of a real bookie: no add is answered before the sync that covers it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SYNCS = {"fdatasync", "fsync"}
 
 
 @dataclass
-class Ledger:
-    """What one pass over the trace saw."""
+class Review:
+    """The system calls in a trace. `early` are answers that were sent while a write was not synced."""
 
     unsynced: set[int] = field(default_factory=set)
     writes: int = 0
@@ -32,13 +32,13 @@ class Ledger:
     early: list[str] = field(default_factory=list)
 
 
-def review(lines: list[str], data: str) -> Ledger:
-    """Walk the trace in order: an add answer may leave only while no write to a log file awaits its sync.
+def review(lines: list[str], data: str) -> Review:
+    """Review a trace in order: an answer to an add may be sent only while no write to a log file awaits its sync.
 
-    Calls that did not return yet ("<unfinished ...>") count when they resume, but answers when they begin: what they
-    carry is decided then, and another thread may be writing the next entries before they return.
+    Calls that did not return yet ("<unfinished ...>") count when they resume, but answers when they begin: their
+    content is decided then, and another thread may write the next entries before they return.
     """
-    seen = Ledger()
+    seen = Review()
     begun: dict[tuple[str, str], str] = {}
     for line in lines:
         whole = line
@@ -70,14 +70,14 @@ def review(lines: list[str], data: str) -> Ledger:
 
 
 def _answers(call: re.Match[str]) -> bool:
-    """Whether it goes to a peer."""
+    """Whether the call sends something to a peer."""
     path = call["path"] or ""
     return call["name"] in {"sendto", "sendmsg", "write", "writev"} and any(
         kind in path for kind in ("TCP", "UNIX", "socket")
     )
 
 
-def test_the_review_finds_an_early_answer() -> None:
+def test_review_finds_an_early_answer() -> None:
     ack = r'"\0\0\0\30\2\1\0\0\0\0\0\0\0\0\0\0\0\0\0\1"'
     write, sync = "7 pwritev(5</d/log-1>, [...], 1, 0) = 4096", "7 fdatasync(5</d/log-1>) = 0"
     answer = f"7 sendto(9<TCP:[1->2]>, {ack}, 28, 0, NULL, 0) = 28"
@@ -115,13 +115,13 @@ def test_no_add_is_answered_before_the_sync_that_covers_it(tmp_path: Path) -> No
         writer.finish()
         run(["ledger", "read", str(writer.ledger)], uri)
     finally:
-        os.kill(bookie_pid, signal.SIGKILL)  # strace itself holds back the signals that it gets
+        os.kill(bookie_pid, signal.SIGKILL)  # strace does not pass on the signals that it gets
         for server in servers:
             server.kill()
         traced.communicate(timeout=60)
     seen = review(trace.read_text(errors="replace").splitlines(), str(data))
     print(f"{seen.writes} writes, {seen.syncs} syncs, {seen.answers} add answers", file=sys.stderr)
-    assert seen.answers > 3000, "the trace holds too few answers to say anything"
+    assert seen.answers > 3000, "the trace has too few answers"
     assert seen.writes > 3
     assert seen.syncs > 10
     assert seen.early == []

@@ -1,4 +1,4 @@
-"""A random life of a store on a memory disk, and what a store opened on any crash image of it must still know."""
+"""A random workload of a store on a memory disk, and the checks of a store that is opened on a crash image of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from buckram.seams import PAGE_BYTES, Write
 
 KEY = b"k" * 20
 WHOLE = 64 << 10
-"""Bytes of log in a file that is as long as it gets: beyond it the log goes only while no other file is ready."""
+"""The full size of a log file, in bytes. The log grows beyond it only while no other file is ready."""
 LEDGERS = (1, 2, 3, 5, 8, 1 << 40)
 
 
@@ -55,8 +55,8 @@ def stored(ledger: int, entry: int, lac: int, payload: bytes) -> bytes:
     return struct.pack(">qqqq", ledger, entry, lac, 0) + payload
 
 
-class SleepyDisk(MemoryDisk):
-    """Says that data is durable without making it so."""
+class UnsyncedDisk(MemoryDisk):
+    """Reports log files as synced without syncing them."""
 
     def write_now(self, writes: Sequence[Write], *, sync: bool = True) -> None:
         super().write_now(writes, sync=sync and not any(write.file.name.startswith("log-") for write in writes))
@@ -64,7 +64,7 @@ class SleepyDisk(MemoryDisk):
 
 @dataclass
 class Known:
-    """One ledger as the outside may rely on it. `possible` holds every version of an entry ever inserted."""
+    """What a client may rely on for one ledger. `possible` has every version of each entry that was ever inserted."""
 
     acked: dict[int, int] = field(default_factory=dict)
     possible: dict[int, list[bytes]] = field(default_factory=dict)
@@ -74,15 +74,17 @@ class Known:
     packet: int = -1
     packets: list[bytes] = field(default_factory=list)
     deleted: int = 0
-    """1: deletion inserted but not acknowledged, 2: acknowledged, 3: coming back, not acknowledged yet."""
+    """0: exists, 1: deletion not acknowledged yet, 2: deleted, 3: written again, not acknowledged yet."""
 
 
 @dataclass
 class Oracle:
+    """What is known of all ledgers."""
+
     ledgers: dict[int, Known] = field(default_factory=lambda: {ledger: Known() for ledger in LEDGERS})
 
     def check(self, store: Store) -> None:
-        """Everything acknowledged is there, everything there was inserted."""
+        """Check that everything acknowledged is in the store, and that everything in the store was inserted."""
         assert not store.limbo
         assert store.failed is None
         for ledger, known in self.ledgers.items():
@@ -94,16 +96,16 @@ class Oracle:
                 if outcome is None:
                     assert entry not in known.acked or known.deleted, f"ledger {ledger} entry {entry} is missing"
                 else:
-                    assert known.deleted != 2, f"ledger {ledger} entry {entry} has risen"
+                    assert known.deleted != 2, f"ledger {ledger} entry {entry} is back although it was deleted"
                     assert outcome in versions, f"ledger {ledger} entry {entry} is something else"
-                    # A version that was acknowledged is never replaced by an older one.
+                    # An acknowledged version is never replaced by an older one.
                     newest = max(number for number, version in enumerate(versions) if version == outcome)
                     assert newest >= known.acked.get(entry, 0), f"ledger {ledger} entry {entry} is an old version"
 
     def _check_state(self, store: Store, ledger: int, known: Known) -> None:
         record = store.ledger(ledger)
         if record is None:
-            assert not known.seen, f"ledger {ledger} is forgotten"
+            assert not known.seen, f"ledger {ledger} is unknown to the store"
             return
         assert record.master_key == KEY
         assert record.fenced or not known.fenced
@@ -129,19 +131,19 @@ def read_now(store: Store, wanted: list[tuple[int, int]]) -> list[bytes | StoreE
     return found
 
 
-def check_made(disk: MemoryDisk) -> None:
-    """What may have been acknowledged lies in the part of the log file that the superblock says it has."""
+def check_file_size(disk: MemoryDisk) -> None:
+    """Check that the acknowledged part of the log is within the size that the superblock records for its file."""
     block = read_superblock(disk)
     if block is None or TAIL not in disk.names():
         return
     mark = read_mark(disk.open(TAIL).read(0, PAGE_BYTES), block.salt)
-    made = {one.seq: one.made for one in block.segments}
-    if mark is not None and mark.end.seq in made and made[mark.end.seq] < WHOLE:
-        assert mark.end.offset <= made[mark.end.seq], "a block is where the file is not known to be"
+    sizes = {one.seq: one.made for one in block.segments}
+    if mark is not None and mark.end.seq in sizes and sizes[mark.end.seq] < WHOLE:
+        assert mark.end.offset <= sizes[mark.end.seq], "a block is where the file is not known to be"
 
 
 class Life:
-    """Runs a workload; `images` of crashes ahead of every disk operation are opened and checked."""
+    """Runs a workload. Before every disk operation it opens and checks `images_each` crash images."""
 
     def __init__(self, seed: int, images_each: int, pool: ThreadPoolExecutor, *, sync: bool = True) -> None:
         self.rng = random.Random(seed)
@@ -152,7 +154,7 @@ class Life:
         self.failed_at = ""
         self.cuts = 0
         self.operations: dict[str, int] = {}
-        self._disk_kind = MemoryDisk if sync else SleepyDisk
+        self._disk_kind = MemoryDisk if sync else UnsyncedDisk
         self.disk = self._disk_kind(before=self._cut, stale=0x5A)
         self.store = self._open()
 
@@ -166,22 +168,22 @@ class Life:
             self.cuts += 1
             image = self.disk.model.crash(self._crash_rng)
             seed = self._crash_rng.getrandbits(32)
-            # In another thread: there no loop runs, so the store does no background work.
+            # In another thread, where no event loop runs, the store does no background work.
             try:
                 self._pool.submit(self._verify, image, seed).result()
             except BaseException as error:
-                # The store reports what its disk raises as a failure of its own: keep the cause.
+                # The store reports errors of its disk as failures of its own, so the cause is kept here.
                 self.failure = self.failure or error
                 self.failed_at = f"{operation}, operation {sum(self.operations.values())}"
                 raise
 
     def _verify(self, image: CrashModel, seed: int) -> None:
         rng = random.Random(seed)
-        check_made(MemoryDisk(image))
+        check_file_size(MemoryDisk(image))
         store = Store.open(MemoryDisk(image), config(), NullStats(), rng)
         self.oracle.check(store)
         if rng.random() < 0.1:
-            # A second crash right after the first start, whatever that start had written.
+            # A second crash comes right after the first start, whatever that start has written.
             again = Store.open(MemoryDisk(image.crash(rng)), config(), NullStats(), rng)
             self.oracle.check(again)
 
@@ -281,7 +283,7 @@ class Life:
         self.store.after_durable(done)
 
     async def _restart(self) -> None:
-        """Cleanly, or by a crash that the life goes on from."""
+        """Close the store or crash, then open it and go on."""
         if self.rng.random() < 0.5:
             await self.store.close()
         else:
@@ -292,7 +294,7 @@ class Life:
         self.oracle.check(self.store)
 
     async def _settle(self, turns: int = 0) -> None:
-        """So many turns of the loop; without a number until everything inserted is durable, and some more."""
+        """Run `turns` turns of the event loop; with 0, wait until everything inserted is durable, then run 60 turns."""
         if not turns:
             durable = asyncio.Event()
             self.store.after_durable(lambda error: durable.set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.testmutant import TestMutant, edited
 
 TAIL = "tests/bookie/storage/test_tail.py::"
-CUTS = ("tests/crashpoints/test_store_crash.py::test_nothing_acknowledged_is_missing_at_any_cut",)
+CUTS = ("tests/crashpoints/test_store_crash.py::test_no_acknowledged_data_is_lost_by_any_crash",)
 
 MUTANTS = (
     TestMutant(
