@@ -1,4 +1,4 @@
-"""Baselines: which figures are better which way, what noise is, and what is named as worse."""
+"""Baselines: whether more or less is better, the noise of a figure, and which changes are reported as worse."""
 
 from __future__ import annotations
 

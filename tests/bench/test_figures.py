@@ -1,4 +1,4 @@
-"""The comparison's table: ratios, medians, ranges, verdicts, what is marked; and the plan behind it."""
+"""The table of a comparison: ratios, medians, ranges, limits and marks; and the order of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured is kept for the version it was measured with; the page's part is replaced and nothing else."""
+"""Results are kept per version of the sources; of the page only the part between the markers is replaced."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_cpu_counters_of_this_machine_do_not_decrease(tmp_path: Path) -> None:
 
 
 def test_version_depends_on_the_sources_alone() -> None:
-    """So pages may change between two parts of a comparison."""
+    """Pages may change between two parts of a comparison without discarding its results."""
     found = version()
     assert found == version()
     assert len(found.partition("+")[0]) in (7, 12)  # "unknown" where this is no clone

@@ -1,4 +1,4 @@
-"""Bookies as on other machines: TCP with a delay, nothing else in common; what `make bench NET=1` stands on."""
+"""Bookies in network namespaces of their own, joined by TCP with a delay: the basis of `make bench NET=1`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ with network(True), cluster() as bench:
 
 
 def allowed() -> str:
-    """Why there can be no wire here; empty where there can."""
+    """Why network namespaces cannot be made here; empty where they can."""
     try:
         with Wire() as wire:
             done = subprocess.run([*wire.launcher(11), "true"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -70,7 +70,7 @@ class SqliteBackend(Embedded):
         return SqliteKeys(self.path)
 
     async def lose_session(self, keys: KeyStore) -> None:
-        """Take the files of all sessions away: whoever looks takes them for dead."""
+        """Remove the files of all sessions, so that other stores take them for dead."""
         for file in self.path.with_name("metadata.db.sessions").iterdir():
             file.unlink()
 
@@ -118,7 +118,7 @@ class ZooKeeperBackend(Zk):
         return ZooKeeperKeys(KazooSession(self.hosts))
 
     async def lose_session(self, keys: KeyStore) -> None:
-        """Somebody else takes the session over and ends it."""
+        """Another client takes the session over and ends it."""
         assert isinstance(keys, ZooKeeperKeys)
         assert isinstance(keys.session, KazooSession)
         await asyncio.to_thread(end_session, self.hosts, keys.session._link.client.client_id)
@@ -147,7 +147,7 @@ class EtcdBackend:
         return EtcdKeys((self.server.address,), self.root, session_ttl_s=2)
 
     async def lose_session(self, keys: KeyStore) -> None:
-        """Somebody else ends the lease."""
+        """Another client ends the lease."""
         assert isinstance(keys, EtcdKeys)
         other = EtcdKeys((self.server.address,), self.root)
         await other.session.revoke(keys.session.lease)
@@ -173,7 +173,7 @@ class Cluster:
         return store
 
     async def bare_store(self, seed: int = 1, *, uri: str = "", takeover_wait_s: float = 10.0) -> TreeStore:
-        """Nothing is set up yet."""
+        """A store whose cluster is not initialised yet."""
         uri = uri or f"{self.backend.name}:test"
         return self.backend.store(await self.keys(), uri, random.Random(seed), takeover_wait_s)
 
@@ -208,7 +208,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 class Watch:
-    """A Notify that counts; equal to itself only."""
+    """A Notify that counts its calls; it is equal to itself only."""
 
     def __init__(self) -> None:
         self.times = 0

@@ -1,4 +1,4 @@
-"""Backups of metadata on every store: what is in them, putting them back, and who may use what was put back."""
+"""Backups of metadata on every store: their content, the restore, and which clients may use a restored store."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_a_function_set_twice_on_a_key_fires_once(cluster: Cluster) -> Non
 
 
 async def test_no_change_is_missed_between_watches(cluster: Cluster) -> None:
-    """Somebody who reads again after each notification sees the last value, however fast the changes come."""
+    """A reader that reads again after each notification sees the last value, however fast the changes come."""
     keys, other = await cluster.keys(), await cluster.keys()
     await other.create("/a", b"0")
     seen: list[int] = []

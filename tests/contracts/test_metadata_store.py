@@ -211,7 +211,7 @@ async def test_allocated_ids_are_unique_among_sessions(cluster: Cluster) -> None
 
 
 async def test_the_first_allocated_ids_have_no_gaps(cluster: Cluster) -> None:
-    """A command that makes one ledger and ends leaves no gap."""
+    """A process that creates one ledger and ends leaves no gap in the ids."""
     for expected in range(4):
         assert await (await cluster.store()).allocate_ledger_id() == expected
 
@@ -327,7 +327,7 @@ async def test_one_bad_registration_does_not_hide_the_others(cluster: Cluster) -
 
 
 async def test_repeated_subscriptions_fire_each_watch_once(cluster: Cluster) -> None:
-    """A notification for every question would be a leak; each subscriber hears of a change once."""
+    """Each subscriber is notified of a change once, however often it subscribed."""
     store, client = await cluster.store(), await cluster.store(2)
     await store.register(bookie("b1"), readonly=False)
     watches = [Watch() for _ in range(50)]

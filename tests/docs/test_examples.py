@@ -1,4 +1,4 @@
-"""The examples run, say what they promise, and stay short."""
+"""The examples run, print what their pages promise, and stay short."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Up:
         return [bookie["pid"] for bookie in self.ready["bookies"]]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Its exit code; `said` is then what it wrote on standard error."""
+        """Send a signal and wait for the end. Returns the exit code; `said` is then the text on standard error."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:

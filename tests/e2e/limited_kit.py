@@ -1,4 +1,4 @@
-"""A bookie as a process with few resources, and a client that says little: raw adds and reads of one ledger."""
+"""A bookie as a process with few resources, and a minimal client: raw adds and reads of one ledger."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Peer:
         return self._stream.read(int.from_bytes(head, "big"))
 
     def add(self, ledger: int, first: int, count: int, size: int) -> list[int]:
-        """The code of each."""
+        """Send adds and wait; the status code of each."""
         self.send(ledger, first, count, size)
         return self.codes(count)
 
@@ -101,11 +101,11 @@ class Peer:
         self.door.sendall(b"".join(frames))
 
     def codes(self, count: int) -> list[int]:
-        """The answers to as many adds."""
+        """The status codes of so many adds."""
         return [int.from_bytes(self._answer()[4:8], "big") for _ in range(count)]
 
     def read(self, ledger: int, entry: int, size: int) -> int:
-        """Its code; what was read is right if that is 0."""
+        """Read an entry; its status code. The bytes of a successful read are checked."""
         self.door.sendall(struct.pack(">IIqq", 20, 0x02020000, ledger, entry))
         body = self._answer()
         code = int.from_bytes(body[4:8], "big")
@@ -126,7 +126,7 @@ def payload(entry: int, size: int) -> bytes:
 
 
 def set_limit(process: subprocess.Popen[bytes], files: int) -> None:
-    """From now on no descriptor of this number or above; those that are open stay."""
+    """Limit the process to descriptors below this number; those that are open stay open."""
     _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, hard))
 

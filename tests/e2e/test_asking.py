@@ -1,4 +1,4 @@
-"""What cannot be undone is asked about, and refused where nobody can be asked."""
+"""Commands that lose data ask for confirmation, and are refused where there is no terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HARMLESS = [("ledger", "recover", 7), ("ledger", "close", 7), ("stream", "seal",
 
 @pytest.mark.parametrize("words", LOSSES)
 def test_data_loss_without_terminal_or_yes_is_refused(words: tuple[object, ...], tmp_path: Path) -> None:
-    """No cluster is there: what is refused says so before it looks for one."""
+    """There is no cluster: a command is refused before it looks for one."""
     done = buckram(*words, cwd=tmp_path, uri=f"sqlite://{tmp_path}/metadata.db")
     assert (done.code, done.out) == (Exit.USAGE, "")
     assert "add --yes" in done.err

@@ -1,4 +1,4 @@
-"""One bookie as a process: ready line, clean stop, kill -9, metrics, what it imports and how much it weighs."""
+"""One bookie as a process: ready line, clean stop, kill -9, metrics, what it imports and how much memory it takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 
 
 def _same_code() -> dict[str, str]:
-    """The child runs what is tested, also where that is not what is installed."""
+    """The child runs the sources under test, also where another version is installed."""
     return {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 
 

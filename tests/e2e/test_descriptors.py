@@ -1,4 +1,4 @@
-"""Too few file descriptors: fewer connections are taken, files are still opened, and nothing is doubted."""
+"""Too few file descriptors: fewer connections are accepted, files are still opened, and no ledger is in limbo."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_grown_cluster_uses_the_default_policy(tmp_path: Path) -> None:
 
 
 async def test_writers_continue_while_one_of_three_bookies_is_away(tmp_path: Path) -> None:
-    """kill -9 of one: new writers, rolls, take-overs and ledgers go on; afterwards each ledger is whole by itself."""
+    """While one bookie is killed, writers open, roll and take over streams; later each ledger is fully replicated."""
     up = Up(tmp_path / "data", "--bookies", 3, "--janitor", "never")
     lost = BookieProcess(up.uri, tmp_path / "data" / "bookie-1", bookie_id="bookie-1")
     try:

@@ -68,7 +68,7 @@ def test_required_identity_can_be_turned_off_again(tmp_path: Path) -> None:
 
 
 async def test_bookies_of_another_cluster_at_known_addresses_are_refused(tmp_path: Path) -> None:
-    """As after a second `buckram up`, or where addresses of pods are given out again: kill -9, then others come."""
+    """As after a second `buckram up`, or where addresses of pods are reused: other bookies take the ports."""
     ours, theirs = await cluster_at(tmp_path / "ours"), await cluster_at(tmp_path / "theirs")
     names = ("b1", "b2")
     mine = {name: await booted(ours, tmp_path / "ours" / name, name) for name in names}
@@ -126,7 +126,7 @@ async def test_an_empty_replacement_at_the_old_address_loses_no_entries(tmp_path
 
 
 async def convicted(uri: str, bookie: str) -> None:
-    """As by a repair that was told "no such entry" of what the bookie had just acknowledged."""
+    """Accuse a bookie, as a repair does that finds an acknowledged entry missing there."""
     store = await open_store(uri)
     try:
         await accuse(store, [Evidence(Deed.UNSTORED, bookie, "it", 1, 0, "it acknowledged entry 0 and denies it")])

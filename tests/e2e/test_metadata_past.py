@@ -32,7 +32,7 @@ def database(up: Up) -> Path:
 
 
 def copy_of(up: Up, name: str) -> Path:
-    """As anybody might copy it."""
+    """Copy the database file while the cluster runs."""
     copy = database(up).with_name(name)
     source, target = sqlite3.connect(database(up)), sqlite3.connect(copy)
     source.backup(target)
@@ -65,7 +65,7 @@ def healthy(up: Up) -> bool:
 
 
 class Live:
-    """A writer that goes on for as long as it is allowed to, and says what was acknowledged."""
+    """A writer process that reports which entries were acknowledged."""
 
     def __init__(self, up: Up) -> None:
         command = [sys.executable, "-m", "buckram", "ledger", "write", "--ensemble", "3/3/2", "--acks"]

@@ -186,7 +186,7 @@ def test_up_with_zookeeper_is_the_same_cluster_again(tmp_path: Path) -> None:
 
 
 def test_a_signal_during_the_start_leaves_nothing_running(tmp_path: Path) -> None:
-    """At whatever moment: nothing is left running, and the same directory starts afterwards."""
+    """At any moment of the start: no process is left, and the directory can be started again."""
     command = [sys.executable, "-m", "buckram", "up", "--zookeeper", "--bookies", "1", "--data", str(tmp_path / "data")]
     stages = [tmp_path / "data" / name for name in ("up.lock", "zookeeper/zoo.cfg", "cluster.json", "bookie-1.log")]
     for reached in stages:

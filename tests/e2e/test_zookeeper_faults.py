@@ -58,7 +58,7 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float =
 
 
 def expirations(cluster: Cluster) -> int:
-    """How many sessions the servers have ended because nothing was heard of them."""
+    """The number of sessions that the servers have expired."""
     return sum(server.log.read_bytes().count(b"Expiring session") for server in cluster.ensemble.servers)
 
 
@@ -67,7 +67,7 @@ async def writable(client: Client) -> list[str]:
 
 
 class Pump:
-    """Appends without a pause and remembers what was acknowledged."""
+    """Appends one entry after another and records what was acknowledged."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -155,7 +155,7 @@ async def test_a_writer_survives_a_leader_change_and_an_absent_zookeeper(cluster
 
 
 async def test_stopped_processes_continue_after_their_sessions_expired(cluster: Cluster) -> None:
-    """A bookie and a client's process stand still until their sessions are gone, then go on as if nothing had been."""
+    """A bookie and a client are stopped (SIGSTOP) until their sessions expire, and continue afterwards."""
     stopped = cluster.bookies[0]
     command = [sys.executable, "-m", "buckram", "ledger", "write", "--acks", "--close", "--ensemble", "2/2/2"]
     async with connect(cluster.uri) as client:

@@ -15,7 +15,7 @@ from buckram.processes import BookieProcess, stop_all
 from buckram.zookeeper_server import start_zookeeper
 
 SOON_S = 5.0
-"""Half of the session's time-out: whoever waited for that would not be back."""
+"""Half of the session's time-out: a bookie that waited for the old session to expire would be later."""
 
 
 @pytest.fixture(scope="module")

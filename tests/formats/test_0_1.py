@@ -46,7 +46,7 @@ def opened(place: Path) -> tuple[LocalDisk, Store]:
 
 
 async def check(store: Store) -> None:
-    """Everything that was acknowledged is there, and what was buried is not."""
+    """All acknowledged entries are read, and deleted ledgers are tombstones."""
     digest = Digest(DigestType.CRC32C, b"old")
     assert store.incarnation == FACTS["incarnation"]
     assert not store.limbo
@@ -87,7 +87,7 @@ def format_of(place: Path) -> int:
 
 
 class NothingWritten(LocalDisk):
-    """Notes what the store has said before its first change of the directory."""
+    """A disk that records the log messages before the store's first change of the directory."""
 
     said: list[str] | None = None
     caplog: pytest.LogCaptureFixture

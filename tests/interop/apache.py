@@ -158,7 +158,7 @@ class ApacheBookie:
         self.process = spawn(self.line, main, self.log, heap_mb=256, talks=False)
 
     def wait_ready(self, registered_ms: Callable[[str], int]) -> None:
-        """Until it listens and is registered anew: what a killed one left behind does not count."""
+        """Wait until it listens and has registered since its start; an older registration does not count."""
         limit = time.monotonic() + START_DEADLINE_S
         while True:
             assert self.process is not None

@@ -70,7 +70,7 @@ class Cluster:
         return next(bookie for bookie in self.all if bookie.bookie_id == bookie_id)
 
     def add(self, ours: int = 0, theirs: int = 0, line: str = NEWEST) -> None:
-        """Start more bookies, side by side."""
+        """Start more bookies, all at once."""
         self.root.mkdir(parents=True, exist_ok=True)
         new = [self._spawn_theirs(line) for _ in range(theirs)]
         for _ in range(ours):
@@ -88,14 +88,14 @@ class Cluster:
         return apache
 
     def kill(self, bookie_id: str) -> None:
-        """kill -9, for good. Another of Apache's begins to start at once, because a JVM takes its time."""
+        """kill -9 without a restart. A replacement of a bookie of Apache's starts at once: a JVM is slow to start."""
         bookie = self.find(bookie_id)
         bookie.kill()
         if isinstance(bookie, ApacheBookie):
             self._spawn_theirs(bookie.line)
 
     def replace_killed(self) -> None:
-        """As many of each kind as before; new ones, because the same could register only after its old session."""
+        """Start new bookies for the killed ones: the same ones could register only once their sessions ended."""
         lost = [bookie for bookie in self.all if not bookie.running]
         self.ours = [bookie for bookie in self.ours if bookie.running]
         self.theirs = [apache for apache in self.theirs if apache.running]
@@ -159,7 +159,7 @@ class Cluster:
         return output
 
     def revive(self) -> None:
-        """Start whoever was killed, where it was."""
+        """Restart the killed bookies on their directories and ports."""
         dead = [apache for apache in self.theirs if not apache.running]
         for apache in dead:
             apache.spawn()
@@ -170,13 +170,13 @@ class Cluster:
             self._wait_ready(dead)
 
     def close(self) -> None:
-        """Nothing is kept: killed, not stopped."""
+        """Kill all bookies; nothing of them is needed afterwards."""
         for bookie in self.all:
             bookie.kill()
 
 
 def both_kinds(cluster: Cluster, members: Sequence[str]) -> bool:
-    """As many of ours as of theirs, and all of them alive."""
+    """Whether the ensemble has as many bookies of ours as of Apache's, all of them alive."""
     known = all(member in cluster.bookies for member in members)
     return known and sum(cluster.is_ours(member) for member in members) * 2 == len(members)
 

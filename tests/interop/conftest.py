@@ -59,7 +59,7 @@ def have_java() -> None:
 
 @pytest.fixture(scope="session")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Logs stay for whoever looks into a failure, data does not: many bookies reserve many segments."""
+    """Remove the bookies' data, which is large, and keep the logs for the analysis of failures."""
     root = tmp_path_factory.mktemp("interop")
     yield root
     for path in [*root.rglob("*")]:
@@ -165,7 +165,7 @@ def decommissioning(zookeeper: str, workdir: Path, java: Java) -> Iterator[Decom
 
 @pytest.fixture(scope="session", autouse=True)
 def begin_the_slowest_first(request: pytest.FixtureRequest) -> None:
-    """What waits half a minute goes on beside all other tests, if it was chosen at all."""
+    """Start decommissionbookie, if its test was chosen, so that its half minute passes during the other tests."""
     if any("decommissioning" in getattr(item, "fixturenames", ()) for item in request.session.items):
         request.getfixturevalue("decommissioning")
 

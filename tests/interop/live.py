@@ -27,7 +27,7 @@ class LiveWriter:
             self.acknowledged = await self.writer.append(payload(self.acknowledged + 1))
 
     async def reached(self, entry: int) -> None:
-        """Until `entry` is acknowledged; raises what the writer failed with."""
+        """Wait until `entry` is acknowledged. Raises the writer's error if it failed."""
 
         async def there() -> bool:
             if self._task.done():
@@ -37,7 +37,7 @@ class LiveWriter:
         await poll(there)
 
     async def fenced(self) -> None:
-        """Until somebody's recovery ended the writer; the ledger is then theirs."""
+        """Wait until a recovery by another client has fenced the writer."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 await self._task
@@ -48,7 +48,7 @@ class LiveWriter:
 
 
 async def poll(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool] = bool) -> T:
-    """Ask again until the answer is good."""
+    """Call `ask` until `good` holds for its answer; TimeoutError after DEADLINE_S."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             answer = await ask()

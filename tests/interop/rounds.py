@@ -79,7 +79,7 @@ class Round:
 
 @dataclass
 class World:
-    """What all rounds of a run share."""
+    """The servers and programs that all rounds of a run share."""
 
     java: Java
     cluster: Cluster
@@ -113,7 +113,7 @@ def world(root: Path, *, each: int = 3) -> Iterator[World]:
 
 
 class OurWriting:
-    """A writer of ours at full speed; ends when told or with its first error."""
+    """A writer of ours that appends at full speed until it is stopped or fails."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer, self.stopping, self.acknowledged = writer, False, -1
@@ -143,7 +143,7 @@ class JavaSteps:
         return await outcome(self._java.start(f"Handles.{step}", **self._known, **args), 2 * STALL_S)
 
     async def patiently(self, step: str, **args: object) -> Any:
-        """Where nothing was acknowledged yet or all is decided: servers may still be on their way back."""
+        """Retry a step that is safe to repeat, because servers may still be restarting."""
 
         limit = time.monotonic() + STALL_S
         while True:
@@ -186,7 +186,7 @@ async def play(spec: Round, world: World) -> dict[str, int]:
 
 
 async def _progress(spec: Round, java: JavaSteps, java_writer: int, ours: OurWriting) -> AsyncIterator[Kill]:
-    """Each kill in its time, and as much progress after the last."""
+    """Carry out the kills when they are due, and wait for as much progress after the last one."""
     for after, kill in [*((kill.after, kill) for kill in spec.kills), (spec.kills[0].after, None)]:
         state = await java("state", writer=java_writer)
         java_target, our_target = state["acknowledged"] + after, ours.acknowledged + after
@@ -201,7 +201,7 @@ async def _progress(spec: Round, java: JavaSteps, java_writer: int, ours: OurWri
 
 
 async def _end_ours(spec: Round, java: JavaSteps, ours: OurWriting) -> int:
-    """Our ledger gets its end; what was acknowledged until then. If our writer failed, only recovery is left."""
+    """End our ledger as the round says, or by recovery if our writer failed; the last acknowledged entry."""
     ours.stopping = spec.our_ending != "fenced"
     if spec.our_ending == "fenced":
         await java.patiently("read", ledger=ours.writer.ledger_id, recover=True)
@@ -217,7 +217,7 @@ async def _end_ours(spec: Round, java: JavaSteps, ours: OurWriting) -> int:
 
 
 async def _end_theirs(spec: Round, client: Client, java: JavaSteps, made: Any) -> int:
-    """The same for Apache's writer."""
+    """End the ledger of Apache's writer in the same way; the last acknowledged entry."""
 
     async def recover() -> bool:
         with contextlib.suppress(BuckramError):

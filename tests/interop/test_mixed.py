@@ -24,13 +24,13 @@ each_victim = pytest.mark.parametrize("victim", ["ours", "theirs"])
 
 @pytest.fixture
 def cluster(mixed: Cluster) -> Iterator[Cluster]:
-    """Whoever was killed is replaced before the next test."""
+    """After the test, replace the bookies that it killed."""
     yield mixed
     mixed.replace_killed()
 
 
 async def java_writer(cluster: Cluster, ask: Ask) -> tuple[int, int, list[str]]:
-    """Writer, ledger and ensemble of a ledger on two and two; placement is by chance, so several are tried."""
+    """Writer, ledger and ensemble of a ledger on two bookies of each kind; placement is random, so it retries."""
     for _ in range(40):
         made = await ask("create", e=SHAPE[0], qw=SHAPE[1], qa=SHAPE[2])
         members = (await ask("metadata", ledger=made["ledger"]))["fragments"]["0"]

@@ -116,7 +116,7 @@ async def test_java_force_is_visible_to_us(client: Client, ask: Ask) -> None:
 
 @pytest.mark.parametrize("wire", [2], ids=["v2"])
 async def test_java_has_no_deferred_sync_on_v2(ask: Ask) -> None:
-    """Ours has: what v2 lacks goes over v3."""
+    """Our client has it: it sends over v3 what v2 lacks."""
     made = await ask("create", deferred=True)
     with pytest.raises(JavaFailed) as refused:
         await ask("add", writer=made["writer"], count=1)

@@ -1,4 +1,4 @@
-"""Apache's client keeps its ledgers although somebody with a wrong password came before it (F14), on our bookies.
+"""On our bookies Apache's client keeps its ledgers after a fencing read with a wrong password (F14).
 
 With its metadata at hand a bookie refuses the stranger; while it is away the stranger's key stays until the owner's
 comes.
@@ -67,7 +67,7 @@ async def raw(bookie_id: str) -> AsyncIterator[Wire]:
 
 
 async def fence(bookie_id: str, ledger: int) -> Code:
-    """A fencing read with somebody else's key, of a ledger that the bookie has never seen."""
+    """Send a fencing read with a wrong key for a ledger that the bookie has never seen."""
     async with raw(bookie_id) as wire:
         reply = await wire.call(Read(ledger, -1, fence=True, master_key=OTHER_KEY))
         assert isinstance(reply.code, Code)

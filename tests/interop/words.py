@@ -1,4 +1,4 @@
-"""Words that the tests of our client are written in."""
+"""Helpers that the tests of our client share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def entries(first: int, last: int) -> list[bytes]:
 
 
 async def check(reader: Reader, first: int, last: int) -> None:
-    """The entries first..last are there, one after another, with the bytes that they must have."""
+    """Check that the reader returns first..last, in order, with the expected payloads."""
     found = await reader.read(first, last)
     assert [entry.entry_id for entry in found] == list(range(first, last + 1))
     assert [entry.payload for entry in found] == entries(first, last)

@@ -1,4 +1,4 @@
-"""What users hold: handles with the methods that are promised, and nothing that only the engines need."""
+"""The handles that users hold have the documented methods, and none that only their engines need."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_handle_has_exactly_its_documented_methods() -> None:
 
 @pytest.mark.parametrize("cls", [buckram.Writer, buckram.StreamWriter])
 def test_append_of_a_handle_has_the_signature_of_its_engine(cls: type) -> None:
-    """append and append_nowait of a handle are its engine's: with the same arguments."""
+    """A handle's append and append_nowait are bound to its engine's methods, so the signatures must agree."""
     engine = inspect.get_annotations(cls.__init__, eval_str=True)["engine"]
     for name in ("append", "append_nowait"):
         assert inspect.signature(getattr(cls, name)) == inspect.signature(getattr(engine, name))

@@ -1,4 +1,4 @@
-"""`make check`: which tests it chooses for a change."""
+"""Which tests `make check` chooses for a change."""
 
 from __future__ import annotations
 

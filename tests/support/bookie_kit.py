@@ -32,7 +32,7 @@ OTHER_KEY = master_key(b"wrong")
 DIGEST = Digest(DigestType.CRC32C, b"secret")
 STORE = StoreConfig(segment_bytes=8 * 1024 * 1024, reserved_bytes=0, writable_again_bytes=0, disk_mode="inline")
 CONFIG = BookieConfig(port=0, admission="any")
-"""Most of these tests write to a bookie whose metadata knows nothing of their ledgers."""
+"""Most of these tests write ledgers to a bookie that its metadata store does not have."""
 
 
 def stored(ledger: int, entry: int, lac: int | None = None, payload: bytes = b"payload") -> bytes:
@@ -117,7 +117,7 @@ class HeldDisk:
 
 
 class FlakyMetadata:
-    """A MetadataStore in front of another that can be made unreachable, or slow until told."""
+    """A MetadataStore in front of another that can be made unreachable, or slow until it is released."""
 
     def __init__(self, inner: TreeStore) -> None:
         self._inner = inner
@@ -150,7 +150,7 @@ async def memory_metadata(tree: MemoryTree | None = None, seed: int = 7) -> Tree
 
 
 class Wire:
-    """One connection. Requests get ids of their own; `call` waits for the very answer, `send` does not wait."""
+    """One connection. Each request gets an id of its own. `call` waits for the next reply, `send` does not wait."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, protocol: int) -> None:
         self.reader, self.writer, self.protocol = reader, writer, protocol
@@ -176,7 +176,7 @@ class Wire:
         return await self.reply(timeout)
 
     async def silent(self, milliseconds: int = 20) -> bool:
-        """Nothing has come although the loop had every chance to bring it."""
+        """Whether nothing arrives while the loop's clock moves on by so much."""
         await pass_time(milliseconds / 1000)
         return not self.reader._buffer  # type: ignore[attr-defined]  # the only way to look without waiting
 
@@ -188,7 +188,7 @@ class Wire:
                 return True
 
     async def drained(self, timeout: float = 10.0) -> bool:
-        """Read until the other end closes, whatever comes."""
+        """Read and discard bytes until the other end closes."""
         async with asyncio.timeout(timeout):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(1 << 16):
@@ -202,7 +202,7 @@ class Wire:
 
 
 class Kit:
-    """The bookie under test with what it stands on."""
+    """The bookie under test with its disk, metadata store and runtime."""
 
     def __init__(self, bookie: Bookie, disk: Disk, metadata: Any, runtime: Runtime) -> None:
         self.bookie, self.disk, self.metadata, self.runtime = bookie, disk, metadata, runtime
@@ -274,14 +274,14 @@ async def running(path: Path, **options: Any) -> AsyncIterator[Kit]:
 
 
 async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Poll with a deadline."""
+    """Wait until `condition` holds. TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110  # conditions of the outside world have no event
             await asyncio.sleep(0.002)
 
 
 async def seen(metadata: Any, *, writable: Sequence[str] = (), readonly: Sequence[str] = ()) -> None:
-    """Wait until the registrations are these."""
+    """Wait until exactly these bookies are registered as writable and as read-only."""
     async with asyncio.timeout(10):
         while True:
             found = await metadata.bookies()
@@ -295,6 +295,6 @@ def batch(ledger: int, first: int, count: int = 0, size: int = 1 << 20, **option
 
 
 def code_of(packet: bytes) -> int:
-    """The error number in a v2 answer."""
+    """The status code in a v2 reply."""
     number: int = struct.unpack_from(">i", packet, 4)[0]
     return number

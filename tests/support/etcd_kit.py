@@ -1,4 +1,4 @@
-"""A way to a real etcd on which requests are held back and answers get lost."""
+"""A proxy to a real etcd that holds back requests and loses replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def new_root() -> str:
 
 
 class Proxy:
-    """Between clients and a server. It looks at requests: a head, then a body of the length that the head says."""
+    """A proxy between clients and a server. A request is a head, then a body of the length in the head."""
 
     def __init__(self, server: str) -> None:
         host, _, port = server.rpartition(":")
@@ -29,10 +29,10 @@ class Proxy:
         self._listener: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
         self.lose_answer = self.hold = ""
-        """A part of a path: the next such request is carried out without an answer, or kept back for `deliver`."""
+        """Part of a path: the next such request is carried out and its reply lost, or held back for `deliver`."""
         self.held = b""
         self.silent = False
-        """Nothing comes back any more."""
+        """While this is set the proxy forwards no replies."""
         self.paths: list[str] = []
         self.tasks: dict[asyncio.Task[None], None] = {}
 
@@ -45,7 +45,7 @@ class Proxy:
         self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def deliver(self) -> bytes:
-        """Send what was held back, as a slow network would; the answer."""
+        """Send the request that was held back, as a slow network would. Returns the reply."""
         reader, writer = await asyncio.open_connection(*self._server)
         writer.write(self.held)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -141,7 +141,7 @@ async def opened(hosts: str, root: str = "", **options: Any) -> AsyncIterator[Et
 
 
 def post(server: str, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """A request to the gateway from outside. Blocking."""
+    """Send a request to the gateway past the client under test. It blocks."""
     headers = {"Authorization": token} if token else {}
     request = urllib.request.Request(f"http://{server}/v3/{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:

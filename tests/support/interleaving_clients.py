@@ -1,4 +1,4 @@
-"""What plays on a store while threads take turns (interleaving_kit): clients that change keys, readers that follow."""
+"""Clients that change keys and readers that follow them, on stores whose threads take turns (`interleaving_kit`)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 KEYS = ("/a", "/a/x", "/a/y", "/b", "/buckram/streams/s", "/buckram/streams/s/t")
 PARENTS = ("/", "/a", "/buckram/streams")
 FOLLOWED = 5
-"""So many readers of a store follow a place by its watch."""
+"""The number of readers of each store that follow a key by its watch."""
 
 
 class Store:
-    """One SqliteKeys with clients: some change keys at random, some follow a place by watches."""
+    """One SqliteKeys with clients: some change keys at random, some follow a key by watches."""
 
     def __init__(self, turns: Turns, path: Path) -> None:
         self.turns = turns
@@ -34,7 +34,7 @@ class Store:
         turns.stopped.acquire()  # until its thread waits for jobs
         self.session = turns.model.open_session(lambda notify: None, lambda: None)
         self.unaware = False
-        """Its session was taken from it, and it has not noticed."""
+        """The session's file was removed, and the store has not noticed it yet."""
         self.keys.on_session_lost(self._lost)
         self._watch_writes()
         rng = turns.rng
@@ -110,7 +110,7 @@ class Store:
             self._check("value", key, None, since)
 
     async def _follow(self, number: int, kind: str, key: str) -> None:
-        """Reads with a watch, again and again; `seen` is what it believes."""
+        """Read with a watch after each notification; `seen` is the last value read."""
         while True:
             for _ in range(self.turns.rng.choice((0, 0, 1, 9))):  # so that two of a place read at different times
                 await asyncio.sleep(0)
@@ -144,7 +144,7 @@ class Store:
     # -- ends, between two steps
 
     def kill(self) -> None:
-        """As kill -9 would: the kernel drops the lock, the file stays."""
+        """End as after kill -9: the lock is released, the file of the session stays."""
         tree = self.keys._worker.tree
         for task in self.tasks:
             task.cancel()
@@ -158,7 +158,7 @@ class Store:
         self.turns.step(self.lane)
 
     def lose(self) -> bool:
-        """Somebody takes its session's file away. False if it has none."""
+        """Remove the file of its session. False if it has none."""
         lock = self.keys._worker.tree._lock
         if lock is None or self.unaware:
             return False

@@ -1,4 +1,4 @@
-"""Several SqliteKeys on one file whose threads take turns: which goes on, and when, is a seed's decision.
+"""Several SqliteKeys on one file whose threads take turns: a seed decides which thread continues, and when.
 
 A thread stops before each SQL statement, before each look at a session's lock and where it waits for jobs; between two
 stops nobody else runs. Only one thread ever does, so a seed gives the same interleaving again. Time is counted.
@@ -30,11 +30,11 @@ from buckram.seams import Create, KeyOp, SetValue
 
 
 class Killed(BaseException):
-    """The process of this thread is no more."""
+    """The simulated process of this thread was killed."""
 
 
 class Lane:
-    """A store's thread, as the one who decides sees it."""
+    """The thread of one store, as the scheduler sees it."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -47,7 +47,7 @@ class Lane:
         self.expected: list[Any] = []
 
     def stop_before(self, what: str) -> None:
-        """In the thread: until it is told to go on."""
+        """Wait, in the store's thread, until the scheduler lets it continue."""
         self.turns.lane_of[threading.get_ident()] = self
         if self.killed:
             raise Killed
@@ -85,7 +85,7 @@ class Lane:
 
 
 class Connection:
-    """A connection that stops before each statement, and now and then fails."""
+    """A connection that waits for the scheduler before each statement, and sometimes fails."""
 
     def __init__(self, real: sqlite3.Connection, turns: Turns) -> None:
         self._real, self._turns = real, turns
@@ -129,7 +129,7 @@ class Connection:
 
 
 class Turns:
-    """Decides who goes on. `trouble`: the share of statements that fail."""
+    """The scheduler: it decides which thread continues. `trouble` is the share of statements that fail."""
 
     def __init__(self, seed: int, path: Path, trouble: float) -> None:
         self.rng, self.path, self.trouble = random.Random(seed), path, trouble
@@ -144,7 +144,7 @@ class Turns:
         self.ends: list[bool] = [False]
         """For each moment, whether a session ended then."""
         self.done: set[tuple[str, bytes, int]] = set()
-        """What single creations and changes made."""
+        """The key, value and version of each creation and change that was committed by itself."""
         self.faults: list[str] = []
         self.resting, self.awake = False, asyncio.Event()
         self.commits = self.kills = self.losses = self.closes = 0
@@ -177,7 +177,7 @@ class Turns:
         self._remember(ended=True)
 
     def written(self, lane: Lane, in_doubt: bool) -> None:
-        """A commit has happened: the same to the model."""
+        """Apply a commit to the model."""
         self.commits += 1
         store = lane.store
         assert store is not None
@@ -212,12 +212,12 @@ class Turns:
         self.stopped.acquire()
 
     async def settled(self) -> None:
-        """The loop has nothing left to do at once."""
+        """Let the event loop run the callbacks that are ready."""
         for _ in range(6):
             await asyncio.sleep(0)
 
     async def play(self, steps: int) -> None:
-        """At random; then everybody rests, and what followers believe must be so."""
+        """Run so many steps of random threads, then all to rest: followers must have seen the final values."""
         self.resting = False
         self.awake.set()
         self.awake.clear()
@@ -256,7 +256,7 @@ class Turns:
         self.open()
 
     async def _rest(self) -> None:
-        """Jobs are done, and each store has looked at the file more than once."""
+        """Run until all jobs are done and each store has read the file more than once."""
         trouble, self.trouble = self.trouble, 0.0
         for _ in range(3):
             for store in self.stores:
@@ -286,7 +286,7 @@ class Turns:
             await self.settled()
 
     def check_file(self) -> None:
-        """What is in the file, less what dead sessions left, is what the model has."""
+        """Compare the file, without the keys of dead sessions, with the model."""
         file = sqlite3.connect(self.path)
         live = {self._session_of(store) for store in self.stores}
         there = {}
@@ -344,7 +344,7 @@ def _in_turns(turns: Turns) -> Iterator[None]:
 
 
 async def interleave(seed: int, path: Path, *, stores: int = 3, rounds: int = 30) -> Turns:
-    """One seed; `faults` of what it gives says what was wrong."""
+    """Run one seed; `faults` of the result says what was wrong."""
     sqlite_file.prepare(path, 5.0)
     path.with_name(path.name + ".sessions").mkdir(exist_ok=True)
     turns = Turns(seed, path, trouble=0.03 if seed % 2 else 0.0)

@@ -1,4 +1,4 @@
-"""Whether one record of a ledger may follow another, decided apart from the functions that make the new one."""
+"""Whether one metadata record of a ledger may follow another, decided without the functions that make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of bulk reads from files share: watched files and questions, bookies whose entries are in files."""
+"""Helpers for tests of bulk reads from local files: watched files and requests, bookies with sealed entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALWAYS = ClientConfig(local_read_bytes=1)
 
 
 class Files:
-    """This machine's files; counts, and holds back or changes what comes from them."""
+    """The files of this machine: reads are counted, and can be delayed or changed."""
 
     def __init__(self) -> None:
         self.inner, self.here = Neighbours(), True
@@ -67,7 +67,7 @@ class Directory:
 
 
 class PendingRequest(list[str]):
-    """Bookies that were asked for places, in order; `located`: what they said."""
+    """The bookies that were asked where entries are, in order; `located` has their replies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PendingRequest(list[str]):
 
 
 def recording(monkeypatch: pytest.MonkeyPatch) -> PendingRequest:
-    """For a fixture: whom clients ask for places from now on."""
+    """Record whom clients ask where entries are. For a fixture."""
     found = PendingRequest()
     call = BookiePool.call
 
@@ -93,7 +93,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> PendingRequest:
 
 
 async def leaving_nothing(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """For a fixture: no task is left, and no error that nobody looked at."""
+    """Check at the end that no task is left and that no error was unhandled or logged. For a fixture."""
     before = asyncio.all_tasks()
     loop = asyncio.get_running_loop()
     unseen: list[dict[str, Any]] = []
@@ -118,7 +118,7 @@ async def reading(c: Cluster, config: ClientConfig = ALWAYS) -> AsyncIterator[tu
 
 @asynccontextmanager
 async def settled(*ledgers: Sequence[bytes], **options: Any) -> AsyncIterator[tuple[Cluster, list[int]]]:
-    """A cluster with these closed ledgers in its files: restarted bookies have sealed what they held in memory."""
+    """A cluster with these closed ledgers in sealed files: the bookies were restarted, which seals their logs."""
     async with cluster(3) as c:
         ids = []
         async with c.client() as client:

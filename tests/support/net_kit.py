@@ -39,7 +39,7 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 
 @dataclass
 class Peer:
-    """`hold`: answers are kept back until `release`. `code`: what adds are answered. `identity`: who it says it is."""
+    """`hold`: replies are kept until `release`. `code`: the reply to adds. `identity`: who the peer claims to be."""
 
     port: int = 0
     hold: bool = False
@@ -132,7 +132,7 @@ class _Session(asyncio.Protocol):
 
 
 class Sink:
-    """Remembers what was said of each entry; `heard` is set at every word."""
+    """Records the outcomes of each entry in `said`; `heard` is set at each of them."""
 
     name: tuple[int, bytes] | None = None
 
@@ -154,7 +154,7 @@ class Sink:
         self.heard.set()
 
     async def count(self, number: int) -> None:
-        """Until so many entries have an outcome."""
+        """Wait until so many entries have an outcome."""
         async with asyncio.timeout(10):
             while len(self.said) < number:
                 self.heard.clear()
@@ -162,5 +162,5 @@ class Sink:
 
 
 def framed(ledger: int, first: int, count: int, flags: int = 0, size: int = 20) -> tuple[bytes, bytes]:
-    """(frames, expected answers) of adds."""
+    """The frames of adds, and the replies to expect for them."""
     return frame_adds(DIGEST, KEY, ledger, first, first - 1, 0, [bytes(size)] * count, flags)[:2]

@@ -1,4 +1,4 @@
-"""Whether an ensemble meets a rule of places, decided without the code under test."""
+"""Whether an ensemble meets a placement rule, decided without the code under test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEPTH = {"region": 1, "zone": 2, "rack": 3}
 
 
 def domain(path: str, level: str) -> str:
-    """Of a path /region/zone/rack or /rack; empty for no path."""
+    """The domains of a path /region/zone/rack or /rack; an empty path has none."""
     parts = path.split("/")[1:]
     return path if len(parts) == 1 else "/".join(parts[: DEPTH[level]])
 

@@ -1,4 +1,4 @@
-"""What the tests of the pool share; its fixtures are in conftest."""
+"""Helpers that the tests of the connection pool share. Not here: their fixtures (`tests/net/conftest.py`)."""
 
 from __future__ import annotations
 

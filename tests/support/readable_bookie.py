@@ -1,4 +1,4 @@
-"""Scripted bookies that also answer reads, fences, LACs and long polls, and can be told to lie, forget or hang."""
+"""Scripted bookies that also answer reads, fences, LACs and long polls, and that can lie, forget or hang."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class ReadableBookie(ScriptedBookie):
         self.packets: dict[int, bytes] = {}
         self.requests: list[object] = []
         self.bad: set[int] = set()
-        """Entries whose bytes it flips."""
+        """Entries that the bookie returns with flipped bytes."""
         self.hang: Callable[[object], bool] = lambda request: False
-        """Requests that get no answer."""
+        """Decides which requests get no answer."""
         self.refuse: Callable[[object], Code | None] = lambda request: None
         self.delay_s: Callable[[object], float] = lambda request: 0.0
-        """How long the answer to a request takes."""
+        """The seconds that the answer to a request takes."""
         self.batches = True
         self.claimed_lac: int | None = None
-        """The unproven LAC that it tells beside its answers."""
+        """The unproven LAC that the bookie sends with its answers."""
         self._polls: list[tuple[Read, Callable[[], None]]] = []
 
     async def start(self) -> None:
@@ -204,7 +204,7 @@ class ReadableCluster(ScriptedCluster):
 
 
 class Switch:
-    """A MetadataStore that can be away."""
+    """A MetadataStore that can be made unreachable."""
 
     def __init__(self, inner: MetadataStore) -> None:
         self.inner, self.away = inner, False
@@ -225,5 +225,5 @@ def readable(
     net: NetConfig = NET,
     wrap: Callable[[MetadataStore], MetadataStore] = lambda store: store,
 ) -> AbstractAsyncContextManager[tuple[ReadableCluster, Client]]:
-    """A cluster of bookies b0, b1, ... and a client of it. After it no task may be left."""
+    """A cluster of bookies b0, b1, ... and a client of it. At the end no task may be left."""
     return serving(ReadableCluster(), bookies, config, net, wrap)

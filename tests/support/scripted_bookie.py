@@ -46,10 +46,10 @@ class ScriptedBookie:
         self.lacs: list[int] = []
         self.forces = 0
         self.add_code: Callable[[int], Code] = lambda entry: Code.OK
-        """Decides by entry id; what is not OK is not stored."""
+        """The code that answers an add, by entry id. An entry whose code is not OK is not stored."""
         self.force_code = Code.OK
         self.held: list[Callable[[], None]] | None = None
-        """A list: answers to adds are kept there until the test calls them."""
+        """If this is a list, the answers to adds are kept in it until the test calls them."""
         self.silent = False
         self.incarnation = "1"
         self._listener: Listener | None = None
@@ -75,7 +75,7 @@ class ScriptedBookie:
             self._store = None
 
     async def kill(self, *, registered: bool = False) -> None:
-        """Cut every connection and listen no more; what it stored stays."""
+        """Cut every connection and stop listening. The stored entries stay."""
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
@@ -92,7 +92,7 @@ class ScriptedBookie:
         return sorted(self.entries.get(ledger, {}))
 
     def release(self, *order: int) -> None:
-        """Send kept answers: those at the given places, or all."""
+        """Send the kept answers: those at the given indexes of `held`, or all of them."""
         held, self.held = self.held or [], None
         for i in order or range(len(held)):
             held[i]()
@@ -178,7 +178,7 @@ def scripted(
     net: NetConfig = NET,
     wrap: Callable[[MetadataStore], MetadataStore] = lambda store: store,
 ) -> AbstractAsyncContextManager[tuple[ScriptedCluster, Client]]:
-    """A cluster of bookies b0, b1, ... and a client of it. After it no task may be left."""
+    """A cluster of bookies b0, b1, ... and a client of it. At the end no task may be left."""
     return serving(ScriptedCluster(), bookies, config, net, wrap)
 
 

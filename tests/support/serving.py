@@ -1,4 +1,4 @@
-"""A client of a cluster of stand-in bookies, whichever they are."""
+"""A client of a cluster of stand-in bookies: scripted ones, or ones that can also be read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def serving(
     net: NetConfig,
     wrap: Callable[[MetadataStore], MetadataStore],
 ) -> AsyncIterator[tuple[C, Client]]:
-    """Bookies b0, b1, ... of `cluster` and a client of them. After it no task may be left."""
+    """Start bookies b0, b1, ... of `cluster` and a client of them. At the end no task may be left."""
     before = asyncio.all_tasks()
     await cluster.store.initialise()
     for i in range(bookies):

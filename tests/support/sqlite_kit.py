@@ -1,4 +1,4 @@
-"""What the tests of the embedded store share."""
+"""Helpers that the tests of the embedded metadata store share."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ async def read_frames(store: Store, ledger: int, first: int, count: int, size: i
 
 
 async def settle(store: Store, turns: int = 400) -> None:
-    """Let background work of a store on a memory disk come to rest."""
+    """Wait until the background work of a store on a memory disk is done."""
     await durable(store)
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A way to a real ZooKeeper on which requests and answers get lost."""
+"""A proxy to a real ZooKeeper that loses requests and replies, and sessions through it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _roots = itertools.count()
 
 
 class Proxy:
-    """Between sessions and a server. It looks at packets: 4 bytes of length, then the xid (-2 is a ping)."""
+    """A proxy between sessions and a server. A packet is 4 bytes of length, then the xid (-2 is a ping)."""
 
     def __init__(self, server: str) -> None:
         host, _, port = server.rpartition(":")
@@ -23,11 +23,11 @@ class Proxy:
         self._port = 0
         self._open: dict[asyncio.StreamWriter, None] = {}
         self.lose = ""
-        """"request" or "answer": the next one is lost, and the connection with it."""
+        """"request" or "answer": the next packet of that kind is lost, and the connection with it."""
         self.silent = False
-        """Nothing comes back any more."""
+        """While this is set the proxy forwards no replies."""
         self.rewrite: Callable[[bytes], bytes] | None = None
-        """For the next answer."""
+        """Changes the bytes of the next reply."""
         self.requests = 0
         self.tasks: dict[asyncio.Task[None], None] = {}
 
@@ -44,7 +44,7 @@ class Proxy:
             writer.close()
 
     async def stop(self) -> None:
-        """The server is away."""
+        """Stop listening and cut all connections, as if the server were away."""
         assert self._listener is not None
         self._listener.close()
         self.cut()
@@ -106,7 +106,7 @@ async def session(hosts: str, **options: object) -> AsyncIterator[KazooSession]:
 
 
 async def folder(hosts: str) -> str:
-    """A new node for one test."""
+    """Create a node for one test; its path."""
     async with session(hosts) as zk:
         path, _ = await zk.create(f"/test-{next(_roots)}-", sequence=True)
         return path

@@ -1,4 +1,4 @@
-"""A simulated ZooKeeper for tests of what stands on it: stores, raw nodes, and a count of what went over the wire."""
+"""A simulated ZooKeeper with stores and raw nodes on it, and counts of the requests that a session sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Zk:
         return store
 
     def put(self, path: str, value: bytes = b"") -> None:
-        """Make a node with its parents, as somebody else would."""
+        """Create a node and its parents, as a foreign program would."""
         parts = path.split("/")[1:]
         for depth in range(1, len(parts) + 1):
             above = "/" + "/".join(parts[:depth])
@@ -52,7 +52,7 @@ class Zk:
 
 
 class Counted:
-    """What a session sent since this was made."""
+    """Counts the requests of a session since this object was made."""
 
     def __init__(self, store: ZooKeeperStore) -> None:
         self._operations = store.session.operations
