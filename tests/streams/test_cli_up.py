@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Up, buckram
 
-from buckram.cli import up_janitor
+from buckram.cli import up_threads
 from buckram.testing import ThreadedCluster
 
 
@@ -33,7 +33,7 @@ def test_a_problem_is_printed_once_and_the_thread_ends_on_exit(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     said = ""
-    with up_janitor.JanitorThread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # There is no cluster.
+    with up_threads.janitor_thread(f"sqlite://{tmp_path}/metadata.db", 0.001) as janitor:  # There is no cluster.
         deadline = time.monotonic() + 30
         while "put off" not in said:
             assert time.monotonic() < deadline
@@ -41,7 +41,7 @@ def test_a_problem_is_printed_once_and_the_thread_ends_on_exit(
         assert janitor._thread.is_alive()
     assert not janitor._thread.is_alive()
     assert (said + capfd.readouterr().err).count("put off") == 1
-    with ThreadedCluster(bookies=1) as cluster, up_janitor.JanitorThread(cluster.uri, 1) as janitor:
+    with ThreadedCluster(bookies=1) as cluster, up_threads.janitor_thread(cluster.uri, 1) as janitor:
         pass
     assert not janitor._thread.is_alive()
 

@@ -19,6 +19,7 @@ NOUNS = {
     "ledger": "buckram.cli.ledger:ledger",
     "stream": "buckram.cli.stream:stream",
     "namespace": "buckram.cli.namespace:namespace",
+    "autorecovery": "buckram.cli.autorecovery:autorecovery",
     "placement": "buckram.cli.placement:placement",
     "metadata": "buckram.cli.metadata:metadata",
     "cluster": "buckram.cli.cluster:cluster",

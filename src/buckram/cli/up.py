@@ -15,7 +15,7 @@ from buckram.cli.cluster_directory import ClusterDirectory, only_one
 from buckram.cli.exits import Exit
 from buckram.cli.options import json_option, run_async
 from buckram.cli.output import emit, remark
-from buckram.cli.up_janitor import JanitorThread
+from buckram.cli.up_threads import healing_thread, janitor_thread
 from buckram.config import host_port
 from buckram.errors import ChildFailed, ConfigError, EtcdFailed, InvalidArgument, ZooKeeperFailed
 from buckram.etcd_server import EtcdServer, start_etcd
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_BOOKIES = 100
 SERVER_SECONDS = 120.0
+LOST_BOOKIE_DELAY_S = 10.0
+"""Of a trial cluster: its bookies are back at once or not at all."""
 NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "etcd": "etcd"}
 
 
@@ -37,6 +39,12 @@ NAMES = {"sqlite": "the embedded metadata database", "zookeeper": "ZooKeeper", "
 @click.option("--etcd", is_flag=True, help="Metadata in an etcd server of its own, under DIR (needs etcd 3.5).")
 @click.option(
     "--janitor", default="10s", show_default=True, metavar="TIME", help="How often to look after streams, or `never`."
+)
+@click.option(
+    "--autorecovery/--no-autorecovery",
+    default=True,
+    show_default=True,
+    help="Copy the ledgers of a bookie that is away for 10 s to others.",
 )
 @click.option(
     "--metrics",
@@ -50,6 +58,7 @@ def up(
     zookeeper: bool,
     etcd: bool,
     janitor: str,
+    autorecovery: bool,
     metrics: str | None,
     as_json: bool,
 ) -> None:
@@ -73,7 +82,7 @@ def up(
     root.mkdir(parents=True, exist_ok=True)
     try:
         with only_one(root):
-            _run(ClusterDirectory.read(root), bookies, kind, every, metrics, as_json, stop)
+            _run(ClusterDirectory.read(root), bookies, kind, every, autorecovery, metrics, as_json, stop)
     except (ChildFailed, ZooKeeperFailed, EtcdFailed):
         if not stop.is_set():
             raise
@@ -84,6 +93,7 @@ def _run(
     bookies: int | None,
     kind: str | None,
     janitor_s: float | None,
+    healing: bool,
     metrics: str | None,
     as_json: bool,
     stop: threading.Event,
@@ -114,7 +124,9 @@ def _run(
         cleanup.callback(stop_all, list(children.values()))
         _start(children, place, stop)
         if janitor_s is not None:
-            cleanup.enter_context(JanitorThread(uri, janitor_s))
+            cleanup.enter_context(janitor_thread(uri, janitor_s))
+        if healing:
+            cleanup.enter_context(healing_thread(uri, LOST_BOOKIE_DELAY_S))
         _report(children, uri, place.kind, server, pages, as_json)
         _watch(children, NAMES[place.kind], server, stop)
 

@@ -105,6 +105,8 @@ class Auditor:
         elected = await self._election.elected(notify)
         if elected and not self.elected:
             log.info("auditor %s is elected", self.name)
+            if self._delay_version < 0:
+                await self._tree.begin_delay(self._config.lost_bookie_delay_s)
             self._audited, asked = frozenset(), True
         self.elected = elected
         if not elected or not await self._tree.enabled(notify):

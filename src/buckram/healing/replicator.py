@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections import deque
 from contextlib import suppress
 
 from buckram.client.client import Client
 from buckram.config import HealingConfig
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.core.healing.needs import needs_of
+from buckram.core.healing.needs import copied_bytes, members_of, needs_of
 from buckram.core.healing.status import Reason, Waiting, Why
 from buckram.errors import (
     BuckramError,
@@ -39,6 +40,7 @@ _POLL_S = 5.0
 """Apache's auditor does not say that it marked something, and brakes may go: the marks are read so often."""
 _QUEUE = 10_000
 """So many marked ledgers are known at a time; the rest is read when these are done."""
+_SEEN = 64
 _BATCH = 16
 """So many ledgers for each one at a time are worked on before it is seen whether work may go on."""
 
@@ -55,9 +57,13 @@ class Replicator:
         self._repair = LedgerRepair(client, OpenLedgers(client, config.open_ledger_grace_s), pace)
         self._changed = asyncio.Event()
         self._queue: list[tuple[int, LedgerId]] = []
+        self._sizes: dict[LedgerId, int] = {}
+        """About how many bytes are to be copied of each ledger in the queue or in work."""
+        self._pace_seen: deque[tuple[float, int]] = deque(maxlen=_SEEN)
+        """Moments, and what had been copied by then."""
         self._retry_at: dict[LedgerId, float] = {}
-        self._active: dict[LedgerId, int] = {}
-        """Ledgers in work, with the bytes that are about to be copied."""
+        self._active: dict[LedgerId, None] = {}
+        """Ledgers in work."""
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
 
@@ -121,22 +127,26 @@ class Replicator:
         """Read the marks and put those that may be tried now in order of their urgency."""
         now = asyncio.get_running_loop().time()
         locked = frozenset(await self._tree.locked())
-        self._queue = []
+        self._queue, self._sizes = [], {}
         async for ledger in self._tree.marked():
             if ledger in locked or self._retry_at.get(ledger, 0.0) > now:
                 continue
-            heapq.heappush(self._queue, (await self._survivors(ledger), ledger))
+            needs, size = await self._needs(ledger)
+            self._sizes[ledger] = size
+            heapq.heappush(self._queue, (needs, ledger))
             if len(self._queue) >= _QUEUE:
                 break
 
-    async def _survivors(self, ledger: LedgerId) -> int:
+    async def _needs(self, ledger: LedgerId) -> tuple[int, int]:
+        """The fewest copies of any entry, and about how many bytes are to be copied."""
         try:
             metadata = (await self._store.read_ledger(ledger)).metadata
         except (NoSuchLedger, MalformedRecord):
-            return 0
+            return 0, 0
         there = self._client.services.bookies
-        gone = [b for f in metadata.fragments for b in f.ensemble if there.info(b) is None]
-        return needs_of(ledger, metadata, gone).survivors
+        gone = [bookie for bookie in members_of(metadata) if there.info(bookie) is None]
+        needs = needs_of(ledger, metadata, gone)
+        return needs.survivors, copied_bytes(metadata, needs)
 
     async def _take(self, ledger: LedgerId) -> None:
         """One attempt at a ledger, if nobody else has it."""
@@ -147,7 +157,7 @@ class Replicator:
         except MalformedRecord as error:
             await self._wait(ledger, Outcome([Reason(Why.UNREADABLE_RECORD, str(error))]))
             return
-        self._active[ledger] = 0
+        self._active[ledger] = None
         try:
             outcome = await self._attempt(ledger, mark.replicas)
             self.copied_bytes += outcome.copied.bytes
@@ -159,6 +169,7 @@ class Replicator:
                 await self._wait(ledger, outcome)
         finally:
             del self._active[ledger]
+            self._sizes.pop(ledger, None)
             await self._tree.unlock(ledger)
         await self._report()
 
@@ -179,9 +190,13 @@ class Replicator:
         await self._board.say_waiting(waiting)
 
     async def _report(self) -> None:
-        progress = Progress(
-            self.name, tuple(self._active), len(self._queue), self.copied_ledgers, self.copied_bytes, 0.0, 0
-        )
+        now, seen = asyncio.get_running_loop().time(), self._pace_seen
+        seen.append((now, self.copied_bytes))
+        passed = now - seen[0][0]
+        rate = (self.copied_bytes - seen[0][1]) / passed if passed > 0 and self._active else 0.0
+        left = sum(self._sizes.values())
+        active, queued = tuple(self._active), len(self._queue)
+        progress = Progress(self.name, active, queued, self.copied_ledgers, self.copied_bytes, rate, left)
         if progress != self._reported:
             self._reported = progress
             with suppress(MetadataError):

@@ -29,7 +29,7 @@ _MAX_ID_BLOCK = 128
 _MAX_ID_TRIES = 100
 HIGHEST_COUNTED = 1 << 62
 """An id from here on was chosen, never counted: the counter is not moved beyond it, which would leave no ids."""
-_KNOWN = ("INSTANCEID", "all", "available", "cookies")
+_KNOWN = ("INSTANCEID", "all", "available", "cookies", "underreplication")
 
 
 class LedgerTree(Protocol):

@@ -211,6 +211,11 @@ class Underreplication:
             return Delay(default_s, -1)
         return Delay(parse_delay(self.paths.delay, found.value), found.version)
 
+    async def begin_delay(self, seconds: float) -> None:
+        """Write the delay if nobody has, as Apache's auditor does: what is there already wins."""
+        with suppress(KeyExists):
+            await self._keys.create(self.paths.delay, str(round(seconds)).encode())
+
     async def set_delay(self, seconds: int) -> None:
         """For all auditors of the cluster. To write the value that is there asks for an audit now."""
         key, value = self.paths.delay, str(seconds).encode()

@@ -72,6 +72,15 @@ def _fewest_copies(quorum: Quorum, lost: Collection[Position], first: EntryId, e
     return min(sum(position not in lost for position in members) for members in sets)
 
 
+def copied_bytes(metadata: LedgerMetadata, needs: Needs) -> int:
+    """About how many payload bytes are to be copied now; of an open ledger nobody knows."""
+    if metadata.length is None or metadata.last_entry is None or metadata.last_entry < 0:
+        return 0
+    entries = sum(max(0, member.last - member.first + 1) for member in needs.closed_part if member.last is not None)
+    shares = entries * metadata.write_quorum // metadata.ensemble_size
+    return metadata.length * shares // (metadata.last_entry + 1)
+
+
 def members_of(metadata: LedgerMetadata) -> list[BookieId]:
     """Every bookie that the record names, in the order of its fragments."""
     return list(dict.fromkeys(member for fragment in metadata.fragments for member in fragment.ensemble))

@@ -1,0 +1,206 @@
+"""`buckram autorecovery`: run, status, enable, disable, delay, proceed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli import values
+from buckram.cli.exits import Exit
+from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.output import counted, emit, remark, table
+from buckram.config import load
+
+if TYPE_CHECKING:
+    from buckram.healing.overview import Overview
+
+
+@click.group()
+def autorecovery() -> None:
+    """Copies that lost bookies held are made again, by themselves."""
+
+
+@autorecovery.command("run")
+@metadata_option
+@json_option
+def run(uri: str | None, as_json: bool) -> None:
+    """Audit and copy until Ctrl-C, in this process. Any number may run; `buckram up` runs one.
+
+    On ZooKeeper the work is shared with Apache's auditors and workers. Settings: section [healing] of the
+    configuration page, as BUCKRAM_HEALING_*.
+
+    \b
+    Example:
+      buckram autorecovery run
+    """
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    config, _ = load("healing", None, os.environ)
+
+    async def main() -> None:
+        from buckram.healing.daemon import heal
+
+        async with connected(uri) as client:
+            work = asyncio.ensure_future(heal(client, name, config))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+            if as_json:
+                emit({"name": name, "pid": os.getpid()})
+            else:
+                remark(f"autorecovery {name} runs; Ctrl-C ends it")
+            try:
+                await work
+            except asyncio.CancelledError:
+                if not work.cancelled():
+                    raise
+
+    run_async(main())
+
+
+@autorecovery.command("status")
+@metadata_option
+@json_option
+def status(uri: str | None, as_json: bool) -> None:
+    """Which ledgers lack copies, who copies them, and why others wait. Exit code 1 while there are any.
+
+    \b
+    Example:
+      buckram autorecovery status
+    """
+
+    async def main() -> Overview:
+        from buckram.healing.overview import overview
+
+        async with connected(uri) as client:
+            return await overview(client.services.store)
+
+    found = run_async(main())
+    if as_json:
+        emit(_json(found))
+    else:
+        _print(found)
+    if found.queue or found.brake is not None:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+def _json(found: Overview) -> dict[str, Any]:
+    return {
+        "enabled": found.enabled,
+        "auditor": found.auditor or None,
+        "delay_s": found.delay_s,
+        "brake": None if found.brake is None else {"bookies": list(found.brake.bookies), "why": found.brake.why},
+        "workers": [{"worker": one.worker, "bytes_per_s": one.bytes_per_s} for one in found.workers],
+        "queue": [
+            {
+                "ledger": one.ledger,
+                "state": one.state,
+                "why": one.why,
+                "eta_s": one.eta_s,
+                "lost": [list(row) for row in one.lost],
+            }
+            for one in found.queue
+        ],
+    }
+
+
+def _print(found: Overview) -> None:
+    if found.brake is not None:
+        print(f"NOTHING IS COPIED: {found.brake.why}: {', '.join(found.brake.bookies)}")
+        print("  start them again, or let it go on without them: `buckram autorecovery proceed`")
+    if not found.enabled:
+        print("autorecovery is disabled: `buckram autorecovery enable`")
+    print(f"auditor: {found.auditor or 'none; start one with `buckram autorecovery run`'}")
+    print(f"a lost bookie is waited for {found.delay_s:g} s")
+    for one in found.workers:
+        print(f"replicator {one.worker}: {one.bytes_per_s / 1e6:.1f} MB/s")
+    if not found.queue:
+        print("every ledger has all its copies, as far as it is known")
+        return
+    print(f"{counted(len(found.queue), 'ledger')} lack copies")
+    rows = [(one.ledger, one.state, "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why) for one in found.queue]
+    table(("LEDGER", "STATE", "ETA", "WHY"), rows)
+
+
+@autorecovery.command("enable")
+@metadata_option
+@json_option
+def enable(uri: str | None, as_json: bool) -> None:
+    """Let auditors and workers of the whole cluster work, Apache's as well."""
+    _switch(uri, as_json, True)
+
+
+@autorecovery.command("disable")
+@metadata_option
+@json_option
+def disable(uri: str | None, as_json: bool) -> None:
+    """Begin no copies any more in the whole cluster; what is being copied is completed."""
+    _switch(uri, as_json, False)
+
+
+def _switch(uri: str | None, as_json: bool, on: bool) -> None:
+    async def main() -> bool:
+        from buckram.metadata.underreplication import Underreplication
+
+        async with connected(uri) as client:
+            store = client.services.store
+            return await Underreplication(store.keys, store.root, "").enable(on)
+
+    changed = run_async(main())
+    if as_json:
+        emit({"enabled": on, "changed": changed})
+    else:
+        print(f"autorecovery is {'enabled' if on else 'disabled'}{'' if changed else ', as it was'}")
+
+
+@autorecovery.command("delay")
+@click.argument("seconds")
+@metadata_option
+@json_option
+def delay(seconds: str, uri: str | None, as_json: bool) -> None:
+    """How long a bookie may be away before its ledgers are copied; at once for those that are away already.
+
+    \b
+    Example:
+      buckram autorecovery delay 5m
+    """
+    chosen = round(values.duration("SECONDS", seconds))
+
+    async def main() -> None:
+        from buckram.metadata.underreplication import Underreplication
+
+        async with connected(uri) as client:
+            store = client.services.store
+            tree = Underreplication(store.keys, store.root, "")
+            await tree.prepare()
+            await tree.set_delay(chosen)
+
+    run_async(main())
+    if as_json:
+        emit({"delay_s": chosen})
+    else:
+        print(f"a lost bookie is waited for {chosen} s")
+
+
+@autorecovery.command("proceed")
+@metadata_option
+@json_option
+def proceed(uri: str | None, as_json: bool) -> None:
+    """Copy although many bookies went at once: they are not coming back. See `buckram autorecovery status`."""
+
+    async def main() -> tuple[str, ...]:
+        from buckram.healing.board import Board
+
+        async with connected(uri) as client:
+            return await Board(client.services.store).proceed()
+
+    bookies = run_async(main())
+    if as_json:
+        emit({"bookies": list(bookies)})
+    elif bookies:
+        print(f"copying goes on without {', '.join(bookies)}")
+    else:
+        print("nothing holds it up")

@@ -1,0 +1,26 @@
+"""An auditor and a replicator side by side in one process: what `buckram up` and `buckram autorecovery run` start."""
+
+from __future__ import annotations
+
+import asyncio
+
+from buckram.client.client import Client
+from buckram.config import HealingConfig
+from buckram.healing.auditor import Auditor
+from buckram.healing.replicator import Replicator
+
+
+async def heal(client: Client, name: str, config: HealingConfig) -> None:
+    """Until cancelled; then vote and locks are given back. Raises what ends one of the two: a bug, a replaced store."""
+    auditor, replicator = Auditor(client, name, config), Replicator(client, name, config)
+    tasks = [asyncio.ensure_future(auditor.run()), asyncio.ensure_future(replicator.run())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await replicator.close()
+        await auditor.close()

@@ -1,0 +1,70 @@
+"""All that is known of ledgers that lack copies, for people: from marks, locks, reasons and reports of progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
+from buckram.core.healing.status import Waiting
+from buckram.healing.board import Board, Progress
+from buckram.metadata.election import Election, elected_of
+from buckram.metadata.underreplication import Underreplication
+from buckram.seams import MetadataStore
+from buckram.types import EntryId, LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """One marked ledger."""
+
+    ledger: LedgerId
+    state: str
+    """"in progress", "queued", "waiting" or "lost"."""
+    why: str
+    eta_s: float | None
+    """Seconds until all that is queued now is copied, where some replicator of ours reports its rate."""
+    lost: tuple[tuple[EntryId, EntryId], ...] = ()
+    """Rows of entries of which no good copy is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The state of autorecovery at one moment."""
+
+    enabled: bool
+    auditor: str
+    delay_s: float
+    brake: Brake | None
+    workers: tuple[Progress, ...]
+    queue: tuple[Lacking, ...]
+
+
+async def overview(store: MetadataStore) -> Overview:
+    """MetadataUnavailable, MalformedRecord."""
+    tree, board = Underreplication(store.keys, store.root, ""), Board(store)
+    votes = await Election(store.keys, store.root, "").votes()
+    workers = tuple(await board.progress())
+    reasons = {waiting.ledger: waiting async for waiting in board.waiting()}
+    locked = frozenset(await tree.locked())
+    eta_s = _eta(workers)
+    queue: list[Lacking] = []
+    async for ledger in tree.marked():
+        if ledger in locked:
+            queue.append(Lacking(ledger, "in progress", f"copied by {await tree.lock_holder(ledger)}", eta_s))
+        else:
+            queue.append(_not_begun(ledger, reasons.get(ledger), eta_s))
+    delay = await tree.read_delay(DEFAULT_DELAY_S)
+    return Overview(await tree.enabled(), elected_of(votes), delay.seconds, await board.brake(), workers, tuple(queue))
+
+
+def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta_s: float | None) -> Lacking:
+    if waiting is None:
+        return Lacking(ledger, "queued", "", eta_s)
+    why = "; ".join(reason.text for reason in waiting.reasons)
+    return Lacking(ledger, "lost" if waiting.lost else "waiting", why, None, waiting.lost)
+
+
+def _eta(workers: tuple[Progress, ...]) -> float | None:
+    rate = sum(worker.bytes_per_s for worker in workers)
+    left = max((worker.left_bytes for worker in workers), default=0)
+    return left / rate if rate > 0 else None

@@ -1,0 +1,59 @@
+"""A killed bookie's ledgers are copied by `buckram up` itself, and `buckram autorecovery` tells and decides."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.e2e.conftest import Up, buckram
+from tests.support.polling import wait_until
+
+from buckram.cli.exits import Exit
+
+LINES = b"".join(b"line %d\n" % number for number in range(2000))
+
+
+def test_a_killed_bookies_ledgers_are_copied_and_told_of(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--bookies", 4, "--janitor", "never")
+    try:
+        made = [buckram("ledger", "write", "--close", uri=up.uri, stdin=LINES).json["ledger"] for _ in range(3)]
+        wait_until(lambda: bool(status(up)["auditor"]), "no auditor")
+        assert (status(up)["queue"], status(up)["delay_s"], status(up)["enabled"]) == ([], 10.0, True)
+        assert buckram("autorecovery", "delay", "1s", "--json", uri=up.uri).json == {"delay_s": 1}
+        assert buckram("autorecovery", "disable", "--json", uri=up.uri).json == {"enabled": False, "changed": True}
+        named = [number for number, bookie in enumerate(ids(up)) if holds(up, made, bookie)]
+        lost = ids(up)[named[0]]
+        os.kill(up.pids[named[0]], signal.SIGKILL)
+        assert buckram("autorecovery", "disable", "--json", uri=up.uri).json["changed"] is False
+        assert "disabled" in buckram("autorecovery", "status", uri=up.uri).out
+        assert buckram("autorecovery", "enable", uri=up.uri).code == 0
+        wait_until(lambda: not holds(up, made, lost), "not copied")
+        wait_until(lambda: buckram("autorecovery", "status", uri=up.uri).code == 0, "still marked")
+        for ledger in made:
+            repaired = buckram("ledger", "repair", ledger, "--json", uri=up.uri).json
+            assert repaired["entries_copied"] == 0
+        assert buckram("autorecovery", "proceed", uri=up.uri).out.strip() == "nothing holds it up"
+        assert buckram("bookie", "forget", lost, uri=up.uri).code == 0
+        assert buckram("cluster", "check", uri=up.uri).code == 0
+    finally:
+        assert up.stop() == 0
+
+
+def test_a_delay_that_is_none_is_refused(tmp_path: Path) -> None:
+    refused = buckram("autorecovery", "delay", "--", "-5s", uri=f"sqlite://{tmp_path}/none.db")
+    assert refused.code == Exit.USAGE
+    assert "-5s" in refused.err
+
+
+def status(up: Up) -> dict[str, object]:
+    return buckram("autorecovery", "status", "--json", uri=up.uri).json
+
+
+def holds(up: Up, ledgers: list[int], bookie: str) -> bool:
+    shown = [buckram("ledger", "show", ledger, "--json", uri=up.uri).json for ledger in ledgers]
+    return any(bookie in fragment["ensemble"] for ledger in shown for fragment in ledger["fragments"])
+
+
+def ids(up: Up) -> list[str]:
+    return [bookie["id"] for bookie in up.ready["bookies"]]
