@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from buckram.core.placement.topology import RackMap, Topology
 from buckram.errors import KeyExists, NoSuchKey, VersionConflict
-from buckram.metadata.zookeeper.paths import OWN_KEYS
+from buckram.metadata.zookeeper.paths import OWN_KEYS, RACK_MAP
 from buckram.seams import MetadataStore, Notify
 
 TOPOLOGY = "topology"
@@ -54,7 +54,7 @@ async def change_rack_map(store: MetadataStore, change: Callable[[RackMap], Rack
 def apache_key(store: MetadataStore) -> str:
     """Where Apache's map would be; empty on a store that Apache does not know."""
     name = store.own.removeprefix(f"{OWN_KEYS}/")
-    return f"/{name.replace('%2F', '/').replace('%25', '%')}/bookies" if name != store.own else ""
+    return f"/{name.replace('%2F', '/').replace('%25', '%')}/{RACK_MAP}" if name != store.own else ""
 
 
 async def _read(store: MetadataStore, key: str, watch: Notify | None) -> RackMap:

@@ -26,7 +26,15 @@ from buckram.metadata.ledger_tree import HIGHEST_COUNTED
 from buckram.metadata.used_ids import Intervals, is_used, parse_used, used_key, with_used
 from buckram.metadata.zookeeper.ids import LedgerIds
 from buckram.metadata.zookeeper.layout_file import choose_manager, serialise_layout
-from buckram.metadata.zookeeper.paths import HEALTH_CHECK_SWITCH, ApacheLayout, Folder, Manager, Walk, own_root
+from buckram.metadata.zookeeper.paths import (
+    HEALTH_CHECK_SWITCH,
+    RACK_MAP,
+    ApacheLayout,
+    Folder,
+    Manager,
+    Walk,
+    own_root,
+)
 from buckram.metadata.zookeeper.session import ANY_VERSION, ZkSession
 from buckram.seams import Create, Delete, KeyOp, KeyStore, SetValue
 from buckram.types import LedgerId
@@ -246,7 +254,7 @@ class ApacheTree:
         while not walk.finished:
             await self._read(walk, _AT_ONCE)
             walk.take(walk.ready())
-        return [f"{self._root}/{path}" for path in walk.strays if path != HEALTH_CHECK_SWITCH]
+        return [f"{self._root}/{path}" for path in walk.strays if path not in (HEALTH_CHECK_SWITCH, RACK_MAP)]
 
     # Listing
 

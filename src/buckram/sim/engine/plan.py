@@ -65,6 +65,8 @@ class Plan:
     explicit: bool = False
     deferred: bool = False
     racks: int = 0
+    regions: bool = False
+    """With `racks`: the rule is one of regions, and each bookie has a rack of its own."""
     liar: bool = False
     attacker: bool = False
     deleting: bool = False
@@ -81,6 +83,12 @@ class Plan:
     busy_s: float = 2.0
     pace: Pace = field(default_factory=Pace)
     notes: dict[str, int] = field(default_factory=dict)
+
+    def location(self, number: int) -> str | None:
+        """Return where a bookie is: in one of two regions, or racks; None where that does not matter."""
+        if not self.racks:
+            return None
+        return f"/region{number % 2}/rack{number}" if self.regions else f"/rack{number % 2}"
 
     def __str__(self) -> str:
         modes = [
@@ -102,11 +110,12 @@ class Plan:
             if getattr(self, name)
         ]
         shape = "/".join(map(str, self.shape))
+        places = f" {'regions' if self.regions else 'racks'} {self.racks}" if self.racks else ""
         return (
             f"{self.bookies} bookies, {shape}, {self.digest.name}, v{self.configs.client.wire_protocol}, "
             f"{self.metadata}, about {self.entries} entries, {self.writers}+{self.readers}+{self.recoverers} clients, "
             f"faults {self.faults}, {self.pace}, "
-            f"{' '.join(modes)}{f' racks {self.racks}' if self.racks else ''}"
+            f"{' '.join(modes)}{places}"
         )
 
 
@@ -131,6 +140,7 @@ def make_cluster(seed: int) -> Plan:
         plan.deferred = True
     elif kind < 0.24 and shape[1] >= 2:
         plan.racks = 2
+        plan.regions = random.Random(f"regions {seed}").random() < 0.4
         plan.faults = [fault for fault in plan.faults if fault != "wipe"] or ["kill"]
     elif kind < 0.30:
         plan.liar, plan.digest, plan.faults = True, DigestType.MAC, plan.faults[:1]
@@ -225,7 +235,7 @@ def _enforce_racks(plan: Plan) -> None:
         quarantine_s=client.quarantine_s,
         long_poll_s=client.long_poll_s,
         wire_protocol=client.wire_protocol,
-        placement=f"rack:{plan.racks} enforce",
+        placement=f"region:{plan.racks} rack:{plan.racks} enforce" if plan.regions else f"rack:{plan.racks} enforce",
     )
 
 

@@ -246,7 +246,8 @@ class World:
         if device.sync_s != FAST:
             device.read_s = device.sync_s
         machine = self.machines[name] = Machine(name, device, rack, host or name)
-        self.judge.facts.bookie(name).rack = rack
+        # A rule of regions is judged by regions, one of racks by racks: what a path begins with.
+        self.judge.facts.bookie(name).rack = rack.split("/")[1] if rack else None
         return machine
 
     async def boot(self, machine: Machine) -> bool:

@@ -68,7 +68,7 @@ class Life:
         world = self.world
         await world.store(world.loop.world, world.rng).initialise()
         for n in range(1, self.plan.bookies + 1):
-            rack = f"/rack{n % 2}" if self.plan.racks else None
+            rack = self.plan.location(n)
             machine = world.add_machine(f"b{n}", rack)
             if n == 1 and self.plan.liar:
                 world.judge.facts.bookie(machine.name).liar = True

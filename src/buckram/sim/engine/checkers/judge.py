@@ -97,6 +97,8 @@ class Judge:
             ledger.held_since.setdefault((request.entry, request.bookie), self._inspector.now())
             if request.recovery:
                 self.report.situation("recovery wrote entries back")
+                if ledger.racks:
+                    self.report.situation("recovery wrote back under a rule of places")
         elif request.kind == "force":
             before = request.delivered_at or 0.0
             for entry, claims in ledger.claims.items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from buckram.errors import Code
 from buckram.sim.engine.checkers.base import Checker
 from buckram.sim.engine.checkers.facts import Facts, Handle, LedgerFacts, fragment_of, members_of, write_set, write_sets
 from buckram.sim.engine.checkers.inspector import Inspector
 from buckram.sim.engine.checkers.report import Report
+from buckram.sim.engine.checkers.wire import Answer
 from buckram.types import BookieId, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
 
 
@@ -141,6 +143,10 @@ class Modes(Checker):
             for fragment in new.fragments:
                 if old is None or fragment not in old.fragments:
                     self._check_racks_of(ledger, new, fragment)
+            if old is not None:
+                self.report.situation("an ensemble changed under a rule of places")
+        if ledger.racks and new.closed and old is not None and not old.closed:
+            self._check_racks_at_close(ledger, new, who)
         if old is not None and self.facts.repairing.get((who, ledger.ledger)):
             self._check_replacements(ledger, old, new, who)
 
@@ -161,6 +167,34 @@ class Modes(Checker):
             holders,
             ledger.racks,
         )
+
+    def _check_racks_at_close(self, ledger: LedgerFacts, metadata: LedgerMetadata, who: str) -> None:
+        """M5 for who closes: writers close what was acknowledged, recoveries what they wrote back."""
+        for entry in range(metadata.last_fragment.first_entry, (metadata.last_entry or -1) + 1):
+            holders = ledger.holders(entry, write_set(metadata, entry))
+            self.report.check(
+                "M5",
+                self._spans_racks(ledger, holders),
+                "{} closed ledger {} with entry {} on {}, fewer than {} racks",
+                who,
+                ledger.ledger,
+                entry,
+                holders,
+                ledger.racks,
+            )
+
+    def answer_sent(self, answer: Answer) -> None:
+        """Look at how often a copy completes an ack quorum that is not enough."""
+        request = answer.request
+        if request is None or request.kind != "add" or answer.code is not Code.OK:
+            return
+        ledger = self.facts.ledgers.get(request.ledger)
+        if ledger is None or not ledger.racks or ledger.metadata is None or request.entry in ledger.acked:
+            return
+        metadata = ledger.metadata
+        holders = ledger.holders(request.entry, write_set(metadata, request.entry))
+        if len(holders) >= metadata.ack_quorum and not self._spans_racks(ledger, holders):
+            self.report.situation("an ack quorum in one place only")
 
     def _check_racks_of(self, ledger: LedgerFacts, metadata: LedgerMetadata, fragment: Fragment) -> None:
         for window in write_sets(fragment, metadata):

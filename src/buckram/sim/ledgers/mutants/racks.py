@@ -1,18 +1,29 @@
-"""A planted bug of fault domains: copies are counted without regard to their racks."""
+"""Planted bugs of placement: copies and members are counted without regard to their places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from buckram.client.shared.bookies import BookieWatcher
+from buckram.core.ledgers.recovery import WriteBack
 from buckram.core.ledgers.spread import SpreadGroups
+from buckram.core.placement.policy import ANYWHERE
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.planting import plant
 from buckram.sim.ledgers.mutants.base import Mutant
-from buckram.types import EntryId
+from buckram.types import BookieId, EntryId
 
 
 def _anywhere(self: SpreadGroups, window: int, marks: Sequence[EntryId], head: EntryId, reached: EntryId) -> EntryId:
     return reached
+
+
+_replace = BookieWatcher.replace
+
+
+def _replace_anywhere(self: BookieWatcher, *args: Any, **kwargs: Any) -> dict[int, BookieId]:
+    return _replace(self, *args, **{**kwargs, "policy": ANYWHERE})
 
 
 def _fewer_acks_than_copies(plan: Plan) -> bool:
@@ -26,6 +37,22 @@ MUTANTS = (
         "An entry is acknowledged by Qa members, although all are in one rack.",
         plant((SpreadGroups, "reached", _anywhere)),
         lives=_fewer_acks_than_copies,
+        seeds=2000,
+    ),
+    Mutant(
+        "recovery-in-one-rack",
+        "M5",
+        "A recovery closes a ledger as soon as Qa members have its entries, although all are in one rack.",
+        plant((WriteBack, "_unspread", lambda self, entry, pending: False)),
+        lives=_fewer_acks_than_copies,
+        seeds=2000,
+    ),
+    Mutant(
+        "replacement-in-any-rack",
+        "M6",
+        "A failed member is replaced by any bookie, whatever rack it is in.",
+        plant((BookieWatcher, "replace", _replace_anywhere)),
+        lives=lambda plan: plan.racks > 0 and plan.bookies > plan.shape[0],
         seeds=2000,
     ),
 )
