@@ -8,6 +8,7 @@ import pytest
 from tests.support.zk_store_kit import Zk, ledger
 
 from buckram.core.ledgers.metadata import closed
+from buckram.core.placement.topology import Topology
 from buckram.errors import (
     AccessRefused,
     ClusterNotInitialised,
@@ -19,6 +20,7 @@ from buckram.errors import (
     NoSuchLedger,
     WrongCluster,
 )
+from buckram.metadata.topology import change_rack_map, read_topology
 from buckram.metadata.zookeeper.layout_file import serialise_layout
 from buckram.metadata.zookeeper.paths import (
     FLAT,
@@ -319,3 +321,31 @@ async def test_nothing_brings_a_removed_root_back() -> None:
         with pytest.raises(ClusterNotInitialised):
             await attempt
     assert not any(path.startswith("/ledgers") for path in zk.nodes())
+
+
+async def test_apaches_rack_mapping_is_read_below_our_own_and_followed() -> None:
+    zk = Zk()
+    store = await zk.ready()
+    changed = asyncio.Event()
+    assert await read_topology(store, changed.set) == Topology()
+    mapping = b'{"default": {"b1:3181": {"rack": "/r1", "hostname": "h1"}}, "gold": {"b2:3181": {"rack": "/eu/r2"}}}'
+    zk.put("/ledgers/bookies", mapping)
+    async with asyncio.timeout(10):
+        await changed.wait()
+    found = await read_topology(store)
+    assert (str(found.location("b1:3181").rack), found.location("b1:3181").host) == ("r1", "h1")
+    assert (str(found.location("b2:3181")), found.labelled("b2:3181")) == ("/eu/r2", ("gold",))
+    await change_rack_map(store, lambda kept: kept.placed("b2:3181", "/us/r7"))
+    found = await read_topology(store)
+    assert str(found.location("b2:3181")) == "/us/r7"
+    assert found.location("b1:3181").rack == "r1"
+    assert zk.nodes()["/ledgers/bookies"] == mapping, "Apache's is never written"
+    assert await store.ledgers.strays() == []
+
+
+async def test_of_a_rack_mapping_that_does_not_parse_the_node_is_named() -> None:
+    zk = Zk()
+    store = await zk.ready()
+    zk.put("/ledgers/bookies", b"racks")
+    with pytest.raises(MalformedRecord, match="/ledgers/bookies: not a rack mapping"):
+        await read_topology(store)
