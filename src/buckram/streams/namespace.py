@@ -83,7 +83,7 @@ class Namespace:
         self.name = stream_name("x", name).namespace
         """The namespace's name."""
         self._streams = StreamStore(client.services.store)
-        self._spaces = Namespaces(self._streams)
+        self._namespaces = Namespaces(self._streams)
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name}>"
@@ -111,7 +111,7 @@ class Namespace:
             properties=dict(properties or {}),
         )
         while True:
-            space = await self._spaces.get(self.name)
+            space = await self._namespaces.get(self.name)
             if space.deleting:
                 raise NoSuchNamespace(self.name)
             merged(space.policy, overrides)
@@ -133,7 +133,7 @@ class Namespace:
     async def list(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Return names that begin with `prefix` and are greater than `after`, in order; an empty list is the end."""
         self._client.services.guard()
-        await self._spaces.get(self.name)
+        await self._namespaces.get(self.name)
         return await list_names(self._streams, self._streams.layout.heads(self.name), prefix, after, limit)
 
     async def info(self, stream: str) -> StreamInfo:
@@ -207,7 +207,7 @@ class Namespace:
             if create and not await self.exists(full.stream):
                 with suppress(StreamExists):
                     await self.create(full.stream)
-            space = await self._spaces.get(self.name)
+            space = await self._namespaces.get(self.name)
             engine = await open_writer(
                 self._client,
                 self._streams,
@@ -343,7 +343,7 @@ class Namespace:
         name = self._name(stream)
         head = (await self._streams.read(name)).head
         check_usable(str(name), head)
-        space = await self._spaces.get(self.name)
+        space = await self._namespaces.get(self.name)
         step = StepId(application, version, query, place, new_epoch)
         return Bulk(self._client, self._streams, name, head, merged(space.policy, head.policy), step)
 
@@ -356,7 +356,7 @@ class Namespace:
     async def _info(self, name: StreamName, at: HeadAt) -> StreamInfo:
         head = at.head
         check_usable(str(name), head)
-        space = await self._spaces.get(self.name)
+        space = await self._namespaces.get(self.name)
         count = len(head.tail) + max(head.paged - head.first, 0)
         gone = head.writer is not None and not await is_lease_held(self._streams, head.uid)
         return StreamInfo(

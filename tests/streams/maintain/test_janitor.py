@@ -300,7 +300,7 @@ async def test_the_janitor_may_crash_at_every_request(
         async with three_bookies.client() as mortal:
             janitor = Janitor(mortal, JanitorSettings(grace_s=0))
             janitor._streams = store = MortalStore(mortal.services.store)
-            janitor._spaces = Namespaces(store)
+            janitor._namespaces = Namespaces(store)
             store.mortal = Mortal(mortal.services.store.keys, step, done)
             try:
                 await janitor.clean()

@@ -117,7 +117,7 @@ class Janitor:
     def __init__(self, client: Client, settings: JanitorSettings | None = None) -> None:
         self._client = client
         self._streams = StreamStore(client.services.store)
-        self._spaces = Namespaces(self._streams)
+        self._namespaces = Namespaces(self._streams)
         self._settings = settings or JanitorSettings()
         self._policies: dict[str, Mapping[str, Any]] = {}
         self._rounds = Steadiness()
@@ -180,10 +180,10 @@ class Janitor:
                 _put_off(report, str(name), error)
         self._quiet = {uid: quiet for uid, quiet in self._quiet.items() if uid in uids}
         leftovers = [uid for uid in data if uid not in uids]
-        halves = await self._half_deleted(report)
-        if suspects or leftovers or halves:
+        half_deleted = await self._half_deleted(report)
+        if suspects or leftovers or half_deleted:
             await asyncio.sleep(self._settings.grace_s)
-            await self._check_again(suspects, leftovers, halves, report)
+            await self._check_again(suspects, leftovers, half_deleted, report)
         if self._settings.orphans if orphans is None else orphans:
             await self._orphans(report)
         return report
@@ -214,7 +214,7 @@ class Janitor:
     async def _namespace_policy(self, namespace: str) -> Mapping[str, Any]:
         """Return a namespace's policy, which is read once per pass."""
         if namespace not in self._policies:
-            self._policies[namespace] = (await self._spaces.get(namespace)).policy
+            self._policies[namespace] = (await self._namespaces.get(namespace)).policy
         return self._policies[namespace]
 
     async def _is_abandoned(self, head: Head) -> bool:
@@ -283,7 +283,7 @@ class Janitor:
     # -- the second check, after `grace_s` ----------------------------------------------------------------
 
     async def _check_again(
-        self, suspects: list[_Suspect], leftovers: list[str], halves: list[NamespaceInfo], report: JanitorReport
+        self, suspects: list[_Suspect], leftovers: list[str], half_deleted: list[NamespaceInfo], report: JanitorReport
     ) -> None:
         for suspect in suspects:
             try:
@@ -301,9 +301,9 @@ class Janitor:
                 await drop_leftovers(self._client, self._streams, uid)
             except BuckramError as error:
                 _put_off(report, f"data of deleted stream {uid}", error)
-        for space in halves:
+        for space in half_deleted:
             try:
-                await self._spaces.restore(space)
+                await self._namespaces.restore(space)
             except (NoSuchKey, VersionConflict):
                 continue
             except BuckramError as error:
@@ -314,7 +314,7 @@ class Janitor:
         found: list[NamespaceInfo] = []
         async for space in children_of(self._streams, self._streams.layout.namespaces):
             try:
-                info = await self._spaces.get(space)
+                info = await self._namespaces.get(space)
                 if info.deleting:
                     found.append(info)
             except NoSuchNamespace:
