@@ -1,7 +1,7 @@
-"""For users' own tests: `async with cluster(bookies=3) as c`, a real cluster in this process on loopback.
+"""For tests of applications: `async with cluster(bookies=3) as c` runs a real cluster in this process on loopback.
 
-The fixture `buckram_cluster` (plugin.py) gives one to a pytest test. Nothing is imported before it is used,
-because pytest loads this package with every run.
+A pytest test gets one by the fixture `buckram_cluster` (`plugin.py`). Modules are imported when they are used, because
+every pytest run loads this package.
 """
 
 from __future__ import annotations

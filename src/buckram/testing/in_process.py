@@ -1,7 +1,7 @@
 """A cluster in this process and on this loop: real bookies, real TCP on loopback, real files in a temporary folder.
 
-Bookies are told apart by a number from 0. What cannot be had in one process is a kill -9 in the middle of a disk
-write; for that run bookies as processes (buckram.processes).
+Bookies are numbered from 0. A kill -9 in the middle of a disk write is not possible in one process; for that run
+bookies as processes (`buckram.processes`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from buckram.seams import Clock, Disk, Listener, MetadataStore, Network, Runtime
 
 _numbers = itertools.count()
 MIB = 1024 * 1024
-# Small, so that a test with ten clusters neither fills the disk nor the memory.
+# This is small, so that a test with ten clusters fills neither the disk nor the memory.
 STORE = StoreConfig(segment_bytes=32 * MIB, tail_cache_bytes=4 * MIB)
 
 
 class _Gate(asyncio.Protocol):
-    """Stands before a bookie's connection. While its network is paused, what arrives waits here."""
+    """The protocol of a bookie's connection. While its network is paused, events wait here."""
 
     def __init__(self, inner: asyncio.Protocol, network: _GatedNetwork) -> None:
         self._inner, self._network = inner, network
         self._waiting: list[Callable[[], object]] = []
-        self._made = False
+        self._passed_on = False
 
     def _pass(self, event: Callable[[], object]) -> None:
         if self._network.paused:
@@ -49,24 +49,24 @@ class _Gate(asyncio.Protocol):
             event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        def made() -> None:
-            self._made = True
+        def pass_on() -> None:
+            self._passed_on = True
             self._inner.connection_made(transport)
 
-        self._pass(made)
+        self._pass(pass_on)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Noticed even while paused; what still waited is lost with the connection."""
+        """Pass this on even while paused; waiting events are lost with the connection."""
         self._waiting.clear()
-        if self._made:
+        if self._passed_on:
             self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        if self._made:
+        if self._passed_on:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._made:
+        if self._passed_on:
             self._inner.resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -83,7 +83,7 @@ class _Gate(asyncio.Protocol):
 
 
 class _GatedNetwork:
-    """The production network, with a switch that stops everything that comes in."""
+    """The production network, which can be paused: then nothing that arrives is handled."""
 
     def __init__(self, inner: Network) -> None:
         self._inner = inner
@@ -106,12 +106,12 @@ class _GatedNetwork:
 
 
 class _Node:
-    """One bookie and what it stands on; survives restarts."""
+    """One bookie with its directory, network and store, over restarts."""
 
     def __init__(self, directory: Path, config: BookieConfig, uri: str) -> None:
         self.directory, self.config, self.uri = directory, config, uri
         self.clock: Clock | None = None
-        """Its wall time; None: the machine's."""
+        """Its wall clock; None for that of the machine."""
         self.network: _GatedNetwork | None = None
         self.bookie: Bookie | None = None
         self._disk: Disk | None = None
@@ -130,7 +130,7 @@ class _Node:
             await self._close_parts()
             raise
         self.bookie = bookie
-        # The same identity and the same port after a restart, as an administrator would run it.
+        # After a restart it has the same id and the same port, as with an administrator.
         assert info.address is not None
         self.config = replace(self.config, port=info.address.port)
 
@@ -139,7 +139,7 @@ class _Node:
         if bookie is None:
             return
         if abruptly:
-            # Before a pause ends: what a hanging process had not looked at dies with it.
+            # This comes before the pause ends: a process that hangs never handles what has arrived.
             bookie.server.abort()
         if self.network is not None:
             self.network.resume()
@@ -154,21 +154,21 @@ class _Node:
 
 
 class Cluster:
-    """What `cluster()` gives. `uri` names it for connect() on this loop."""
+    """A running cluster, as returned by `cluster()`."""
 
     def __init__(self, uri: str, nodes: list[_Node]) -> None:
         self.uri = uri
-        """What connect() takes."""
+        """The URI for connect()."""
         self._nodes = nodes
         self._clients: list[Client] = []
 
     @property
     def bookies(self) -> list[str]:
-        """Ids by number."""
+        """The bookies' ids, by their numbers."""
         return [node.config.bookie_id for node in self._nodes]
 
     def client(self, config: ClientConfig | None = None) -> Opening[Client]:
-        """A client: `async with c.client() as client`, or await it; one still open at the end is closed then."""
+        """Open a client: `async with c.client() as client`, or await it. One that is open at the end is closed then."""
 
         async def start() -> Client:
             client = await connect(self.uri, config=config)
@@ -178,33 +178,33 @@ class Cluster:
         return Opening(start, "cluster.client()")
 
     async def kill(self, number: int) -> None:
-        """Cut a bookie off at once: connections are reset, nothing more is answered, its registration goes."""
+        """Kill a bookie: its connections are reset, nothing more is answered, and its registration ends."""
         await self._node(number).stop(abruptly=True)
 
     async def stop(self, number: int) -> None:
-        """Stop a bookie in order."""
+        """Stop a bookie in order, as SIGTERM does."""
         await self._node(number).stop(abruptly=False)
 
     async def pause(self, number: int) -> None:
-        """A bookie that hangs: it stays registered, connections stay open, nothing that arrives is looked at."""
+        """Make a bookie hang: it stays registered and connections stay open, but nothing that arrives is handled."""
         node = self._node(number)
         if node.network is not None:
             node.network.paused = True
 
     async def resume(self, number: int) -> None:
-        """After pause: what arrived meanwhile is handled, in order."""
+        """End a pause: what has arrived meanwhile is handled, in order."""
         node = self._node(number)
         if node.network is not None:
             node.network.resume()
 
     async def restart(self, number: int) -> None:
-        """Start a bookie again on its data; one that still runs is stopped in order first."""
+        """Start a bookie again on its data. If it runs, it is stopped in order first."""
         node = self._node(number)
         await node.stop(abruptly=False)
         await node.start()
 
     async def add(self) -> int:
-        """One more bookie; its number."""
+        """Start one more bookie, and return its number."""
         first = self._nodes[0]
         number = len(self._nodes)
         node = _node(first.directory.parent, number, self.uri)
@@ -236,11 +236,12 @@ def _node(root: Path, number: int, uri: str) -> _Node:
 async def cluster(
     bookies: int = 3, *, metadata: Literal["memory", "sqlite"] | str = "memory", clock: Clock | None = None
 ) -> AsyncIterator[Cluster]:
-    """`async with cluster(bookies=3) as c`: a cluster of its own, gone without a trace at the end.
+    """Run a new cluster: `async with cluster(bookies=3) as c`. Its data is deleted at the end.
 
-    With `metadata="memory"` its URI is good on this loop only, with "sqlite" also for other threads and processes.
-    A URI: that store, which must be running and stays as it is at the end. `clock`: the bookies' wall time, for tests
-    of what goes by age, which need the same one in their client's runtime.
+    With `metadata="memory"` its URI works on this event loop only, with "sqlite" in other threads and processes, too.
+    Any other value is the URI of a metadata store, which must run and is not deleted at the end. `clock` is the wall
+    clock of the bookies, for tests of retention by age, whose clients need the same clock in their runtime.
+    Raises InvalidArgument if `bookies` is less than 1.
     """
     if bookies < 1:
         raise InvalidArgument(f"bookies = {bookies}: at least one is needed")
@@ -248,7 +249,7 @@ async def cluster(
         root = Path(folder)
         name = f"memory:test-{os.getpid()}-{next(_numbers)}"
         uri = {"memory": name, "sqlite": f"sqlite://{root / 'metadata.db'}"}.get(metadata, metadata)
-        # This session keeps a cluster in memory alive, whoever comes and goes.
+        # This session keeps a cluster in memory alive while no other session is open.
         store = await open_store(uri)
         running = Cluster(uri, [_node(root, number, uri) for number in range(bookies)])
         try:

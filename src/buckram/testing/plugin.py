@@ -1,4 +1,4 @@
-"""The pytest plugin: registered as an entry point, so it imports nothing of the package until a test asks."""
+"""The pytest plugin. It is an entry point of every pytest run, so it imports the package only when a test needs it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def buckram_cluster() -> Iterator[ThreadedCluster]:
-    """A cluster of three bookies on loopback, alive for one test; works in plain and in async tests.
+    """A cluster of three bookies on loopback for one test, in plain and in async tests.
 
-    It runs on a loop of its own in a thread: `buckram_cluster.uri` is for `buckram.connect` or
+    It runs on an event loop of its own in a thread: `buckram_cluster.uri` is for `buckram.connect` or
     `buckram.sync.connect`; `kill(i)`, `pause(i)`, `resume(i)`, `restart(i)` return when done.
     """
     from buckram.testing.threaded import ThreadedCluster

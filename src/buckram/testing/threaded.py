@@ -1,4 +1,4 @@
-"""The in-process cluster for tests that are not async: on a loop of its own in a thread, driven by plain calls."""
+"""The in-process cluster for tests that are not async: on an event loop of its own in a thread, with plain calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class ThreadedCluster:
-    """`with ThreadedCluster(bookies=3) as c`: c.uri works in every thread and process of this machine.
+    """A cluster in a thread: `with ThreadedCluster(bookies=3) as c`. `c.uri` works in every thread and process.
 
-    `metadata`: the URI of a running store to use instead of a file of its own.
+    `metadata` is "sqlite" for a new file, or the URI of a metadata store that runs.
     """
 
     def __init__(self, bookies: int = 3, metadata: str = "sqlite") -> None:
@@ -24,41 +24,41 @@ class ThreadedCluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._cluster: Cluster | None = None
-        self._leave: asyncio.Event | None = None
-        self._ended: BaseException | None = None
+        self._stop_event: asyncio.Event | None = None
+        self._error: BaseException | None = None
 
     @property
     def uri(self) -> str:
-        """What connect() takes."""
+        """The URI for connect()."""
         return self._running.uri
 
     @property
     def bookies(self) -> list[str]:
-        """Ids by number."""
+        """The bookies' ids, by their numbers."""
         return self._running.bookies
 
     def kill(self, number: int) -> None:
-        """Cut a bookie off at once."""
+        """Kill a bookie: its connections are reset, nothing more is answered, and its registration ends."""
         self._call(self._running.kill(number))
 
     def stop(self, number: int) -> None:
-        """Stop a bookie in order."""
+        """Stop a bookie in order, as SIGTERM does."""
         self._call(self._running.stop(number))
 
     def pause(self, number: int) -> None:
-        """A bookie that hangs; resume ends it."""
+        """Make a bookie hang until `resume`."""
         self._call(self._running.pause(number))
 
     def resume(self, number: int) -> None:
-        """After pause: what arrived meanwhile is handled, in order."""
+        """End a pause: what has arrived meanwhile is handled, in order."""
         self._call(self._running.resume(number))
 
     def restart(self, number: int) -> None:
-        """Start a bookie again on its data."""
+        """Start a bookie again on its data. If it runs, it is stopped in order first."""
         self._call(self._running.restart(number))
 
     def add(self) -> int:
-        """One more bookie; its number."""
+        """Start one more bookie, and return its number."""
         return self._call(self._running.add())
 
     def __enter__(self) -> ThreadedCluster:
@@ -66,21 +66,21 @@ class ThreadedCluster:
         self._thread = threading.Thread(target=self._run, args=(ready,), name="buckram-cluster", daemon=True)
         self._thread.start()
         ready.wait()
-        if self._ended is not None:
+        if self._error is not None:
             self._thread.join()
-            raise self._ended
+            raise self._error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._loop is not None
-        assert self._leave is not None
+        assert self._stop_event is not None
         assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._leave.set)
+        self._loop.call_soon_threadsafe(self._stop_event.set)
         self._thread.join()
-        if self._ended is not None and error is None:
-            raise self._ended
+        if self._error is not None and error is None:
+            raise self._error
 
     @property
     def _running(self) -> Cluster:
@@ -94,14 +94,14 @@ class ThreadedCluster:
     def _run(self, ready: threading.Event) -> None:
         try:
             asyncio.run(self._main(ready))
-        except BaseException as error:  # handed to the thread that waits for it
-            self._ended = error
+        except BaseException as error:  # it is raised in the thread that entered the cluster
+            self._error = error
         finally:
             ready.set()
 
     async def _main(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
-        self._leave = asyncio.Event()
+        self._stop_event = asyncio.Event()
         async with cluster(self._bookies, metadata=self._metadata) as self._cluster:
             ready.set()
-            await self._leave.wait()
+            await self._stop_event.wait()

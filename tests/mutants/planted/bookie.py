@@ -1,4 +1,4 @@
-"""Bookies: admission, opening, group commit, the ledger table, compaction."""
+"""Bugs of bookies: admission, opening, group commit, the ledger table, compaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 MUTANTS = (
     TestMutant(
         "opening-damaged-active",
-        "the log goes on in a damaged segment",
+        "the log continues in a damaged segment",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._choose_active",
@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-prezero-not-noted",
-        "zeros overwrite blocks",
+        "zeros for new space overwrite blocks",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit._prezero",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     TestMutant(
         "compaction-no-checkpoint",
-        "states of segments that are rewritten are not kept",
+        "states of rewritten segments are lost",
         edited(
             (
                 "buckram.bookie.storage.compaction:Compaction._run",
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-open-first",
-        "what arrives meanwhile is written before what was closed",
+        "the open block is written before closed ones",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit._flush",
@@ -134,7 +134,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-open-behind",
-        "while blocks are closed an answer waits for those only, not for the open one",
+        "while closed blocks wait, an answer does not wait for the open block",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit.after_durable",
@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-overlaps",
-        "a block is written while another is on its way",
+        "a block is written while another write is under way",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit._flush",
@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-written-early",
-        "file reads are allowed for what is in flight",
+        "entries whose write is under way are read from the file",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit.written",
@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-fail-forgets-open",
-        "after a failure those in the open group hear nothing",
+        "after a failure the callbacks of the open group are not called",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit.fail",
@@ -191,7 +191,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-closed-lost",
-        "a failure is not told to those whose block was closed",
+        "after a failure the callbacks of closed blocks are not called",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit.fail",
@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     TestMutant(
         "commit-full-not-reset",
-        "full stays after space was found",
+        "the store stays full although there is space again",
         edited(
             (
                 "buckram.bookie.storage.commit:GroupCommit._write",
@@ -215,7 +215,7 @@ MUTANTS = (
     ),
     TestMutant(
         "opening-found-unsynced",
-        "scanned files of the log are not synced before they count",
+        "scanned log files are used before they are synced",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._settle",
@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     TestMutant(
         "compaction-newest-loses",
-        "of two copies the older one wins",
+        "of two copies of an entry the older one is kept",
         edited(
             (
                 "buckram.bookie.storage.compaction_output:Output.write",
@@ -265,7 +265,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-not-fenced",
-        "what is not open any more is refused and not fenced",
+        "a ledger that is not open any more is refused, but not fenced",
         edited(
             (
                 "buckram.bookie.service.admission:Admission._write_down",
@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-limbo-closed",
-        "a bookie that may have lost a fence takes entries of a closed ledger",
+        "a bookie that may have lost a fence accepts entries of a closed ledger",
         edited(
             (
                 "buckram.bookie.service.admission:Admission._decide",
@@ -289,7 +289,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-limbo-any",
-        "a bookie that may have lost a deletion admits what metadata does not know",
+        "a bookie that may have lost a deletion admits a ledger that metadata does not know",
         edited(
             (
                 "buckram.bookie.service.admission:Admission._decide",
@@ -301,7 +301,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-closed-admitted",
-        "what a closed ledger lacks makes the ledger admitted",
+        "a closed ledger is admitted because entries are missing",
         edited(
             (
                 "buckram.bookie.service.admission:Admission._write_down",
@@ -313,7 +313,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-first-key",
-        "the first key that comes is the ledger's for good",
+        "the first key in a request stays the ledger's key",
         edited(
             (
                 "buckram.bookie.service.admission:needs_proof",
@@ -327,19 +327,19 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-all-proven",
-        "a key that nobody could check counts as one that metadata named",
+        "a key that was not compared with metadata counts as proven",
         edited(("buckram.bookie.service.admission:needs_proof", "not record.proven and ", "False and ")),
         ("tests/bookie/service/test_wrong_keys.py::test_the_right_key_takes_the_place_of_one_that_nobody_could_check",),
     ),
     TestMutant(
         "admission-proof-forgotten",
-        "a restart makes a key that nobody could check a proven one",
+        "after a restart a key that was not compared with metadata counts as proven",
         edited(("buckram.core.storage.ledger_state:unpack_state", "bool(flags & (_ADMITTED | _PROVEN))", "True")),
         ("tests/bookie/service/test_wrong_keys.py::test_an_unproven_key_stays_one_over_a_restart",),
     ),
     TestMutant(
         "admission-fence-stays",
-        "the fence of a wrong key outlives the key",
+        "a fence with a wrong key stays after the key was replaced",
         edited(
             (
                 "buckram.bookie.storage.store_ledgers:LedgerStates._anew",
@@ -351,7 +351,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-name-is-evidence",
-        "a made-up name makes the bookie suspect its metadata",
+        "an invented ledger id makes the bookie suspect its metadata",
         edited(("buckram.bookie.service.admission:Admission._contradicts", " or not record.proven", "")),
         (
             "tests/bookie/service/test_wrong_keys.py::test_a_name_that_nobody_could_check_is_no_evidence_against_the_store",
@@ -359,7 +359,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-disputed-is-refused",
-        "the right key is unauthorized where nobody can tell that it is",
+        "the right key is unauthorized while metadata is unavailable",
         edited(
             (
                 "buckram.bookie.service.adds:AddPath._decide",
@@ -371,7 +371,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-unsynced",
-        "absence is believed without a sync",
+        "an absent ledger is believed without a sync of metadata",
         edited(("buckram.bookie.service.admission:Admission._look", "await self._metadata.sync()", "pass")),
         (
             "tests/bookie/service/test_admission.py::test_a_server_that_lags_does_not_fence_a_ledger_just_made[0]",
@@ -380,7 +380,7 @@ MUTANTS = (
     ),
     TestMutant(
         "admission-one-look",
-        "absence is looked at only once",
+        "an absent ledger is looked up only once",
         edited(
             (
                 "buckram.bookie.service.admission:Admission._look",

@@ -1,4 +1,4 @@
-"""The metadata store's past: witnesses, epochs, restores, the brake of collection, the open file."""
+"""Bugs in noticing an older metadata store: witnesses, epochs, restores, limits of collection, replaced files."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MUTANTS = (
     ),
     TestMutant(
         "history-epoch-unchecked",
-        "an epoch below the highest heard of is no alarm",
+        "an epoch below the highest known one is no alarm",
         edited(("buckram.core.cluster.history:judge", "if history.epoch < memory.epoch:", "if False:")),
         (_CORE, _WITNESS + "test_an_epoch_that_a_client_tells_outlives_the_process"),
         slow=True,
     ),
     TestMutant(
         "history-unaccepted-believed",
-        "a restore that nobody accepted is believed",
+        "a restore that no operator accepted is believed",
         edited(("buckram.core.cluster.history:judge", "if not history.accepted:", "if False:")),
         (_CORE, _WITNESS + "test_a_restore_that_nobody_accepted_is_waited_for"),
         slow=True,
@@ -64,21 +64,21 @@ MUTANTS = (
     ),
     TestMutant(
         "history-suspect-admits",
-        "what was read for an admission counts although the store went back meanwhile",
+        "an admission uses what it read before the store went back",
         edited((_ADMISSION, "if not await self._trust.confirm():", "if False:")),
         (_WITNESS + "test_a_ledger_that_only_the_lost_history_knew_is_not_fenced",),
         slow=True,
     ),
     TestMutant(
         "history-suspect-takes-adds",
-        "a suspect bookie goes on with adds",
+        "a suspect bookie goes on to accept adds",
         edited(("buckram.bookie.process:Bookie._trust_changed", "self.store.suspended = suspect", "pass")),
         (_WITNESS + "test_a_store_that_went_back_is_told_nothing_and_believed_nothing",),
         slow=True,
     ),
     TestMutant(
         "history-suspect-registered",
-        "a suspect bookie stays in the lists",
+        "a suspect bookie stays registered",
         edited(
             ("buckram.bookie.process:Bookie._trust_changed", "self._registration.set_withdrawn(suspect)", "pass"),
             (
@@ -92,31 +92,31 @@ MUTANTS = (
     ),
     TestMutant(
         "history-brake-off",
-        "any number of ledgers goes unasked",
+        "any number of ledgers is deleted without confirmation",
         edited(("buckram.bookie.brake:Brake.released", "len(known) > max(AT_LEAST, int(SHARE * own))", "False")),
         (_WITNESS + "test_very_many_at_once_wait_for_a_word_that_counts_once",),
     ),
     TestMutant(
         "history-word-counts-twice",
-        "a word to collect is followed again and again",
+        "a confirmation to collect counts more than once",
         edited(("buckram.bookie.brake:Brake.released", "word and word != self._witness.memory.collected", "word")),
         (_WITNESS + "test_very_many_at_once_wait_for_a_word_that_counts_once",),
     ),
     TestMutant(
         "history-unreviewed-collected",
-        "collection goes on after a restore that nobody looked at",
+        "garbage collection goes on after a restore that no operator reviewed",
         edited(("buckram.bookie.brake:Brake.released", "if known and (not reviewed or ", "if known and (")),
         (_WITNESS + "test_after_a_restore_nothing_goes_until_somebody_looked",),
     ),
     TestMutant(
         "history-unknown-ids-collected",
-        "ledgers with ids that the store never gave are deleted",
+        "ledgers with ids that the store never issued are deleted",
         edited(("buckram.bookie.brake:Brake._given", "if one >= below:", "if False:")),
         (_WITNESS + "test_ids_that_the_store_never_gave_are_kept",),
     ),
     TestMutant(
         "history-directory-unclaimed",
-        "a directory that went back is not told of what the store knows",
+        "a directory that went back does not learn its position from the store",
         edited(
             ("buckram.bookie.witness:Witness.prepare", "if first_start or found is None or self.suspect:", "if True:")
         ),
@@ -135,26 +135,26 @@ MUTANTS = (
     ),
     TestMutant(
         "history-epoch-of-bookies-ignored",
-        "a client goes on with a store that is behind what its bookies have seen",
+        "a client goes on with a store of an older epoch than its bookies'",
         edited(("buckram.client.shared.past:Past._judge", "if now.epoch < self.epoch:", "if False:")),
         (_CLIENT + "test_a_client_refuses_metadata_older_than_bookies_have_seen[memory]",),
     ),
     TestMutant(
         "history-epoch-of-bookies-unheard",
-        "a client does not hear which epoch its bookies have seen",
+        "a client does not learn the epoch of its bookies",
         edited(("buckram.client.shared.identities:Identities.met", "self.past.heard(identity.epoch)", "pass")),
         ("tests/client/test_strangers.py::test_a_client_refuses_a_store_whose_epoch_its_bookies_have_passed",),
     ),
     TestMutant(
         "history-contradiction-for-good",
-        "what contradicted the store counts also when the right one is back",
+        "a contradiction stays after the right store is back",
         edited(("buckram.bookie.witness:Witness._check_contradiction", "contradiction=None", "contradiction=recorded")),
         (_WITNESS + _KNOWN_AGAIN,),
         slow=True,
     ),
     TestMutant(
         "history-contradiction-forgotten",
-        "the next look takes a contradiction back, whatever the store says",
+        "the next check forgets a contradiction, whatever the store contains",
         edited(
             (
                 "buckram.bookie.witness:Witness._check_contradiction",
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     TestMutant(
         "used-ids-forgotten",
-        "an id that was chosen is not written down as used",
+        "an id that was chosen is not recorded as used",
         edited(
             (
                 "buckram.metadata.used_ids:with_used",
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     TestMutant(
         "used-ids-given",
-        "the counter gives ids that somebody chose",
+        "the counter issues ids that were chosen before",
         edited(
             (
                 "buckram.metadata.ledger_tree:FolderTree._unused",

@@ -1,4 +1,4 @@
-"""Connections: reconnects, what waits for a bookie that is away, answers."""
+"""Bugs of connections: reconnects, requests that wait for a bookie, responses."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ GONE = f"{IDENTITY}::test_an_open_connection_of_who_is_no_longer_there_acknowled
 MUTANTS = (
     TestMutant(
         "pool-other-forgotten",
-        "the end of a connection that was left drops the one that took its place",
+        "the end of an abandoned connection drops its successor",
         edited((f"{POOL}._on_lost", "if endpoint.connection is connection:", "if True:")),
         (MOVED,),
     ),
     TestMutant(
         "pool-ended-stays",
-        "a connection that ended stays the bookie's",
+        "a connection that ended is kept for its bookie",
         edited((f"{POOL}._on_lost", "endpoint.connection = None", "pass")),
         (f"{TROUBLE}::test_a_lost_connection_fails_everything_once_and_is_made_again",),
     ),
     TestMutant(
         "pool-bytes-stay",
-        "what waited for a connection counts as waiting for ever",
+        "bytes that waited for a connection count as waiting for ever",
         edited((f"{ENDPOINT}.connected", "self._waiting, [], 0", "self._waiting, [], self._waiting_bytes")),
         ("tests/net/test_pool.py::test_adds_of_a_lane_are_acknowledged",),
     ),
     TestMutant(
         "connection-left-cuts",
-        "a connection that is left ends although answers are due",
+        "an abandoned connection is closed although responses are outstanding",
         edited((f"{CONNECTION}.retire", "if self._protocol.idle:", "if True:")),
         (MOVED,),
     ),
     TestMutant(
         "pool-waiting-reversed",
-        "what waited for a connection leaves in another order",
+        "requests that waited for a connection are sent in another order",
         edited((f"{ENDPOINT}.connected", "for send, meant in waiting:", "for send, meant in reversed(waiting):")),
         (f"{WAITING}::test_what_waited_for_a_connection_leaves_in_its_order",),
     ),
     TestMutant(
         "pool-moved-is-no-loss",
-        "a bookie that moved counts as the same process until its answers are all here",
+        "a bookie that moved counts as the same process until all its responses have arrived",
         edited((f"{ENDPOINT}._examined", "self.losses += 1", "pass")),
         (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",),
     ),
     TestMutant(
         "pool-waits-for-anybody",
-        "a queued send goes to a bookie born again",
+        "a queued send goes to a new incarnation of the bookie",
         edited((f"{ENDPOINT}.connected", "outcome.check_incarnation(meant)", "pass")),
         (AGAIN,),
     ),
     TestMutant(
         "pool-asks-anybody",
-        "a request that waited for a connection is answered by a bookie born again",
+        "a request that waited for a connection goes to a new incarnation of the bookie",
         edited((f"{POOL}.call", "connection.check_incarnation(meant)", "pass")),
         (AGAIN,),
     ),
     TestMutant(
         "pool-met-forgotten",
-        "who answered last is forgotten with the connection",
+        "the last incarnation is forgotten with the connection",
         edited((f"{ENDPOINT}.meant", " or self._met", "")),
         (MET,),
     ),

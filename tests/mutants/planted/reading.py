@@ -1,4 +1,4 @@
-"""Reads: ranges of entries, and local reads at places in files of bookies on this machine."""
+"""Bugs of reads: ranges of entries, and local reads from files of bookies on the same machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 MUTANTS = (
     TestMutant(
         "range-not-filled",
-        "a range ends where it was planned to, also when more entries fit",
+        "a range ends at its planned end, although more entries fit",
         edited(
             (
                 "buckram.bookie.storage.lookup:Lookup._read_on",
@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     TestMutant(
         "local-given-back-early",
-        "pieces are given back before they are looked at",
+        "buffers are returned before their content is used",
         edited(
             (
                 "buckram.client.read.local:LocalReads._read",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     TestMutant(
         "located-skip",
-        "frames to be skipped in the middle are forgotten",
+        "frames that must be skipped in the middle are not skipped",
         edited(
             (
                 "buckram.core.wire.located:extended",

@@ -1,4 +1,4 @@
-"""Recovery over changed metadata, write-back, doubts about a write, verdicts, and repair that believes memory."""
+"""Bugs of recovery and repair: changed metadata, write-back, writes in doubt, convictions, undurable copies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CHANGE = "buckram.client.write.ensemble_change:EnsembleChange"
 MUTANTS = (
     TestMutant(
         "recovery-other-record",
-        "what was found under one record closes whatever record is there now",
+        "a recovery closes other metadata than it was made for",
         edited((f"{RECOVER}:_same", "now.last_fragment == before.last_fragment", "True")),
         (OTHER,),
     ),
     TestMutant(
         "conflict-old-decision",
-        "after a conflict the change is not derived anew from the fresh record",
+        "after a conflict the change is not computed again from the new metadata",
         edited(
             (
                 "buckram.client.shared.metadata_cell:MetadataCell.update",
@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     TestMutant(
         "late-fence-unheard",
-        "what a fencing answer promises counts only until reading begins",
+        "a LAC in a late fencing answer does not count",
         edited(
             (
                 f"{RECOVER}:_Attempt._fencing_read",
@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     TestMutant(
         "repair-believes-memory",
-        "repair takes what a bookie has in memory for what is on its disk",
+        "repair relies on copies in a bookie's memory",
         edited((f"{REPAIR}._bad", "from_files=True", "from_files=False")),
         (f"{AUDIT}::test_repair_reads_what_is_on_disk_on_either_wire[3/3/2]",),
     ),
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     TestMutant(
         "repair-reads-nothing-back",
-        "what repair copied is good because it was acknowledged",
+        "repair does not read back what it copied",
         edited((f"{REPAIR}._copy", "lost.update(", "bool(")),
         (f"{ACCUSED}::test_repair_convicts_who_acknowledges_and_denies",),
     ),
@@ -90,31 +90,31 @@ MUTANTS = (
     ),
     TestMutant(
         "damage-goes-unsaid",
-        "who gives bytes that do not fit a MAC is no suspect",
+        "a bookie whose bytes fail a MAC is not suspected",
         edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "elif False:")),
         (f"{ACCUSED}::test_damage_under_a_mac_makes_a_suspect_and_no_liar",),
     ),
     TestMutant(
         "damage-is-always-suspect",
-        "damage that any bookie could have made is held against it",
+        "a bookie is suspected for damage that any bookie could cause",
         edited(("buckram.client.maintain.accusing:Accuser.looked_at", "elif self._sealed:", "else:")),
         (f"{ACCUSED}::test_damage_that_any_bookie_could_have_made_is_not_held_against_it",),
     ),
     TestMutant(
         "audit-damage-goes-unsaid",
-        "an audit does not say which bytes did not fit their digest",
+        "an audit does not report bytes that fail their digest",
         edited(("buckram.client.maintain.audit:_PieceCheck._singles", "self._report.unfit = entry", "pass")),
         (f"{ACCUSED}::test_an_audit_tells_a_lie_from_damage_and_a_checkup_names_the_convicted",),
     ),
     TestMutant(
         "convicted-stays",
-        "a running writer goes on with a member that was convicted",
+        "a writer goes on with a convicted bookie",
         edited((f"{CHANGE}.leave_convicted", "if not convicted or", "if True or")),
         (f"{ACCUSED}::test_a_running_writer_leaves_a_member_that_is_convicted",),
     ),
     TestMutant(
         "convicted-goes-at-once",
-        "a convicted member goes where nobody can take its place",
+        "a convicted bookie is removed although there is no replacement",
         edited(
             (
                 f"{CHANGE}.leave_convicted",
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     TestMutant(
         "salvage-forgets-births",
-        "a ledger that is brought back is another one than bookies hold",
+        "a salvaged ledger has another birth than on its bookies",
         edited(
             (
                 "buckram.client.maintain.salvage:Salvage.bring_back",
@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     TestMutant(
         "salvage-mixes-births",
-        "holders of another ledger of the id are named, too",
+        "bookies with another ledger of the same id are listed, too",
         edited(("buckram.client.maintain.salvage:Salvage.bring_back", " if found.births.get(one, birth) == birth", "")),
         (
             "tests/client/maintain/test_salvage.py::"

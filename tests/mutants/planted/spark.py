@@ -1,4 +1,4 @@
-"""Spark's writes: which tasks count, in which order, and what is left of those that do not."""
+"""Bugs of writes from Spark: which tasks count, in which order, and the ledgers of those that do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-skipped-published",
-        "a commit with skipped tasks publishes the others' ledgers",
+        "a commit with skipped tasks publishes the ledgers of the others",
         edited(
             (
                 "buckram.spark.transactions:publish",
@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-no-losers",
-        "ledgers of a step that was published before are left",
+        "ledgers of a step that was published before are not deleted",
         edited(
             (
                 "buckram.spark.transactions:publish",
@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-app",
-        "with txnAppId batches of a query are known by the query",
+        "with txnAppId batches are identified by the query",
         edited(
             (
                 "buckram.spark.transactions:Identity.of_batch",
@@ -79,7 +79,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-unordered",
-        "parts are published as they came",
+        "parts are published in the order of arrival",
         edited(
             (
                 "buckram.spark.transactions:in_order",
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-giveup-sealed",
-        "an attempt that fails leaves what it sealed",
+        "a failed attempt does not delete the ledgers that it sealed",
         edited(
             (
                 "buckram.spark.sink_task:_Task.discard_all",
@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-first-start",
-        "a first batch that is repeated begins where a query would begin now",
+        "a repeated first batch begins at the present start",
         edited(
             (
                 "buckram.spark.stream_live:batch_start",
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-replay-count",
-        "of a replayed batch only the number of rows is compared",
+        "of a repeated batch only the number of rows is compared",
         edited(
             (
                 "buckram.spark.replay:compare",
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-replay-planned",
-        "when a batch was planned is not looked at",
+        "the planning time of a batch is ignored",
         edited(
             (
                 "buckram.spark.replay:compare",
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-small-order",
-        "small parts come behind all ledgers",
+        "small parts are published after all ledgers",
         edited(
             (
                 "buckram.spark.small_parts:with_small_parts",
@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     TestMutant(
         "spark-small-left",
-        "the driver's ledger of a publishing that failed is left",
+        "the driver's ledger of a failed publishing is not deleted",
         edited(
             (
                 "buckram.spark.transactions:publish",

@@ -1,4 +1,4 @@
-"""SQLite's own code: watches, sessions, commits."""
+"""Bugs of the metadata store on SQLite: watches, sessions, commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOPPED = (
 MUTANTS = (
     TestMutant(
         "sqlite-second-watch",
-        "who watched before takes over the state that a later reader saw",
+        "an older watch takes over the state of a later read",
         edited((f"{WORKER}._arm", "if armed != token:", "if False:")),
         INTERLEAVED,
     ),
@@ -28,62 +28,62 @@ MUTANTS = (
     ),
     TestMutant(
         "sqlite-list-not-touched",
-        "an own change fires no watch on the list that it changes",
+        "a change of the same store fires no watch on its list",
         edited((f"{TREE}._touch", 'self.touched["children", parent] = None', "pass")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-own-change-unseen",
-        "own changes wait for a poll, which looks for those of others",
+        "watches of the same store's changes wait for a poll",
         edited((f"{WORKER}._fire_touched", "for place in places:", "for place in ():")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-row-is-life",
-        "a session whose file was taken away lives as long as it has its row",
+        "a session without its file lives as long as its row",
         edited((f"{TREE}._notice_lost_session", "row is None or not self._lock.intact()", "row is None")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-never-lost",
-        "a session that others buried goes on",
+        "a session that others have ended goes on",
         edited((f"{TREE}._notice_lost_session", "if row is None or not self._lock.intact():", "if False:")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-writes-when-lost",
-        "a write does not look whether its session has ended",
+        "a write does not check whether its session has ended",
         edited((f"{TREE}._write_all", "self._notice_lost_session()", "pass")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-not-buried",
-        "what a dead session left is in the way of writes",
+        "keys of a dead session block writes",
         edited((f"{TREE}._write_all", "self._bury(session)", "pass")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-dead-listed",
-        "keys of dead sessions are listed until somebody writes",
+        "keys of dead sessions are listed until the next write",
         edited((f"{TREE}.children", "if not self._is_live(session)]", "if False]")),
         INTERLEAVED,
         slow=True,
     ),
     TestMutant(
         "sqlite-older-version",
-        "a change takes every version that is not ahead",
+        "a change accepts any version that is not newer",
         edited((f"{TREE}._apply", "if version != op.version:", "if version < op.version:")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-first-hears",
-        "of a commit that failed the first writer hears, the others take it for done",
+        "after a failed commit only the first writer gets the error",
         edited((f"{WORKER}._do_writes", "[error] * len(writes)", "[error] + [[0]] * (len(writes) - 1)")),
         INTERLEAVED,
     ),
     TestMutant(
         "sqlite-reads-behind-writes",
-        "reads wait behind a change that waits for another process",
+        "reads wait for a change that waits for another process",
         edited(
             (
                 f"{TREE}._begin",
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     TestMutant(
         "sqlite-nobody-named",
-        "who waits in vain does not hear who is in the way",
+        "a time-out does not name the process that holds the lock",
         edited(
             (
                 "buckram.metadata.sqlite_holder:held_by",

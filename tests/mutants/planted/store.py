@@ -1,4 +1,4 @@
-"""The store: what its directory proves, group commit, opening, checkpoints, compaction, losses."""
+"""Bugs of a bookie's store: the witnessed end of the log, group commit, opening, checkpoints, compaction, losses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CUTS = ("tests/crashpoints/test_store_crash.py::test_no_acknowledged_data_is_los
 MUTANTS = (
     TestMutant(
         "made-size-ignored",
-        "a log file shorter than it was made is a shorter log",
+        "a log file that was cut off is taken for a shorter log",
         edited(("buckram.bookie.storage.opening:Opening._load", "size < entry.made and not entry.log_end", "False")),
         (TAIL + "test_a_shortened_active_file_is_a_loss_and_not_a_shorter_log",),
     ),
     TestMutant(
         "page-ignored",
-        "nobody looks how long the log was",
+        "the witnessed end of the log is ignored",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._judge_ends",
@@ -28,19 +28,19 @@ MUTANTS = (
     ),
     TestMutant(
         "page-earlier-ignored",
-        "only the end of the newest log file is known",
+        "only the end of the newest log file is witnessed",
         edited(("buckram.bookie.storage.opening:Opening._judge_ends", "[*mark.earlier, mark.end]", "[mark.end]")),
         (TAIL + "test_the_end_of_the_log_file_before_the_newest_is_known",),
     ),
     TestMutant(
         "page-checksum-ignored",
-        "another good block passes for the one that was witnessed",
+        "another valid block is taken for the witnessed one",
         edited(("buckram.bookie.storage.opening:Opening._load", "scanned.checksum != mark.checksum", "False")),
         (TAIL + "test_another_good_block_in_the_place_of_the_last_one_is_a_loss",),
     ),
     TestMutant(
         "page-may-be-gone",
-        "a page that is gone says nothing",
+        "a missing page is ignored",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._judge_ends",
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     TestMutant(
         "page-not-checked",
-        "a half written sector counts",
+        "a half-written sector of the page counts",
         edited(
             (
                 "buckram.bookie.storage.tail_page:_open_slot",
@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     TestMutant(
         "claim-ignored",
-        "a directory behind a witness outside goes on as if it were not",
+        "a directory that is behind its witness key is used",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._judge_ends",
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     TestMutant(
         "claim-starts-ignored",
-        "only the log's end counts, not how often the directory was started",
+        "only the log's end is compared, not the number of starts",
         edited(("buckram.bookie.storage.opening:Opening._judge_ends", "claim.starts > block.starts", "False")),
         (TAIL + "test_a_directory_of_an_earlier_start_is_in_limbo_though_its_log_is_as_long",),
     ),
@@ -107,13 +107,13 @@ MUTANTS = (
     ),
     TestMutant(
         "same-damage-counts-again",
-        "damage that a start finds again is a new loss",
+        "damage that was found before counts as a new loss",
         edited(("buckram.bookie.storage.opening:Opening._load", "if entry.damage != scanned.digest:", "if True:")),
         (TAIL + "test_more_damage_in_a_file_whose_loss_was_counted_is_a_new_loss",),
     ),
     TestMutant(
         "more-damage-is-the-same",
-        "damage beside damage that was counted is no new loss",
+        "new damage beside older damage does not count as a new loss",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._load",
@@ -131,13 +131,13 @@ MUTANTS = (
     ),
     TestMutant(
         "idle-block-again",
-        "empty blocks follow empty blocks for ever",
+        "an idle log writes empty blocks for ever",
         edited(("buckram.bookie.storage.commit:GroupCommit._written", "if group.size:", "if True:")),
         (TAIL + "test_an_idle_log_is_closed_by_an_empty_block_once",),
     ),
     TestMutant(
         "opening-not-synced",
-        "what a start found counts as durable without a sync",
+        "what a start has scanned counts as durable without a sync",
         edited(
             (
                 "buckram.bookie.storage.opening:Opening._settle",
@@ -193,7 +193,7 @@ MUTANTS = (
     ),
     TestMutant(
         "birth-forgotten",
-        "a record that is loaded has no birth",
+        "a ledger's state is loaded without its birth",
         edited(("buckram.bookie.storage.ledger_table:record_of", "state.birth,", "")),
         (
             "tests/bookie/storage/test_store_births.py::test_a_birth_is_given_learned_once_and_kept_over_starts_and_deletions",
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     TestMutant(
         "reborn-keeps-data",
-        "another ledger under the id finds the entries of the one before",
+        "a new ledger finds the entries of an older one with its id",
         edited(
             (
                 "buckram.bookie.storage.store_ledgers:LedgerStates._anew",
@@ -213,13 +213,13 @@ MUTANTS = (
     ),
     TestMutant(
         "growth-not-published",
-        "blocks go to a part of the file that the superblock does not name",
+        "blocks are written beyond the size in the superblock",
         edited(("buckram.bookie.storage.growth:Growth._grow", "await self._publish(change)", "change()")),
         ("tests/bookie/storage/test_growth.py::test_a_block_goes_only_where_the_superblock_says_that_the_file_is",),
     ),
     TestMutant(
         "reserve-kept",
-        "the reserve is not given up for a superblock on a full disk",
+        "the reserve is not released for a superblock on a full disk",
         edited(("buckram.bookie.storage.reserve:Reserve.run", "not no_space(error)", "True")),
         ("tests/bookie/storage/test_full_disk.py::test_a_store_starts_on_a_full_disk_and_can_be_read",),
     ),
@@ -231,7 +231,7 @@ MUTANTS = (
     ),
     TestMutant(
         "footer-of-a-growing-file",
-        "a footer is laid out at the end of a file that is just being made longer",
+        "a footer is placed at the end of a file that is growing",
         edited(("buckram.bookie.storage.maintenance:Maintenance._seal", "await self._growth.settled()", "pass")),
         ("tests/bookie/storage/test_growth.py::test_a_file_that_still_grows_gets_its_footer_afterwards",),
     ),

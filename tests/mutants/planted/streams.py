@@ -1,4 +1,4 @@
-"""Streams: cursors, retention, repeated appends, records that are sent again."""
+"""Bugs of streams: cursors, retention, repeated appends, entries that are sent again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 MUTANTS = (
     TestMutant(
         "cursor-seen-forgotten",
-        "a cursor that was deleted is made anew by its next commit",
+        "a deleted cursor is created again by its next commit",
         edited(
             (
                 "buckram.streams.read.cursors:Cursor.load",
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     TestMutant(
         "producer-forgotten-unknown",
-        "a forgotten producer begins anew",
+        "a forgotten producer may begin again with any sequence",
         edited(
             (
                 "buckram.core.streams.producers:ProducerTable.fresh",
@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     TestMutant(
         "producer-fresh-off",
-        "a repeated last sequence is new",
+        "a repeated last sequence counts as new",
         edited(
             (
                 "buckram.core.streams.producers:ProducerTable.fresh",
@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     TestMutant(
         "janitor-looks-once",
-        "a janitor that runs once does not look again at what may have been left",
+        "a janitor that runs once does not check leftovers a second time",
         edited(("buckram.streams.maintain.janitor:Janitor.finish", "if not self.undecided:", "if True:")),
         ("tests/streams/maintain/test_janitor.py::test_finish_waits_and_seals_streams_of_dead_writers",),
     ),

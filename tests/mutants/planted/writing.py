@@ -1,4 +1,4 @@
-"""Writers and recoveries: changes of the ensemble, records in doubt, resends, force."""
+"""Bugs of writers: ensemble changes, metadata in doubt, resends, force, absent bookies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MUTANTS = (
     ),
     TestMutant(
         "cell-no-sync",
-        "after a conflict the record is read where it may be the old one",
+        "after a conflict the metadata is read from a server that may lag",
         edited(("buckram.client.shared.metadata_cell:MetadataCell.update", "await self._store.sync()", "pass")),
         ("tests/client/shared/test_metadata_cell.py::test_after_a_conflict_the_record_is_read_after_a_sync",),
     ),
     TestMutant(
         "cell-no-pause",
-        "conflicts that repeat are answered without a pause",
+        "repeated conflicts are retried without a pause",
         edited(
             (
                 "buckram.client.shared.metadata_cell:MetadataCell.update",
@@ -41,7 +41,7 @@ MUTANTS = (
     ),
     TestMutant(
         "cell-impatient",
-        "conflicts that repeat are answered without a pause behind a follower",
+        "repeated conflicts behind a follower are retried without a pause",
         edited(
             (
                 "buckram.client.shared.metadata_cell:MetadataCell.update",
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     TestMutant(
         "change-awaited",
-        "a member that was away from the start is held to what it was before",
+        "an absent bookie is held to its earlier incarnation",
         edited(
             (
                 "buckram.client.write.ensemble_change:EnsembleChange._remember_incarnations",
@@ -79,7 +79,7 @@ MUTANTS = (
     ),
     TestMutant(
         "create-prefers-absent",
-        "a bookie that is gone for longer comes before one that was seen lately",
+        "an absent bookie that was seen long ago is preferred to one seen recently",
         edited(
             (
                 "buckram.client.shared.bookies:BookieWatcher._away",
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     TestMutant(
         "change-state",
-        "a record in recovery does not end the writer",
+        "metadata in recovery does not end the writer",
         edited(
             (
                 "buckram.client.write.ensemble_change:EnsembleChange._check_open",
@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     TestMutant(
         "change-old-incarnation",
-        "a member is held to what it told last",
+        "a bookie is held to the last incarnation that it reported",
         edited(
             (
                 "buckram.client.write.ensemble_change:EnsembleChange._remember_incarnations",
@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     TestMutant(
         "change-retrying",
-        "after a retry that failed nobody tries again",
+        "after a failed retry there is no further one",
         edited(
             (
                 "buckram.client.write.ensemble_change:EnsembleChange._retry",
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     TestMutant(
         "outbox-resend-old-target",
-        "after a change resends go where adds went before",
+        "after an ensemble change entries are resent to the old bookie",
         edited(
             (
                 "buckram.client.write.outbox:Outbox.resend",
@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     TestMutant(
         "change-doubt-forgotten",
-        "a bookie is readmitted while a lost write may take it out of the record",
+        "a bookie is readmitted while a write in doubt may remove it from metadata",
         edited(
             (
                 "buckram.client.write.ensemble_change:EnsembleChange._retry",
@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     TestMutant(
         "force-losses",
-        "a bookie that came back between is not noticed by force",
+        "force does not notice that a bookie restarted meanwhile",
         edited(
             (
                 "buckram.client.write.sealing:force",
@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     TestMutant(
         "absent-never-filled",
-        "a member that was away from the start stays without what it missed",
+        "an absent bookie does not get the entries that it missed",
         edited(("buckram.client.shared.lagging:LaggingMembers.returned", "if bookie in self.left", "if False")),
         (
             "tests/client/write/test_create_with_absent.py::test_the_writer_fills_in_what_a_member_missed_when_it_is_back",
@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     TestMutant(
         "debts-forgotten",
-        "a ledger that was closed without a member stays without its copies",
+        "a ledger that was closed without a bookie does not get its copies",
         edited(
             ("buckram.client.shared.lagging:LaggingLedgers.add", "if not members or self._scope.closed:", "if True:")
         ),

@@ -1,4 +1,4 @@
-"""The link to ZooKeeper: the order of what arrives, lost sessions, requests that were cut off."""
+"""Bugs of the connection to ZooKeeper: the order of results, lost sessions, interrupted requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.mutants.testmutant import TestMutant, edited
 MUTANTS = (
     TestMutant(
         "zookeeper-follow-late",
-        "results come over behind later changes of their node",
+        "results are delivered after later changes of their node",
         edited(
             (
                 "buckram.metadata.zookeeper.kazoo_link:KazooLink._drain",
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     TestMutant(
         "zookeeper-lost-silent",
-        "a session that was lost during an absence is not told",
+        "the loss of a session during a disconnection is not reported",
         edited(
             (
                 "buckram.metadata.zookeeper.kazoo_session:KazooSession._reconnected",
