@@ -54,12 +54,14 @@ class LedgerState(enum.IntEnum):
 class History:
     """Which past a metadata store has. Every accepted restore raises `epoch` and gives another `restore`.
 
-    Epoch 0: a cluster that never noted any. Not `accepted`: restored, and nobody has said yet that it shall go on.
+    Epoch 0: a cluster that never noted any. Not `accepted`: restored, and nobody has said yet that it shall go on; or
+    `moved` says that the metadata are not here (any more, or not yet whole), as core/cluster/history has it.
     """
 
     epoch: int = 0
     restore: str = ""
     accepted: bool = True
+    moved: str = ""
 
 
 @dataclass(frozen=True, slots=True)

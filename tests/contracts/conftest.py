@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
+import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
@@ -26,7 +26,6 @@ from buckram.sim.engine.zookeeper import SimZkSession, SimZooKeeper
 from buckram.zookeeper_server import ZooKeeperServer
 
 DEADLINE_S = 20.0
-_roots = itertools.count()
 
 
 class Backend(Protocol):
@@ -105,7 +104,7 @@ class ZooKeeperBackend(Zk):
     name = "zookeeper"
 
     def __init__(self, server: ZooKeeperServer) -> None:
-        self.hosts = f"{server.address}/contract-{next(_roots)}"
+        self.hosts = f"{server.address}/contract-{uuid.uuid4().hex}"
         self.made = False
 
     async def open(self) -> KeyStore:
@@ -137,7 +136,7 @@ class EtcdBackend:
     name = "etcd"
 
     def __init__(self, server: EtcdServer) -> None:
-        self.server, self.root = server, f"/contract-{next(_roots)}"
+        self.server, self.root = server, f"/contract-{uuid.uuid4().hex}"
 
     def store(self, keys: KeyStore, uri: str, rng: random.Random, takeover_wait_s: float) -> TreeStore:
         assert isinstance(keys, EtcdKeys)

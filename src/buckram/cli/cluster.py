@@ -9,6 +9,7 @@ import click
 
 from buckram.cli import completion
 from buckram.cli.cluster_history import accept_restore, backup, collect, restore, salvage
+from buckram.cli.cluster_move import move_metadata
 from buckram.cli.cluster_require import require
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
@@ -27,7 +28,7 @@ def cluster() -> None:
     """Make, check and remove a cluster's metadata."""
 
 
-for command in (require, backup, restore, accept_restore, salvage, collect):
+for command in (require, backup, restore, accept_restore, salvage, collect, move_metadata):
     cluster.add_command(command)
 
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from buckram.core.cluster.history import encode_word
+from buckram.core.cluster.history import encode_word, why_not_accepted
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
 from buckram.metadata.backup import set_history
 from buckram.metadata.layout import COLLECT, SUSPECTS
@@ -64,12 +64,14 @@ async def accept(store: TreeStore, rng: random.Random, without: Collection[Booki
     """Begin a new epoch. InvalidArgument where there is nothing to accept; MetadataUnavailable names bookies that do
     not show up and are not among `without`."""
     history = await store.history()
+    if history.moved and not history.accepted:
+        raise InvalidArgument(f"{store.uri} cannot be accepted: {why_not_accepted(history)}")
     if history.accepted and not await suspects(store):
         raise InvalidArgument(
             f"{store.uri}: nobody restored this store, and no bookie says that it went back: there is nothing to accept"
         )
     # Nobody uses it while it is looked at, and every bookie that runs says what it knows.
-    await set_history(store, replace(history, accepted=False))
+    await set_history(store, replace(history, accepted=False, moved=""))
     said = await _all_bookies(store, without)
     epoch = max([history.epoch, *(one.epoch for one in said)]) + 1
     highest = max((one.highest_ledger for one in said), default=-1)
@@ -107,6 +109,9 @@ async def _all_bookies(store: TreeStore, without: Collection[BookieId]) -> list[
 
 async def allow_collection(store: TreeStore, rng: random.Random) -> None:
     """Tell every bookie, once, that what it found absent may go."""
+    history = await store.history()
+    if history.moved and not history.accepted:
+        raise InvalidArgument(f"{store.uri}: nothing is collected: {why_not_accepted(history)}")
     key, word = f"{store.own}/{COLLECT}", encode_word(f"{rng.getrandbits(128):032x}")
     try:
         found = await store.keys.get(key)

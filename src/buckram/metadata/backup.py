@@ -11,12 +11,12 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buckram.core.cluster.history import encode_history, parse_history
+from buckram.core.cluster.history import encode_history, parse_history, why_not_accepted
 from buckram.errors import (
     ClusterNotInitialised,
     InvalidArgument,
@@ -69,7 +69,7 @@ class Backup:
 async def copy_of(store: TreeStore) -> Backup:
     """All that a cluster keeps, but what is bound to sessions and what bookies say of themselves."""
     instance_id = await store.instance_id()
-    kept = [one for one in await _all(store) if not _is_passing(store, one.key)]
+    kept = [one for one in await everything(store) if not _is_passing(store, one.key)]
     found = {one.key: one.value for one in kept}
     key = store.layout.history
     history = parse_history(key, found[key]) if key in found else History()
@@ -87,7 +87,8 @@ def _is_passing(store: TreeStore, key: str) -> bool:
     )
 
 
-async def _all(store: TreeStore) -> list[Kept]:
+async def everything(store: TreeStore) -> list[Kept]:
+    """All keys that are bound to no session."""
     keys = store.keys
     if isinstance(keys, SqliteKeys | EtcdKeys):
         return [Kept(*row) for row in await keys.lasting()]
@@ -206,7 +207,7 @@ async def restore(store: TreeStore, backup: Backup) -> None:
     await _not_accepted(store, backup.history)
     wanted = {one.key: one.value for one in backup.keys if one.key != store.layout.history}
     await _remove_others(store, wanted)
-    await _write(store, wanted)
+    await write(store, wanted)
     if backup.next_id:
         await store.raise_next_id(backup.next_id - 1)
     await _verify(store, wanted)
@@ -221,8 +222,10 @@ async def _instance(store: TreeStore) -> str:
 
 async def _not_accepted(store: TreeStore, kept: History) -> None:
     now = await store.history()
+    if now.moved and not now.accepted:
+        raise WrongCluster(f"nothing is restored to {store.uri}: {why_not_accepted(now)}")
     highest = now if now.epoch > kept.epoch else kept
-    await set_history(store, replace(highest, accepted=False))
+    await set_history(store, replace(highest, accepted=False, moved=""))
 
 
 async def set_history(store: TreeStore, history: History) -> None:
@@ -244,7 +247,7 @@ async def set_history(store: TreeStore, history: History) -> None:
 
 async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
     """What the backup does not hold goes, the deepest first."""
-    now = [one for one in await _all(store) if not _is_passing(store, one.key)]
+    now = [one for one in await everything(store) if not _is_passing(store, one.key)]
     folders = {key[:at] for key in wanted for at in range(len(key)) if key[at] == "/"}
     keep = wanted.keys() | folders | {store.layout.history, store.own}
     for one in sorted(now, key=lambda each: -each.key.count("/")):
@@ -256,26 +259,32 @@ async def _remove_others(store: TreeStore, wanted: dict[str, bytes]) -> None:
             continue  # gone by itself, or it holds what is bound to a session
 
 
-async def _write(store: TreeStore, wanted: dict[str, bytes]) -> None:
-    now = {one.key: one for one in await _all(store)}
+async def write(
+    store: TreeStore, wanted: dict[str, bytes], progress: Callable[[int], None] = lambda count: None
+) -> None:
+    """Make these keys hold these values; `progress` is told how many more do."""
+    now = {one.key: one for one in await everything(store)}
     ops: list[KeyOp] = []
     size = 0
     for key in sorted(wanted, key=lambda each: (each.count("/"), each)):
         found, value = now.get(key), wanted[key]
         if found is not None and found.value == value:
+            progress(1)
             continue
         ops.append(Create(key, value) if found is None else SetValue(key, value, found.version))
         size += len(key) + len(value)
         if len(ops) >= _BATCH_OPS or size >= _BATCH_BYTES:
             await store.keys.multi(ops)
+            progress(len(ops))
             ops, size = [], 0
     if ops:
         await store.keys.multi(ops)
+        progress(len(ops))
 
 
 async def _verify(store: TreeStore, wanted: dict[str, bytes]) -> None:
-    found = {one.key: one.value for one in await _all(store)}
-    wrong = [key for key, value in wanted.items() if found.get(key) != value and key not in _counters(store)]
+    found = {one.key: one.value for one in await everything(store)}
+    wrong = [key for key, value in wanted.items() if found.get(key) != value and key not in counters(store)]
     if wrong:
         raise MetadataError(
             f"{wrong[0]} is not what the backup holds ({len(wrong)} such keys): somebody changes the store; stop its "
@@ -283,5 +292,6 @@ async def _verify(store: TreeStore, wanted: dict[str, bytes]) -> None:
         )
 
 
-def _counters(store: TreeStore) -> tuple[str, ...]:
+def counters(store: TreeStore) -> tuple[str, ...]:
+    """Keys that say which ids were given: a copy's may be ahead."""
     return (f"{store.own}/next-ledger-id",)

@@ -106,6 +106,11 @@ class TreeStore:
             return await self.instance_id()
         return chosen
 
+    async def take_over(self, instance_id: str) -> None:
+        """Make an empty cluster with the instance id of one whose metadata are to come here; idempotent."""
+        with contextlib.suppress(KeyExists):
+            await self._keys.create(self._layout.instance_id, instance_id.encode())
+
     def _uuid(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, cast
 
-from buckram.core.cluster.history import HIGHEST_EPOCH
+from buckram.core.cluster.history import HIGHEST_EPOCH, why_not_accepted
 from buckram.errors import MetadataError, NotEnoughBookies, StoreWentBack
 from buckram.metadata.layout import SUSPECTS
 from buckram.seams import MetadataStore
@@ -72,6 +72,8 @@ class Past:
     def _judge(self, now: History) -> None:
         uri = self._store.uri
         try:
+            if now.moved and not now.accepted:
+                raise StoreWentBack(f"{uri} cannot be used: {why_not_accepted(now)}")
             if not now.accepted:
                 raise StoreWentBack(
                     f"{uri} was restored from a backup, and nobody has said that it shall be used: start all bookies, "

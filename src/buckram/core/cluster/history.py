@@ -84,9 +84,11 @@ class Judgement:
 def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgement:
     """Compare what a bookie remembers with what the store says now."""
     if not history.accepted:
-        return Judgement("it was restored from a backup and nobody has accepted that yet")
+        return Judgement(why_not_accepted(history))
     if history.epoch < memory.epoch:
         return Judgement(f"its epoch is {history.epoch}, and {memory.epoch} was seen before")
+    if _came(memory, history):
+        return Judgement(memory.contradiction.why if memory.contradiction else _compare_moved(memory.confirmed, found))
     if history.epoch > memory.history.epoch:
         if history.restore == memory.history.restore:
             return Judgement(f"its epoch is {history.epoch}, but its restore id is still {history.restore!r}")
@@ -97,6 +99,54 @@ def judge(memory: Memory, history: History, found: Confirmed | None) -> Judgemen
             f"this bookie's began with {memory.history.restore!r}"
         )
     return Judgement(memory.contradiction.why if memory.contradiction else _compare(memory.confirmed, found))
+
+
+COPYING, LEAVING, GONE, HERE = "copying", "leaving", "gone", "here"
+"""Of metadata that move from one store to another, the word before the other store's URI: this one is the copy and not
+whole yet; it is what is copied; it was copied. Before a name of the move: they came by it, and are used here."""
+_MOVES = {
+    COPYING: "it is an unfinished copy of {}: call `buckram cluster move-metadata` again with the same stores",
+    LEAVING: "its metadata are being moved to {}: call `buckram cluster move-metadata` again with the same stores, or "
+    "with --abandon",
+    GONE: "its metadata were moved to {}: name that one instead",
+}
+
+
+def why_not_accepted(history: History) -> str:
+    """In words, for one that is not; "" for one that is."""
+    if history.accepted:
+        return ""
+    state, _, other = history.moved.partition(" ")
+    if state in _MOVES:
+        return _MOVES[state].format(other)
+    return "it was restored from a backup and nobody has accepted that yet"
+
+
+def _came(memory: Memory, history: History) -> bool:
+    """Whether the same history goes on in another store since the bookie remembered it."""
+    mine = memory.history
+    return (
+        history.moved.startswith(f"{HERE} ")
+        and history.moved != mine.moved
+        and history.restore == mine.restore
+        and history.epoch > mine.epoch
+    )
+
+
+def _compare_moved(told: Confirmed | None, found: Confirmed | None) -> str:
+    """Keys have other versions in another store, so what they say is compared: it must be what was confirmed, or what
+    the same directory said later (a change whose answer was lost)."""
+    if told is None:
+        return ""
+    if found is None:
+        return "the witness key did not come with the metadata that were moved here"
+    if found.value == told.value or _reach(found.value) > _reach(told.value):
+        return ""
+    return "the metadata that were moved here are older than what this bookie has seen: its witness key says less"
+
+
+def _reach(value: Statement) -> tuple[int, int, int]:
+    return value.starts, value.seq, value.offset
 
 
 def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
@@ -114,7 +164,7 @@ def _compare(told: Confirmed | None, found: Confirmed | None) -> str:
 def learn(memory: Memory, history: History, confirmed: Confirmed, highest: LedgerId = -1) -> Memory:
     """What to remember when the store has confirmed a change in that history. `highest`: the highest ledger here."""
     first = memory.history.epoch == 0 and memory.confirmed is None
-    if history.epoch > memory.history.epoch > 0:
+    if history.epoch > memory.history.epoch > 0 and history.restore != memory.history.restore:
         memory = replace(memory, contradiction=None, settled=highest)
     return replace(memory, history=history, confirmed=confirmed, reviewed=history.restore if first else memory.reviewed)
 
@@ -126,6 +176,8 @@ def encode_history(history: History) -> bytes:
     fields: dict[str, Any] = {"epoch": history.epoch, "restore": history.restore}
     if not history.accepted:
         fields["accepted"] = False
+    if history.moved:
+        fields["moved"] = history.moved
     return json.dumps(fields).encode()
 
 
@@ -135,7 +187,10 @@ def parse_history(key: str, record: bytes) -> History:
 
 
 def _history(what: str, fields: dict[str, Any]) -> History:
-    return History(_number(what, fields, "epoch"), _text(what, fields, "restore"), fields.get("accepted", True) is True)
+    moved = fields.get("moved", "")
+    accepted = fields.get("accepted", True) is True
+    epoch, restore = _number(what, fields, "epoch"), _text(what, fields, "restore")
+    return History(epoch, restore, accepted, moved if isinstance(moved, str) else "")
 
 
 def encode_word(nonce: str) -> bytes:

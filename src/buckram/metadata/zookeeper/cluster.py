@@ -103,12 +103,14 @@ async def _value(session: ZkSession, path: str) -> bytes | None:
 # Making
 
 
-async def make_cluster(session: ZkSession, root: str, wanted: Manager | None, rng: Random) -> Made:
+async def make_cluster(
+    session: ZkSession, root: str, wanted: Manager | None, rng: Random, instance_id: str = ""
+) -> Made:
     """Make a cluster, or find the one that is there. WrongLedgerManager if that one uses another manager than `wanted`.
 
     All nodes appear at once; a half-made cluster of Apache's tool (no LAYOUT, no ledgers) is completed.
     """
-    chosen = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    chosen = instance_id or str(uuid.UUID(int=rng.getrandbits(128), version=4))
     for _ in range(_TRIES):
         state = await look(session, root)
         if state.made and not _incomplete(state, wanted):

@@ -74,6 +74,9 @@ class ZooKeeperStore(TreeStore):
             await self.begin_history()
         return await self.instance_id()
 
+    async def take_over(self, instance_id: str) -> None:
+        await make_cluster(self.session, self.root, self._wanted, self._rng, instance_id)
+
     async def instance_id(self) -> str:
         """Also finds out whether LAYOUT is one that can be used, so that nobody starts who could not go on."""
         await self.tree.manager()
