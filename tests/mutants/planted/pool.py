@@ -55,13 +55,13 @@ MUTANTS = (
         (f"{WAITING}::test_a_bookie_that_moved_counts_as_lost_while_the_old_connection_has_answers_to_give",),
     ),
     TestMutant(
-        "pool-waits-for-anybody",
+        "pool-send-to-new-incarnation",
         "a queued send goes to a new incarnation of the bookie",
         edited((f"{ENDPOINT}.connected", "outcome.check_incarnation(meant)", "pass")),
         (AGAIN,),
     ),
     TestMutant(
-        "pool-asks-anybody",
+        "pool-request-to-new-incarnation",
         "a request that waited for a connection goes to a new incarnation of the bookie",
         edited((f"{POOL}.call", "connection.check_incarnation(meant)", "pass")),
         (AGAIN,),

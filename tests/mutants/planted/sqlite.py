@@ -57,7 +57,7 @@ MUTANTS = (
         INTERLEAVED,
     ),
     TestMutant(
-        "sqlite-not-buried",
+        "sqlite-dead-keys-block",
         "keys of a dead session block writes",
         edited((f"{TREE}._write_all", "self._bury(session)", "pass")),
         INTERLEAVED,
@@ -94,7 +94,7 @@ MUTANTS = (
         STOPPED,
     ),
     TestMutant(
-        "sqlite-nobody-named",
+        "sqlite-holder-not-named",
         "a time-out does not name the process that holds the lock",
         edited(
             (

@@ -19,6 +19,7 @@ from buckram.sim.engine.loop import Crashed, Process, SimLoop
 from buckram.sim.engine.transport import Connection, Endpoint, Pipe
 
 Factory = Callable[[], asyncio.Protocol]
+"""Creates the protocol of one connection, as in asyncio."""
 
 
 class WireObserver(Protocol):

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 Patches = Callable[[], AbstractContextManager[None]]
+"""Plants a bug: returns a context in which production code has it."""
 
 
 @contextmanager

@@ -5,10 +5,10 @@ Not here: the subjects themselves (`sim/ledgers/subject.py`, `sim/streams/subjec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from buckram.sim.engine.lives import LifeResult
+from buckram.sim.engine.trace import Echo
 
 if TYPE_CHECKING:
     from buckram.sim.engine.swarm import Totals
@@ -34,9 +34,7 @@ class Subject(Protocol):
         """Return the faults of the seed's plan."""
         ...
 
-    def live(
-        self, seed: int, *, faults: list[str] | None = None, echo: Callable[[str], None] | None = None
-    ) -> LifeResult:
+    def live(self, seed: int, *, faults: list[str] | None = None, echo: Echo | None = None) -> LifeResult:
         """Run one life; `faults` replace those of its plan, `echo` gets each line of its trace."""
         ...
 

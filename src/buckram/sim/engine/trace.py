@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 _MASK = (1 << 64) - 1
 _PRIME = 1099511628211
 
 
+class Echo(Protocol):
+    """Gets each line of a trace when it is recorded."""
+
+    def __call__(self, line: str, /) -> object: ...
+
+
 class Trace:
     """The events of one life. `echo` gets each line immediately, as for the option --trace."""
 
-    def __init__(self, echo: Callable[[str], None] | None = None, keep: int = 4000) -> None:
+    def __init__(self, echo: Echo | None = None, keep: int = 4000) -> None:
         self._hash = 14695981039346656037
         self._echo = echo
         self.lines: deque[str] = deque(maxlen=keep)

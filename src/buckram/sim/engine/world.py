@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -41,7 +41,7 @@ from buckram.sim.engine.metadata import Snapshot
 from buckram.sim.engine.network import Fabric
 from buckram.sim.engine.pace import FAST, Pace, SimClock
 from buckram.sim.engine.stores import Session, stores_of
-from buckram.sim.engine.trace import Trace
+from buckram.sim.engine.trace import Echo, Trace
 from buckram.sim.engine.zookeeper import SimZooKeeper
 from buckram.types import BookieId, EntryId, LedgerId
 
@@ -103,7 +103,7 @@ class World:
         self,
         seed: int | str,
         *,
-        echo: Callable[[str], None] | None = None,
+        echo: Echo | None = None,
         configs: Configs | None = None,
         metadata: str = "memory",
         pace: Pace | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
 from buckram.sim.engine.faults import FaultRunner
@@ -13,6 +12,7 @@ from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Stuck
 from buckram.sim.engine.plan import Plan
 from buckram.sim.engine.spies import watch_stores
+from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.transport import Connection
 from buckram.sim.engine.world import World
 from buckram.sim.ledgers.ending import Ending
@@ -44,7 +44,7 @@ class _Recorder:
 class Life:
     """One life. Run it once, then ask for its result."""
 
-    def __init__(self, plan: Plan, echo: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: Plan, echo: Echo | None = None) -> None:
         self.plan = plan
         self.world = World(plan.seed, echo=echo, configs=plan.configs, metadata=plan.metadata, pace=plan.pace)
         self.stage = Stage(self.world, plan)
@@ -123,7 +123,7 @@ def run_life(
     seed: int,
     *,
     plan: Plan | None = None,
-    echo: Callable[[str], None] | None = None,
+    echo: Echo | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> LifeResult:
     """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""

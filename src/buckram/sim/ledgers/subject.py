@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from buckram.sim.engine.faults.registry import LEDGERS, fault_names
 from buckram.sim.engine.lives import LifeResult
 from buckram.sim.engine.swarm import Totals
+from buckram.sim.engine.trace import Echo
 from buckram.sim.ledgers.life import run_life
 from buckram.sim.ledgers.mutants import hunt
 from buckram.sim.ledgers.plan import make_plan
@@ -26,9 +25,7 @@ class Ledgers:
     def planned_faults(self, seed: int) -> list[str]:
         return make_plan(seed).faults
 
-    def live(
-        self, seed: int, *, faults: list[str] | None = None, echo: Callable[[str], None] | None = None
-    ) -> LifeResult:
+    def live(self, seed: int, *, faults: list[str] | None = None, echo: Echo | None = None) -> LifeResult:
         plan = make_plan(seed)
         if faults is not None:
             plan.faults = faults

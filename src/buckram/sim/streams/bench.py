@@ -13,6 +13,7 @@ from buckram.errors import BuckramError
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import report_broken_invariants
 from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
+from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import Died, World
 from buckram.sim.streams.ending import Ending
 from buckram.sim.streams.facts import ReaderSession, StreamHistory
@@ -179,7 +180,7 @@ def play(
     plan: StreamPlan,
     *,
     seed: int = 0,
-    echo: Callable[[str], None] | None = None,
+    echo: Echo | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> ScheduleResult:
     """Run one schedule in a world of its own, then the ending of a life."""

@@ -11,16 +11,17 @@ import json
 import logging
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from buckram.sim.engine.schedules import ScheduleResult
+from buckram.sim.engine.trace import Echo
 from buckram.sim.streams.bench import Bench, bench_plan, play
 from buckram.sim.streams.operations import DRILLS, Spy
 
 
-def drill(name: str, spy: Spy, *, echo: Callable[[str], None] | None = None, **options: Any) -> ScheduleResult:
+def drill(name: str, spy: Spy, *, echo: Echo | None = None, **options: Any) -> ScheduleResult:
     """Run the operation once, with the fault of the spy."""
 
     async def play_drill(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from buckram.core.streams import changes as stream_changes
@@ -15,6 +15,7 @@ from buckram.sim.engine.checkers.safety import Records
 from buckram.sim.engine.faults import FaultRunner
 from buckram.sim.engine.lives import LifeResult, report_broken_invariants
 from buckram.sim.engine.loop import Crashed, Stuck
+from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import World
 from buckram.sim.streams.bulk_publishing import Publisher
 from buckram.sim.streams.ending import Ending
@@ -32,7 +33,7 @@ from buckram.streams.shared import metadata as stream_metadata
 class Life:
     """One life. Run it once, then ask for its result."""
 
-    def __init__(self, plan: StreamPlan, echo: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: StreamPlan, echo: Echo | None = None) -> None:
         self.plan = plan
         self.world = stream_world(f"streams {plan.seed}", plan, echo)
         self.stage = Stage(self.world, plan)
@@ -110,7 +111,7 @@ class Life:
         )
 
 
-def stream_world(seed: str, plan: StreamPlan, echo: Callable[[str], None] | None) -> World:
+def stream_world(seed: str, plan: StreamPlan, echo: Echo | None) -> World:
     """Return a world that checks only the metadata of ledgers: lives of ledgers check the rest, which takes time."""
     world = World(seed, echo=echo, configs=plan.cluster.configs, metadata=plan.cluster.metadata, pace=plan.cluster.pace)
     world.fabric.observers.remove(world.judge.wire)
@@ -169,7 +170,7 @@ def run_stream_life(
     seed: int,
     *,
     plan: StreamPlan | None = None,
-    echo: Callable[[str], None] | None = None,
+    echo: Echo | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> LifeResult:
     """Run one life. Python's garbage collection is off meanwhile: the time of finalisers must not depend on history."""

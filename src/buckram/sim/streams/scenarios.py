@@ -4,13 +4,13 @@ would do wrong."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from buckram.errors import CursorMoved, OffsetMismatch, OffsetTruncated, StreamEnded, WriterExists
 from buckram.sim.engine.metadata import HOST
 from buckram.sim.engine.schedules import ScheduleResult
+from buckram.sim.engine.trace import Echo
 from buckram.sim.streams.bench import Bench, Scenario, bench_plan, play
 from buckram.sim.streams.broken_ledgers import BREAKS
 from buckram.sim.streams.bulk_publishing import Publisher
@@ -380,7 +380,7 @@ def run_stream_scenario(
     *,
     metadata: str = "memory",
     seed: int = 0,
-    echo: Callable[[str], None] | None = None,
+    echo: Echo | None = None,
     mutant: AbstractContextManager[None] | None = None,
 ) -> ScheduleResult:
     scenario = SCENARIOS[name]

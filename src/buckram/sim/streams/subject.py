@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from buckram.sim.engine.faults.registry import STREAMS, fault_names
 from buckram.sim.engine.lives import LifeResult
 from buckram.sim.engine.swarm import Totals
+from buckram.sim.engine.trace import Echo
 from buckram.sim.streams.life import run_stream_life
 from buckram.sim.streams.mutants import hunt
 from buckram.sim.streams.names import INVARIANTS, SITUATIONS
@@ -41,9 +41,7 @@ class Streams:
     def planned_faults(self, seed: int) -> list[str]:
         return make_stream_plan(seed).faults
 
-    def live(
-        self, seed: int, *, faults: list[str] | None = None, echo: Callable[[str], None] | None = None
-    ) -> LifeResult:
+    def live(self, seed: int, *, faults: list[str] | None = None, echo: Echo | None = None) -> LifeResult:
         plan = make_stream_plan(seed)
         if faults is not None:
             plan.cluster.faults = faults

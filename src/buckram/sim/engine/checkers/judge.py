@@ -5,7 +5,8 @@ Not here: the invariants (the other modules of this package).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.metadata import birth_of
@@ -40,6 +41,12 @@ from buckram.types import (
     LedgerState,
     Versioned,
 )
+
+
+class HoldsEntry(Protocol):
+    """Whether a bookie's store has an entry."""
+
+    def __call__(self, ledger_id: LedgerId, entry: EntryId, /) -> bool: ...
 
 
 class Judge:
@@ -265,7 +272,7 @@ class Judge:
             for claims in ledger.claims.values():
                 claims.pop(bookie, None)
 
-    def bookie_started(self, bookie: BookieId, holds: Callable[[LedgerId, EntryId], bool]) -> None:
+    def bookie_started(self, bookie: BookieId, holds: HoldsEntry) -> None:
         """A bookie serves again: entries that it acknowledged before their sync may be lost, or are durable now."""
         for ledger in self.facts.ledgers.values():
             for entry, claims in ledger.claims.items():

@@ -14,7 +14,7 @@ from buckram.types import BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSta
 
 
 class RecoveryDuties(Checker):
-    """What a recovery must do, and that nobody else fences or changes metadata."""
+    """What a recovery must do, and that only recoveries, writers and repairs fence or change metadata."""
 
     def __init__(self, facts: Facts, report: Report) -> None:
         super().__init__(facts, report)

@@ -184,7 +184,7 @@ class Content(Checker):
             self.report.violate(
                 "S6",
                 f"{insert.bookie} stored entry {insert.entry} of ledger {ledger.ledger}, "
-                f"{'whose digest is bad' if copy is None else 'which nobody wrote'}",
+                f"{'whose digest is bad' if copy is None else 'which was never written'}",
             )
             return
         self.report.check(

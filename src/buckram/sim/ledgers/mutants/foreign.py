@@ -27,7 +27,7 @@ def _no_objection(self: Introductions, connection: Connection) -> None:
     """Accept any identity."""
 
 
-async def _asks_nobody(self: Introductions, connection: Connection) -> None:
+async def _send_no_introduction(self: Introductions, connection: Connection) -> None:
     """Send no introduction."""
 
 
@@ -53,10 +53,10 @@ MUTANTS = [
         ("D11",),
     ),
     Mutant(
-        "nobody-is-asked",
+        "introduction-not-sent",
         "I1, S1",
         "clients do not check the identity of the bookie at an address",
-        plant((Introductions, "exchange", _asks_nobody)),
+        plant((Introductions, "exchange", _send_no_introduction)),
         ("D12",),
     ),
 ]

@@ -63,7 +63,7 @@ MUTANTS = [
         ("id-again",),
     ),
     Mutant(
-        "store-kills-the-living",
+        "undeleted-ledger-replaced",
         "I27",
         "a ledger that was not deleted is replaced by another one with its id",
         plant((Admission, "_contradicts", _never)),
@@ -74,10 +74,10 @@ MUTANTS = [
         "I9",
         "a tombstone fences the next ledger with the same id",
         plant((admission, "is_other", _never)),
-        ("id-after-burial",),
+        ("id-after-deletion",),
     ),
     Mutant(
-        "names-not-said",
+        "births-not-sent",
         "I12, I7",
         "clients do not send the birth of the ledger",
         plant((opening, "birth_of", _no_birth)),

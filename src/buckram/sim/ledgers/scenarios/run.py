@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 from buckram.sim.engine.lives import report_broken_invariants
 from buckram.sim.engine.schedules import ScheduleFailed, ScheduleResult, quiet_plan, run_schedule, until_violated
 from buckram.sim.engine.spies import watch_stores
+from buckram.sim.engine.trace import Echo
 from buckram.sim.engine.world import Died, World
 from buckram.sim.ledgers.scenarios import absence, absent, directed, foreign, identity, more
 from buckram.sim.ledgers.scenarios.script import Script
@@ -47,7 +48,7 @@ SCENARIOS: dict[str, Scenario] = {
     "id-again": Scenario(identity.an_id_used_again, (3, 3, 2), metadata=("memory",)),
     "id-twice": Scenario(identity.an_id_given_twice, (3, 3, 2), metadata=("memory",)),
     "id-again-empty": Scenario(identity.an_id_used_again_for_nothing, (3, 3, 2), metadata=("memory",)),
-    "id-after-burial": Scenario(identity.an_id_used_after_its_deletion, (3, 3, 2), metadata=("memory",)),
+    "id-after-deletion": Scenario(identity.an_id_used_after_its_deletion, (3, 3, 2), metadata=("memory",)),
     "D6": Scenario(directed.asymmetric_recoverers, (2, 2, 2)),
     "D7": Scenario(directed.empty_tail_fragment, (3, 3, 2)),
     "D8": Scenario(directed.lost_replies, (3, 3, 2)),
@@ -89,7 +90,7 @@ def run_scenario(
     name: str,
     seed: int = 0,
     *,
-    echo: Callable[[str], None] | None = None,
+    echo: Echo | None = None,
     mutant: AbstractContextManager[None] | None = None,
     metadata: str = "memory",
 ) -> ScheduleResult:

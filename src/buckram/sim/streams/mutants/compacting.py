@@ -51,14 +51,14 @@ def _last_left_out(self: EntryRewriter, payload: bytes) -> bytes | None:
 
 def _as_announced(name: str, run: Any, ledger: int, summary: Any) -> Any:
     rows = [row.summary for row in run.rows]
-    told = summary._replace(
+    expected = summary._replace(
         records=run.end - run.base,
         first_append=rows[0].first_append,
         last_append=rows[-1].last_append,
         min_timestamp=min(row.min_timestamp for row in rows),
         max_timestamp=max(row.max_timestamp for row in rows),
     )
-    return _replacement(name, run, ledger, told)
+    return _replacement(name, run, ledger, expected)
 
 
 def _any_may_move(head: Any, row: Any) -> bool:

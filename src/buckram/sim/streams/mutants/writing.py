@@ -162,8 +162,8 @@ def _gaps_pass(
     return _fresh(self, stream, producer, first, count, start)
 
 
-async def _all_of_it(claim: Any, failed: SegmentWriter, told: Any) -> Any:
-    found = await repair.recover_broken(claim, failed, told)
+async def _all_of_it(claim: Any, failed: SegmentWriter, on_error: Any) -> Any:
+    found = await repair.recover_broken(claim, failed, on_error)
     if found.sealed is None:
         return found
     ledger, summary = found.sealed
