@@ -33,6 +33,9 @@ class Proxy:
         self.held = b""
         self.silent = False
         """While this is set the proxy forwards no replies."""
+        self.on_time = asyncio.Event()
+        """While this is clear the events of watches wait here."""
+        self.on_time.set()
         self.paths: list[str] = []
         self.tasks: dict[asyncio.Task[None], None] = {}
 
@@ -109,6 +112,8 @@ class Proxy:
 
     async def _answers(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while piece := await there.read(65536):
+            if b'"events"' in piece:
+                await self.on_time.wait()
             if not self.silent:
                 writer.write(piece)
         writer.close()

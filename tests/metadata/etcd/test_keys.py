@@ -17,6 +17,7 @@ from buckram.errors import (
     ConfigError,
     ForkedClient,
     InvalidArgument,
+    KeyNotEmpty,
     MalformedRecord,
     MetadataUnavailable,
     NoSuchKey,
@@ -243,7 +244,9 @@ async def test_a_forked_child_may_not_use_the_store(etcd_server: EtcdServer) -> 
         for attempt in (keys.get("/a"), keys.multi([]), keys.sync()):
             with pytest.raises(ForkedClient, match="connect again"):
                 await attempt
+        await keys.close()
         keys.client._pid = os.getpid()
+        assert (await keys.get("/a")).value == b""
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +313,44 @@ async def test_a_version_that_was_read_long_ago_is_found_out(etcd_server: EtcdSe
         with pytest.raises(VersionConflict):
             await other.set("/a", b"1", 0)
         assert await keys.children("/") == ["a"]
+
+
+async def test_a_child_that_appears_keeps_its_parent(etcd_server: EtcdServer) -> None:
+    """The deletion is held back on its way until the child is there."""
+    root = new_root()
+    async with (
+        proxied(etcd_server.address) as way, opened(way.address, root) as keys,
+        opened(etcd_server.address, root) as other,
+    ):  # fmt: skip
+        await keys.create("/a", b"")
+        way.hold = "kv/txn"
+        with pytest.raises(MetadataUnavailable):
+            await keys.delete("/a", 0)
+        await other.create("/a/b", b"")
+        assert b'"succeeded"' not in await way.deliver()
+        assert await other.children("/") == ["a"]
+        with pytest.raises(KeyNotEmpty):
+            await keys.delete("/a", 0)
+
+
+async def test_a_watch_does_not_fire_for_what_was_read_with_it(etcd_server: EtcdServer) -> None:
+    """Events of the time before the read come over a stream that is late."""
+    root = new_root()
+    async with (
+        proxied(etcd_server.address) as way, opened(way.address, root) as keys,
+        opened(etcd_server.address, root) as other,
+    ):  # fmt: skip
+        await other.create("/a", b"")
+        early, watch, last = Watch(), Watch(), Watch()
+        await keys.get("/a", early)
+        await until(lambda: "/v3/watch" in way.paths)
+        way.on_time.clear()
+        await other.set("/a", b"1", 0)
+        assert (await keys.get("/a", watch)).value == b"1"
+        way.on_time.set()
+        await early.fired()
+        await keys.get("/a", last)
+        assert watch.times == 0
+        await other.set("/a", b"2", 1)
+        await last.fired()
+        assert watch.times == 1

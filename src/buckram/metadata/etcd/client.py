@@ -61,8 +61,13 @@ class EtcdClient:
         self._signing_in = asyncio.Lock()
         self._closed = False
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is the copy of a child process: connections and session are the parent's."""
+        return os.getpid() != self._pid
+
     def check_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if self.forked:
             raise ForkedClient(f"the session with {self.hosts} was opened before a fork: connect again in the child")
         if self._closed:
             raise MetadataUnavailable(CLOSED)
@@ -226,8 +231,6 @@ class EtcdClient:
 
     def close(self) -> None:
         """Everything that waits fails. Idempotent."""
-        if os.getpid() != self._pid:
-            return  # the connections are the parent's
         self._closed = True
         for connection in (*self._idle, *self._busy, *self._streams):
             connection.close()

@@ -145,6 +145,8 @@ class EtcdKeys:
         self._lost.append(notify)
 
     async def close(self) -> None:
+        if self.client.forked:
+            return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_future()
             try:

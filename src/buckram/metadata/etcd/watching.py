@@ -174,7 +174,7 @@ class _Folder:
                 self._fire(armed)
 
     async def _follow(self) -> None:
-        delays = Delays(STORE_WATCH, random)
+        delays, said = Delays(STORE_WATCH, random), ""
         while True:
             at = self._client.at
             try:
@@ -183,7 +183,9 @@ class _Folder:
                     if not self._handle(answer):
                         break
             except Refused as refused:
-                _log.warning("etcd at %s refuses to be watched: %s", self._client.hosts, refused.message)
+                if refused.message != said:
+                    _log.warning("etcd at %s refuses to be watched: %s", self._client.hosts, refused.message)
+                said = refused.message
                 if refused.transient:
                     self._client.leave(at)
             except (OSError, TimeoutError, ValueError) as error:
