@@ -29,6 +29,10 @@ def test_a_killed_bookies_ledgers_are_copied_and_told_of(tmp_path: Path) -> None
         assert "disabled" in buckram("autorecovery", "status", uri=up.uri).out
         assert buckram("autorecovery", "enable", uri=up.uri).code == 0
         wait_until(lambda: not holds(up, made, lost), "not copied")
+        seen = buckram("status", "--json", uri=up.uri)
+        assert {one["id"]: one["state"] for one in seen.json["bookies"]}[lost] == "down"
+        assert (seen.code, seen.json["healthy"], seen.json["unavailable"]) == (Exit.FAILED, False, 0)
+        assert f"bookie forget {lost}" in buckram("status", uri=up.uri).out
         wait_until(lambda: buckram("autorecovery", "status", uri=up.uri).code == 0, "still marked")
         for ledger in made:
             repaired = buckram("ledger", "repair", ledger, "--json", uri=up.uri).json
@@ -36,6 +40,8 @@ def test_a_killed_bookies_ledgers_are_copied_and_told_of(tmp_path: Path) -> None
         assert buckram("autorecovery", "proceed", uri=up.uri).out.strip() == "nothing holds it up"
         assert buckram("bookie", "forget", lost, uri=up.uri).code == 0
         assert buckram("cluster", "check", uri=up.uri).code == 0
+        well = buckram("status", "--json", uri=up.uri)
+        assert (well.code, well.json["healthy"], well.json["under_replicated"]) == (0, True, 0)
     finally:
         assert up.stop() == 0
 

@@ -19,6 +19,7 @@ NOUNS = {
     "ledger": "buckram.cli.ledger:ledger",
     "stream": "buckram.cli.stream:stream",
     "namespace": "buckram.cli.namespace:namespace",
+    "status": "buckram.cli.status:status",
     "autorecovery": "buckram.cli.autorecovery:autorecovery",
     "placement": "buckram.cli.placement:placement",
     "metadata": "buckram.cli.metadata:metadata",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buckram.core.healing.losses import DEFAULT_DELAY_S, Brake
-from buckram.core.healing.status import Waiting
+from buckram.core.healing.status import Waiting, Why
 from buckram.healing.board import Board, Progress
 from buckram.metadata.election import Election, elected_of
 from buckram.metadata.underreplication import Underreplication
@@ -25,6 +25,8 @@ class Lacking:
     """Seconds until all that is queued now is copied, where some replicator of ours reports its rate."""
     lost: tuple[tuple[EntryId, EntryId], ...] = ()
     """Rows of entries of which no good copy is left."""
+    unreadable: bool = False
+    """Some entries cannot be read now: they are lost, or their bookies are away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def _not_begun(ledger: LedgerId, waiting: Waiting | None, eta_s: float | None) -
     if waiting is None:
         return Lacking(ledger, "queued", "", eta_s)
     why = "; ".join(reason.text for reason in waiting.reasons)
-    return Lacking(ledger, "lost" if waiting.lost else "waiting", why, None, waiting.lost)
+    unreadable = any(reason.why in (Why.NO_GOOD_COPY, Why.COPY_AWAY) for reason in waiting.reasons)
+    return Lacking(ledger, "lost" if waiting.lost else "waiting", why, None, waiting.lost, unreadable)
 
 
 def _eta(workers: tuple[Progress, ...]) -> float | None:

@@ -1,0 +1,184 @@
+"""`buckram status`: one screen of bookies, space, ledgers that lack copies with reasons, rates and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buckram.cli import values
+from buckram.cli.exits import Exit
+from buckram.cli.options import connected, json_option, metadata_option, run_async
+from buckram.cli.output import counted, emit, table
+from buckram.core.wire.messages import FREE_DISK_SPACE, TOTAL_DISK_CAPACITY, BookieInfoReply, GetBookieInfo
+from buckram.errors import BuckramError, Code
+from buckram.types import BookieSet
+
+if TYPE_CHECKING:
+    from buckram.client.client import Client
+    from buckram.healing.overview import Overview
+
+_CLEAR = "\x1b[2J\x1b[H"
+_MOST = 20
+"""So many ledgers are shown; `buckram autorecovery status` shows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, where, why, and what to do."""
+
+    what: str
+    where: str
+    why: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookieState:
+    """One bookie as status shows it. Bytes are None where it does not answer."""
+
+    id: str
+    state: str
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The cluster at one moment."""
+
+    bookies: tuple[BookieState, ...]
+    healing: Overview
+    problems: tuple[Problem, ...]
+
+    @property
+    def unavailable(self) -> int:
+        """Ledgers with entries that cannot be read now."""
+        return sum(one.unreadable for one in self.healing.queue)
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Again and again until Ctrl-C.")
+@click.option("--every", default="2s", show_default=True, metavar="TIME", help="With --watch: how often.")
+@metadata_option
+@json_option
+def status(watch: bool, every: str, uri: str | None, as_json: bool) -> None:
+    """How the cluster is: bookies, space, and every ledger that lacks copies, with the reason. Exit code 1 if not well.
+
+    \b
+    Examples:
+      buckram status
+      buckram status --watch
+    """
+    pause = max(values.duration("--every", every), 0.1)
+
+    async def main() -> Status:
+        async with connected(uri) as client:
+            while True:
+                found = await look(client)
+                if watch and not as_json and sys.stdout.isatty():
+                    print(_CLEAR, end="")
+                _show(found, as_json)
+                if not watch:
+                    return found
+                await asyncio.sleep(pause)
+
+    if run_async(main()).problems:
+        raise click.exceptions.Exit(Exit.FAILED)
+
+
+async def look(client: Client) -> Status:
+    """Everything that status shows, from the metadata store and the bookies themselves."""
+    from buckram.healing.overview import overview
+
+    store = client.services.store
+    registered = await store.bookies()
+    known = sorted({*await store.known_bookies(), *registered.writable, *registered.readonly})
+    states = await asyncio.gather(*(_bookie(client, bookie, registered) for bookie in known))
+    found = await overview(store)
+    return Status(tuple(states), found, tuple(_problems(states, found)))
+
+
+async def _bookie(client: Client, bookie: str, registered: BookieSet) -> BookieState:
+    state = "writable" if bookie in registered.writable else "readonly" if bookie in registered.readonly else "down"
+    if state == "down":
+        return BookieState(bookie, state)
+    try:
+        reply = await client.services.pool.call(bookie, GetBookieInfo(TOTAL_DISK_CAPACITY | FREE_DISK_SPACE))
+    except BuckramError:
+        return BookieState(bookie, "silent")
+    if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
+        return BookieState(bookie, state)
+    return BookieState(bookie, state, reply.free_bytes, reply.total_bytes)
+
+
+def _problems(bookies: list[BookieState], found: Overview) -> list[Problem]:
+    problems: list[Problem] = []
+    if found.brake is not None:
+        do = "start them again, or say that they are gone for good: `buckram autorecovery proceed`"
+        problems.append(Problem("nothing is copied", ", ".join(found.brake.bookies), found.brake.why, do))
+    if not found.enabled:
+        problems.append(Problem("autorecovery", "cluster", "it is disabled", "buckram autorecovery enable"))
+    for one in bookies:
+        if one.state == "down":
+            do = f"start it again; if it is gone for good and no ledger names it: `buckram bookie forget {one.id}`"
+            problems.append(Problem("bookie", one.id, "it is down: it has a cookie and is not registered", do))
+        elif one.state == "silent":
+            problems.append(Problem("bookie", one.id, "it is registered and does not answer", "see its log"))
+    if found.queue and not found.auditor and not found.workers:
+        problems.append(Problem("autorecovery", "cluster", "nobody runs it", "buckram autorecovery run"))
+    for ledger in found.queue:
+        do = "" if ledger.state in ("in progress", "queued") else "see the reason; it is tried again by itself"
+        problems.append(Problem(f"ledger {ledger.state}", str(ledger.ledger), ledger.why or "it lacks copies", do))
+    return problems
+
+
+def _show(found: Status, as_json: bool) -> None:
+    if as_json:
+        emit(_json(found))
+        return
+    for problem in found.problems[:1] if found.healing.brake is not None else ():
+        print(f"NOTHING IS COPIED: {problem.why}: {problem.where}\n  {problem.do}\n")
+    rows = [(one.id, one.state, _gb(one.free_bytes), _gb(one.total_bytes)) for one in found.bookies]
+    table(("BOOKIE", "STATE", "FREE GB", "OF GB"), rows)
+    print()
+    healing = found.healing
+    rate = sum(worker.bytes_per_s for worker in healing.workers)
+    workers = f"{counted(len(healing.workers), 'replicator')}, {rate / 1e6:.1f} MB/s"
+    print(f"auditor {healing.auditor or 'none'}, {workers}, delay {healing.delay_s:g} s")
+    if not healing.queue:
+        print("every ledger has all its copies, as far as it is known")
+    else:
+        print(f"{counted(len(healing.queue), 'ledger')} lack copies, {found.unavailable} of them cannot be read whole")
+        table(
+            ("LEDGER", "STATE", "ETA", "WHY"),
+            [
+                (one.ledger, one.state, "" if one.eta_s is None else f"{one.eta_s:.0f} s", one.why)
+                for one in healing.queue[:_MOST]
+            ],
+        )
+    for problem in found.problems:
+        if not problem.what.startswith(("ledger ", "nothing ")):
+            print(f"{problem.what} {problem.where}: {problem.why}\n  {problem.do}")
+
+
+def _gb(size: int | None) -> float | str:
+    return "" if size is None else round(size / 1e9, 1)
+
+
+def _json(found: Status) -> dict[str, Any]:
+    return {
+        "healthy": not found.problems,
+        "problems": [{"what": one.what, "where": one.where, "why": one.why, "do": one.do} for one in found.problems],
+        "bookies": [
+            {"id": one.id, "state": one.state, "free_bytes": one.free_bytes, "total_bytes": one.total_bytes}
+            for one in found.bookies
+        ],
+        "under_replicated": len(found.healing.queue),
+        "unavailable": found.unavailable,
+        "auditor": found.healing.auditor or None,
+        "bytes_per_s": sum(worker.bytes_per_s for worker in found.healing.workers),
+    }
