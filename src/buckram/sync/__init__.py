@@ -96,6 +96,7 @@ class Client(NotAsync):
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         degraded: bool = True,
+        placement: str | None = None,
     ) -> Writer:
         """A new ledger and its writer; arguments as in buckram.Client.create."""
 
@@ -111,6 +112,7 @@ class Client(NotAsync):
                 explicit_ids=explicit_ids,
                 deferred_sync=deferred_sync,
                 degraded=degraded,
+                placement=placement,
             )
             return writer, TaskScope(f"sync writer {writer.ledger_id}")
 

@@ -52,6 +52,11 @@ class Writer(NotAsync):
         """Why entries get fewer copies than they should; empty if they do not."""
         return self._writer.degraded_reason
 
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """Where the present bookies fall short of the ledger's placement, in sentences; empty where it is met."""
+        return self._writer.misplaced
+
     def append(self, payload: Buffer, *, entry_id: EntryId | None = None) -> EntryId:
         """Append one entry and wait until it is acknowledged. For speed use append_many or append_nowait."""
         return self._thread.run(lambda: self._writer.append(payload, entry_id=entry_id))

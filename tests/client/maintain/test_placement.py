@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tests.client.write.test_placement import place
 
-from buckram.client.client import Client
+from buckram.client.client import Client, connect
 from buckram.client.maintain.placement import explain_ledger, explain_new, misplaced
+from buckram.config import NetConfig
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.placement.policy import PlacementPolicy
 from buckram.testing import cluster
@@ -15,9 +16,9 @@ from buckram.testing import cluster
 BODIES = [b"%d" % i for i in range(30)]
 
 
-async def written(client: Client, **options: object) -> int:
+async def written(client: Client, *, bodies: Sequence[bytes] = BODIES, **options: object) -> int:
     async with client.create(**options) as writer:  # type: ignore[arg-type]  # options of create
-        await writer.append_many(BODIES)
+        await writer.append_many(bodies)
     return writer.ledger_id
 
 
@@ -83,3 +84,26 @@ async def test_explanations_name_members_and_the_others() -> None:
         await c.kill(2)
         (told,) = await explain_ledger(client.services, ledger)
         assert "not registered" in next(r.why for r in told.reasons if r.bookie == c.bookies[2])
+
+
+async def test_a_member_stays_until_another_holds_all_it_has() -> None:
+    """M7: the bookie that would do does not answer, so the record goes on naming the one that does."""
+    async with (
+        cluster(bookies=3) as c,
+        connect(c.uri, net=NetConfig(request_timeout_s=0.3, connect_timeout_s=0.3)) as client,
+    ):
+        await c.kill(2)
+        await client.services.bookies.refresh()
+        ledger = await written(client, ensemble="2/2/2", bodies=BODIES[:3])
+        await c.restart(2)
+        await client.services.bookies.refresh()
+        await place(client, dict(zip(c.bookies, ("/r1", "/r1", "/r2"), strict=True)))
+        before = await members(client, ledger)
+        await c.pause(2)
+        report = await client.repair(ledger, move=True)
+        assert not report.healthy
+        assert not report.replaced
+        assert await members(client, ledger) == before
+        await c.resume(2)
+        assert (await client.repair(ledger, move=True)).healthy
+        assert c.bookies[2] in await members(client, ledger)

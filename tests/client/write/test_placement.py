@@ -70,6 +70,7 @@ async def test_without_a_rule_two_copies_are_enough_wherever_they_are() -> None:
 
 
 async def test_a_running_writer_hears_that_a_bookie_is_in_another_rack() -> None:
+    """Long before the silent bookie counts as failed, which would end the wait, too."""
     async with cluster(bookies=3) as c, c.client(STRICT) as client:
         await place(client, dict(zip(c.bookies, ("/r1", "/r1", "/r2"), strict=True)))
         async with client.create() as writer:
@@ -79,15 +80,27 @@ async def test_a_running_writer_hears_that_a_bookie_is_in_another_rack() -> None
             assert not pending.done()
             await place(client, dict(zip(c.bookies, ("/r1", "/r3", "/r2"), strict=True)))
             assert await pending == 0
+            assert not engine_of(writer)._window.absent
             await c.resume(2)
 
 
 async def test_a_ledger_keeps_the_policy_it_was_made_with() -> None:
-    """One client asks for racks for one ledger; another, which asks for nothing, follows that when it replaces."""
-    async with cluster(bookies=4) as c, c.client() as client:
+    """The client asks for nothing, the ledger for two racks: the spare bookie, in the first rack, is not taken."""
+    async with cluster(bookies=3) as c, c.client() as client:
+        await place(client, dict(zip(c.bookies, ("/r1", "/r2", "/r1"), strict=True)))
+        writer = await client.create(ensemble="2/2/2", placement="rack:2 enforce")
+        assert writer.metadata.custom_metadata["buckram.placement"] == b"rack:2 enforce"
+        await writer.append(b"entry")
+        await c.kill(1)
+        with pytest.raises(WriteFailed, match="no other bookie can be used"):
+            await writer.append(b"entry")
+        await engine_of(writer).abandon()
+
+
+async def test_a_replacement_is_in_a_rack_that_keeps_the_rule() -> None:
+    async with cluster(bookies=4) as c, c.client(STRICT) as client:
         await place(client, dict(zip(c.bookies, ("/r1", "/r2", "/r1", "/r2"), strict=True)))
-        async with client.create(ensemble="2/2/2", placement="rack:2 enforce") as writer:
-            assert writer.metadata.custom_metadata["buckram.placement"] == b"rack:2 enforce"
+        async with client.create(ensemble="2/2/2") as writer:
             before = writer.metadata.last_fragment.ensemble
             await writer.append(b"entry")
             await c.kill(c.bookies.index(before[0]))
@@ -156,3 +169,16 @@ async def test_with_weights_free_space_is_asked_once_a_minute() -> None:
         bookies.free_bytes.clear()
         async with client.create():
             assert not bookies.free_bytes, "asked a moment ago"
+
+
+async def test_best_effort_says_where_it_falls_short_and_only_there() -> None:
+    async with cluster(bookies=3) as c, c.client() as client:
+        async with client.create() as writer:
+            assert writer.misplaced == (), "nobody said where any bookie is"
+        await place(client, dict.fromkeys(c.bookies, "/r1"))
+        async with client.create() as writer:
+            (said,) = writer.misplaced
+            assert said.startswith("level rack: ")
+            assert said.endswith("are in /r1, 2 are needed")
+            await place(client, {**dict.fromkeys(c.bookies, "/r1"), c.bookies[1]: "/r2"})
+            assert writer.misplaced == ()

@@ -25,6 +25,13 @@ def test_a_place_that_is_not_known_is_none() -> None:
     assert found.found == ("/eu//r1",)
 
 
+def test_a_level_that_nobody_named_is_asked_for_only_where_it_is_enforced() -> None:
+    nowhere, three = Topology(), Quorum(3, 3, 2)
+    assert breaches(["a", "b", "c"], three, PlacementPolicy.parse("rack:2"), nowhere) == []
+    assert breaches(["a", "b", "c"], three, PlacementPolicy.parse("zone:2 rack:2"), Topology.of({"d": "/r1"}))
+    assert breaches(["a", "b", "c"], three, PlacementPolicy.parse("rack:2 enforce"), nowhere)
+
+
 @pytest.mark.parametrize(
     ("text", "copies", "enough"),
     [

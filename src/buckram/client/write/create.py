@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from buckram.client.shared.log import log
 from buckram.client.shared.services import Services
 from buckram.core.backoff import STORE_CALL
 from buckram.core.ledgers.quorum import Quorum
@@ -29,10 +30,13 @@ async def choose_members(
     if (policy or services.bookies.policy).weights:
         await services.weights.refresh(services)
     try:
-        return await services.bookies.choose_fresh(quorum, policy=policy, degraded=degraded)
+        found = await services.bookies.choose_fresh(quorum, policy=policy, degraded=degraded)
     except NotEnoughBookies as error:
         await services.identities.past.explain(error)
         raise NotEnoughBookies(error.needed, error.available, f"{error}{_cure(quorum, error)}") from error
+    if found.short:
+        log.info("a new ledger falls short of placement `%s`: %s", policy or services.bookies.policy, found.short[0])
+    return found
 
 
 def _cure(quorum: Quorum, error: NotEnoughBookies) -> str:

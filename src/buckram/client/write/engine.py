@@ -26,6 +26,7 @@ from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow
 from buckram.core.ledgers.metadata import birth_of
 from buckram.core.ledgers.quorum import Quorum
+from buckram.core.placement.judge import breaches
 from buckram.core.placement.policy import policy_of
 from buckram.errors import (
     BuckramError,
@@ -66,7 +67,7 @@ class LedgerAppender:
         metadata, config, pool = current.metadata, services.config, services.pool
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         key, birth = master_key(password), birth_of(metadata)
-        policy = policy_of(metadata.custom_metadata, services.bookies.policy)
+        self._policy = policy = policy_of(metadata.custom_metadata, services.bookies.policy)
         digest = Digest(metadata.digest_type or DigestType.DUMMY, password, birth)
         self.ledger_id = ledger_id
         self.name = (ledger_id, birth) if birth else None
@@ -162,6 +163,13 @@ class LedgerAppender:
     def degraded(self) -> bool:
         """Entries get fewer than Qw copies for now, but never fewer than Qa; `degraded_reason` says why."""
         return bool(self._change.degraded) and not self._window.closed
+
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """Where the present bookies fall short of the ledger's placement, in sentences."""
+        window = self._window
+        topology = self._services.bookies.topology
+        return tuple(map(str, breaches(window.ensemble, window.quorum, self._policy, topology)))
 
     @property
     def degraded_reason(self) -> str:

@@ -76,6 +76,11 @@ class Writer(NotBlocking):
         return self._engine.degraded_reason
 
     @property
+    def misplaced(self) -> tuple[str, ...]:
+        """Where the present bookies fall short of the ledger's placement, in sentences; empty where it is met."""
+        return self._engine.misplaced
+
+    @property
     def ensemble_changes(self) -> int:
         """How often a bookie was replaced so far."""
         return self._engine.ensemble_changes

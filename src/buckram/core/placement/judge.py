@@ -30,11 +30,14 @@ class Breach:
 
 
 def breaches(ensemble: Sequence[BookieId], quorum: Quorum, policy: PlacementPolicy, topology: Topology) -> list[Breach]:
-    """Where the ensemble does not meet the policy, by level and write quorum. A place that is not known is none."""
+    """Where the ensemble does not meet the policy, by level and write quorum. A place that is not known is none.
+
+    Where nobody said of any bookie where it is at a level, a rule that is not enforced asks for nothing.
+    """
     found: list[Breach] = []
     for rule in policy.rules:
         needed = rule.needed(quorum.write_quorum)
-        if needed < 2:
+        if needed < 2 or not (rule.enforce or topology.knows(rule.level)):
             continue
         for window in quorum.windows():
             members = tuple(ensemble[position] for position in window)

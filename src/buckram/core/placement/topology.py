@@ -105,6 +105,10 @@ class Topology:
             return location.domain("region")
         return location.domain(level)
 
+    def knows(self, level: str) -> bool:
+        """Whether any bookie has a known place at the level."""
+        return any(self.domain(bookie, level) is not None for bookie in self.locations)
+
     def labelled(self, bookie: BookieId) -> tuple[str, ...]:
         return self.labels.get(bookie, ())
 
