@@ -7,9 +7,10 @@ Apache's keep theirs; what is written here wins, bookie by bookie.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from buckram.core.placement.topology import RackMap, Topology
-from buckram.errors import KeyExists, NoSuchKey, VersionConflict
+from buckram.errors import AccessRefused, KeyExists, NoSuchKey, VersionConflict
 from buckram.metadata.zookeeper.paths import OWN_KEYS, RACK_MAP
 from buckram.seams import MetadataStore, Notify
 
@@ -26,7 +27,12 @@ async def read_topology(store: MetadataStore, watch: Notify | None = None) -> To
     """Of our map over Apache's; what bookies say of themselves is in their registrations. MalformedRecord."""
     found = (await read_rack_map(store, watch)).topology()
     theirs = apache_key(store)
-    return found.over((await _read(store, theirs, watch)).topology()) if theirs else found
+    if not theirs:
+        return found
+    # A mapping that is not for these credentials is none; nobody must fail for it.
+    with suppress(AccessRefused):
+        return found.over((await _read(store, theirs, watch)).topology())
+    return found
 
 
 async def change_rack_map(store: MetadataStore, change: Callable[[RackMap], RackMap]) -> RackMap:

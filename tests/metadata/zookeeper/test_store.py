@@ -349,3 +349,13 @@ async def test_of_a_rack_mapping_that_does_not_parse_the_node_is_named() -> None
     zk.put("/ledgers/bookies", b"racks")
     with pytest.raises(MalformedRecord, match="/ledgers/bookies: not a rack mapping"):
         await read_topology(store)
+
+
+async def test_a_rack_mapping_that_is_not_for_us_is_none() -> None:
+    zk = Zk()
+    store = await zk.ready()
+    zk.put("/ledgers/bookies", b'{"default": {"b1:3181": {"rack": "/r1"}}}')
+    zk.tree.refused["/ledgers/bookies"] = None
+    await change_rack_map(store, lambda kept: kept.placed("b2:3181", "/r2"))
+    found = await read_topology(store)
+    assert (found.location("b1:3181").rack, found.location("b2:3181").rack) == (None, "r2")
