@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import FlakyMetadata, Kit, add, memory_metadata, running, until
+from tests.support.bookie_kit import FlakyMetadata, Kit, add, memory_metadata, running
+from tests.support.polling import until
 
 from buckram.bookie import gc
 from buckram.bookie.gc import Collector

@@ -7,8 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import CONFIG, STORE, add, memory_metadata, running, seen, until
+from tests.support.bookie_kit import CONFIG, STORE, add, memory_metadata, running, seen
 from tests.support.clock import pass_time
+from tests.support.polling import until
 
 from buckram.bookie.process import Bookie
 from buckram.bookie.registration import Registration

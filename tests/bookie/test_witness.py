@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from tests.bookie.service.test_births import A, B, forget, make, named
-from tests.support.bookie_kit import Kit, add, memory_metadata, running, seen, until
+from tests.support.bookie_kit import Kit, add, memory_metadata, running, seen
 from tests.support.clock import pass_time
+from tests.support.polling import until
 
 from buckram.bookie import brake, witness
 from buckram.core.cluster.history import encode_history, encode_word, parse_memory, parse_statement

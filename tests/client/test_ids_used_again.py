@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.bookie_kit import until
+from tests.support.polling import until
 
 from buckram.client.client import Client
 from buckram.client.maintain.repair import repair_ledger

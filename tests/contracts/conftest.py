@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
@@ -220,10 +220,3 @@ class Watch:
     async def fired(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await self._event.wait()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that has no event of its own."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - polling with a deadline is what this is for
-            await asyncio.sleep(0)

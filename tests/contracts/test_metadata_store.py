@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.contracts.conftest import Cluster, Watch, until
+from tests.contracts.conftest import Cluster, Watch
+from tests.support.polling import until
 
 from buckram.core.ledgers.metadata import closed, created, ensemble_changed, in_recovery
 from buckram.errors import (

@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import until
 from tests.support.clock import pass_time
+from tests.support.polling import until
 
 import buckram.sync
 from buckram.errors import InvalidArgument, NotEnoughBookies

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.support.clock import pass_time
 from tests.support.net_kit import Peer, Sink, framed
-from tests.support.pool_kit import QUICK, store, until
+from tests.support.polling import until
+from tests.support.pool_kit import QUICK, store
 
 from buckram.core.ledgers.answers import Unknown, classify
 from buckram.core.wire.introduction import Expected, Identity, Introduction

@@ -7,7 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 from tests.support.net_kit import DIGEST, KEY, Peer, Sink, framed
-from tests.support.pool_kit import Make, store, until
+from tests.support.polling import until
+from tests.support.pool_kit import Make, store
 
 from buckram.core.wire.messages import (
     Add,

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from tests.support.clock import pass_time
 from tests.support.net_kit import KEY, Peer, Sink, framed
-from tests.support.pool_kit import QUICK, Make, store, until
+from tests.support.polling import until
+from tests.support.pool_kit import QUICK, Make, store
 
 from buckram.config import NetConfig
 from buckram.core.wire.messages import (

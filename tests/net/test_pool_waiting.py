@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.net_kit import Peer, Sink, framed
-from tests.support.pool_kit import QUICK, until
+from tests.support.polling import until
+from tests.support.pool_kit import QUICK
 
 from buckram.config import NetConfig
 from buckram.core.wire.messages import Read

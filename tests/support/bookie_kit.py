@@ -273,13 +273,6 @@ async def running(path: Path, **options: Any) -> AsyncIterator[Kit]:
         await kit.close()
 
 
-async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Wait until `condition` holds. TimeoutError after `timeout` seconds."""
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110  # conditions of the outside world have no event
-            await asyncio.sleep(0.002)
-
-
 async def seen(metadata: Any, *, writable: Sequence[str] = (), readonly: Sequence[str] = ()) -> None:
     """Wait until exactly these bookies are registered as writable and as read-only."""
     async with asyncio.timeout(10):

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -152,9 +152,3 @@ def post(server: str, path: str, body: dict[str, Any], token: str = "") -> dict[
     with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         found: dict[str, Any] = json.loads(answer.read())
         return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - polling with a deadline is what this is for
-            await asyncio.sleep(0.005)

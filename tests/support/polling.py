@@ -1,7 +1,8 @@
-"""Waiting for a fact of another thread or process, which has no event: ask again until it holds, with a deadline."""
+"""Waiting for a fact that has no event of its own: ask again until it holds, with a deadline."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,11 @@ def wait_until(condition: Callable[[], bool], otherwise: str, seconds: float = 6
     while not condition():
         assert time.monotonic() < limit, f"{otherwise} after {seconds:g} s"
         time.sleep(INTERVAL_S)
+
+
+async def until(condition: Callable[[], bool], otherwise: str = "it did not happen", seconds: float = 20.0) -> None:
+    """As `wait_until`, while the event loop goes on."""
+    limit = time.monotonic() + seconds
+    while not condition():  # what is awaited sets no event
+        assert time.monotonic() < limit, f"{otherwise} after {seconds:g} s"
+        await asyncio.sleep(0.002)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from tests.support.net_kit import DIGEST, Peer
@@ -12,12 +11,6 @@ from buckram.net.pool import BookiePool
 
 QUICK = NetConfig(connect_timeout_s=0.3, request_timeout_s=0.2, sweep_interval_s=0.05)
 Make = Callable[..., BookiePool]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the condition is the peer's, with a deadline
-            await asyncio.sleep(0)
 
 
 def store(peer: Peer, ledger: int, count: int) -> None:

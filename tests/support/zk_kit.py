@@ -110,9 +110,3 @@ async def folder(hosts: str) -> str:
     async with session(hosts) as zk:
         path, _ = await zk.create(f"/test-{next(_roots)}-", sequence=True)
         return path
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - polling with a deadline is what this is for
-            await asyncio.sleep(0.005)

@@ -6,7 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import KEY, OTHER_KEY, HeldDisk, add, add_frames, batch, code_of, running, stored, until
+from tests.support.bookie_kit import KEY, OTHER_KEY, HeldDisk, add, add_frames, batch, code_of, running, stored
+from tests.support.polling import until
 
 from buckram.core.wire.messages import Force, Read
 from buckram.errors import Code

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.support import bookie_kit
-from tests.support.bookie_kit import DIGEST, KEY, OTHER_KEY, FlakyMetadata, Kit, add, memory_metadata, until
+from tests.support.bookie_kit import DIGEST, KEY, OTHER_KEY, FlakyMetadata, Kit, add, memory_metadata
+from tests.support.polling import until
 
 from buckram.core.wire.messages import Read, WriteLac
 from buckram.errors import ClusterNotInitialised, Code, MetadataUnavailable, NoSuchLedger

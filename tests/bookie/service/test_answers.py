@@ -21,8 +21,8 @@ from tests.support.bookie_kit import (
     running,
     seen,
     stored,
-    until,
 )
+from tests.support.polling import until
 
 from buckram.bookie.storage import maintenance
 from buckram.core.wire import v2 as wire_v2

@@ -21,8 +21,8 @@ from tests.support.bookie_kit import (
     batch,
     ledger_metadata,
     memory_metadata,
-    until,
 )
+from tests.support.polling import until
 
 from buckram.core.ledgers.metadata import BIRTH, birth_of
 from buckram.core.wire import v2 as wire_v2

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bookie_kit import KEY, OTHER_KEY, HeldDisk, Wire, add, batch, running, stored, until
+from tests.support.bookie_kit import KEY, OTHER_KEY, HeldDisk, Wire, add, batch, running, stored
+from tests.support.polling import until
 
 from buckram.core.wire.messages import Read
 from buckram.errors import Code

@@ -8,7 +8,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import Wire, add, add_frames, running, until
+from tests.support.bookie_kit import Wire, add, add_frames, running
+from tests.support.polling import until
 
 from buckram.core.wire.messages import Read
 from buckram.errors import Code

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bookie_kit import Kit, add, add_frames, batch, running, stored, until
+from tests.support.bookie_kit import Kit, add, add_frames, batch, running, stored
+from tests.support.polling import until
 
 from buckram.bookie.service import limits
 from buckram.bookie.service.limits import Budget

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.bookie_kit import DIGEST, KEY, HeldDisk, Wire, add, running, stored, until
+from tests.support.bookie_kit import DIGEST, KEY, HeldDisk, Wire, add, running, stored
+from tests.support.polling import until
 
 from buckram.bookie.service.long_poll import LongPolls, Proof, Waiter, Woken
 from buckram.core.wire.adds import frame_adds, scan_adds

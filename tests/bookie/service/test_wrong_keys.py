@@ -21,8 +21,8 @@ from tests.support.bookie_kit import (
     add,
     memory_metadata,
     stored,
-    until,
 )
+from tests.support.polling import until
 
 from buckram.core.wire import v2 as wire_v2
 from buckram.core.wire.messages import Read, Request, WriteLac

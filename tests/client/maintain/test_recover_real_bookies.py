@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.bookie_kit import until
 from tests.support.clock import pass_time
+from tests.support.polling import until
 
 from buckram.bookie.service.admission import Admission, Finding
 from buckram.client.maintain.audit import ReplicaAuditor

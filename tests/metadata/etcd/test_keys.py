@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.conftest import Watch
-from tests.support.etcd_kit import new_root, opened, post, proxied, until
+from tests.support.etcd_kit import new_root, opened, post, proxied
+from tests.support.polling import until
 
 from buckram.errors import (
     AccessRefused,

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from tests.support.zk_kit import folder, proxied, session, until
+from tests.support.polling import until
+from tests.support.zk_kit import folder, proxied, session
 
 from buckram.errors import InvalidArgument, MetadataUnavailable, NoSuchKey
 from buckram.metadata.zookeeper.kazoo_handler import OneThreadHandler

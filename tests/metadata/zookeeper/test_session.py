@@ -8,7 +8,8 @@ import threading
 import time
 
 import pytest
-from tests.support.zk_kit import DEADLINE_S, folder, proxied, session, until
+from tests.support.polling import until
+from tests.support.zk_kit import DEADLINE_S, folder, proxied, session
 
 from buckram.errors import (
     AccessRefused,
