@@ -355,3 +355,39 @@ async def test_a_watch_does_not_fire_for_what_was_read_with_it(etcd_server: Etcd
         await other.set("/a", b"2", 1)
         await last.fired()
         assert watch.times == 1
+
+
+async def test_servers_that_were_put_back_are_noticed_by_watches(tmp_path: Path) -> None:
+    """Revisions begin anew there, so what a stream waits for would not come for long."""
+    with start_etcd(tmp_path / "a", sync=False) as first:
+        async with opened(first.address, "/r") as keys:
+            async with opened(first.address, "/r") as other:  # not itself: it would notice the loss of its session
+                for n in range(20):
+                    await other.create(f"/a{n}", b"")
+            watch = Watch()
+            await keys.get("/a0", watch)
+            folder = keys._watches._folders["/"]
+            await until(lambda: folder.connected)
+            await asyncio.to_thread(first.stop)
+            with start_etcd(tmp_path / "b", sync=False, port=first.port):
+                await watch.fired()
+                with pytest.raises(NoSuchKey):
+                    await keys.get("/a0")
+                again = Watch()
+                with pytest.raises(NoSuchKey):
+                    await keys.get("/a0", again)
+                await keys.create("/a0", b"")
+                await again.fired()
+
+
+async def test_foreign_keys_do_not_end_watches(etcd_server: EtcdServer) -> None:
+    root = new_root()
+    async with opened(etcd_server.address, root) as keys, opened(etcd_server.address, root) as other:
+        await other.create("/f/a", b"")
+        watch = Watch()
+        await keys.get("/f/a", watch)
+        await until(lambda: keys._watches._folders["/f"].connected)
+        foreign = {"key": coded(f"{root}/002/f/too/deep"), "value": coded("x")}
+        await asyncio.to_thread(post, etcd_server.address, "kv/put", foreign)
+        await other.set("/f/a", b"1", 0)
+        await watch.fired()

@@ -66,6 +66,13 @@ MUTANTS = (
         (KEYS + "test_a_watch_does_not_fire_for_what_was_read_with_it",),
     ),
     TestMutant(
+        "etcd-put-back-silent",
+        "watches wait for revisions that servers that were put back will not have for long",
+        edited(("buckram.metadata.etcd.watching:_Folder._handle", "now < self._at", "False")),
+        (KEYS + "test_servers_that_were_put_back_are_noticed_by_watches",),
+        slow=True,
+    ),
+    TestMutant(
         "moving-copy-usable",
         "the copy is used before it is whole",
         edited(("buckram.metadata.moving:_claim", "accepted=False", "accepted=True")),

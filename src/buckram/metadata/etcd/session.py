@@ -99,6 +99,7 @@ class EtcdSession:
 
     async def _keep(self, lease: int) -> None:
         """Keep the lease alive. While nobody answers nothing is known of the session: it may be alive or not."""
+        away = False
         while self.lease == lease:
             await asyncio.sleep(self.ttl_s / _PARTS)
             try:
@@ -108,8 +109,13 @@ class EtcdSession:
                     self.end(lease)
                 continue
             except MetadataError as error:
-                _log.warning("the session cannot be kept alive just now: %s", error)
+                if not away:
+                    _log.warning("the session cannot be kept alive just now: %s", error)
+                away = True
                 continue
+            if away:
+                _log.info("etcd at %s answers again", self._client.hosts)
+            away = False
             if int(answer.get("TTL", 0)) <= 0:
                 self.end(lease)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from buckram.core.backoff import STORE_WATCH, Delays
-from buckram.errors import BuckramError
+from buckram.errors import BuckramError, ForkedClient, MalformedRecord, MetadataUnavailable
 from buckram.metadata.etcd.client import EtcdClient
 from buckram.metadata.etcd.places import Places, Range, coded
 from buckram.metadata.etcd.refusals import Refused
@@ -123,6 +123,8 @@ class _Folder:
         self._at = self._began = 0
         """Events up to the one were seen, those up to the other never by this stream."""
         self._idle_since = 0.0
+        self.connected = False
+        """Whether a server sends its events."""
 
     @property
     def running(self) -> bool:
@@ -188,11 +190,12 @@ class _Folder:
                 said = refused.message
                 if refused.transient:
                     self._client.leave(at)
-            except (OSError, TimeoutError, ValueError) as error:
+            except (OSError, TimeoutError, ValueError, LookupError, TypeError) as error:
                 _log.info("the watch of %s is set again: %s", self._folder, error)
                 self._client.leave(at)
-            except BuckramError:
+            except (MetadataUnavailable, ForkedClient):
                 return  # closed, or of a process before a fork
+            self.connected = False
             await asyncio.sleep(delays.take())
 
     def _request(self) -> dict[str, Any]:
@@ -211,6 +214,14 @@ class _Folder:
             else:
                 _log.warning("etcd ended the watch of %s: %s", self._folder, answer.get("cancel_reason", "no reason"))
             return False
+        if answer.get("created"):
+            self.connected = True
+            now = int(answer["header"]["revision"])
+            if now < self._at:
+                # The servers were put back, or this one lags: what is waited for here may have another number there.
+                self._at = self._began = now
+                self.fire_all()
+                return False
         for event in answer.get("events", ()):
             self._event(event)
         return True
@@ -219,7 +230,10 @@ class _Folder:
         kv = event["kv"]
         revision = int(kv["mod_revision"])
         self._at = max(self._at, revision)
-        key = self._places.key(base64.b64decode(kv["key"]).decode("utf-8", "replace"))
+        try:
+            key = self._places.key(base64.b64decode(kv["key"]).decode("utf-8", "replace"))
+        except MalformedRecord:
+            return  # nobody watches what is no key of ours
         self._changed(("value", key), revision)
         if event.get("type") == "DELETE" or kv.get("create_revision") == kv["mod_revision"]:
             self._changed(("children", self._folder), revision)
