@@ -46,6 +46,27 @@ def test_a_killed_bookies_ledgers_are_copied_and_told_of(tmp_path: Path) -> None
         assert up.stop() == 0
 
 
+def test_a_stopped_bookie_is_taken_out_when_all_that_it_held_is_on_others(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--bookies", 4, "--janitor", "never")
+    try:
+        assert buckram("autorecovery", "delay", "1h", uri=up.uri).code == 0
+        made = [buckram("ledger", "write", "--close", uri=up.uri, stdin=LINES).json["ledger"] for _ in range(3)]
+        number = next(n for n, bookie in enumerate(ids(up)) if holds(up, made, bookie))
+        bookie = ids(up)[number]
+        alive = buckram("bookie", "decommission", bookie, uri=up.uri)
+        assert (alive.code, "is registered: stop it first" in alive.err) == (Exit.USAGE, True)
+        os.kill(up.pids[number], signal.SIGKILL)
+        wait_until(lambda: "is down" in buckram("bookie", "show", bookie, uri=up.uri).out, "still registered")
+        ended = buckram("bookie", "decommission", bookie, "--json", uri=up.uri)
+        assert (ended.code, ended.json["remaining"]) == (0, 0)
+        assert ended.json["entries_copied"] == 2000 * ended.json["ledgers"] > 0
+        assert not holds(up, made, bookie)
+        assert buckram("bookie", "decommission", bookie, uri=up.uri).code == Exit.NOT_FOUND
+        assert buckram("status", uri=up.uri).code == 0
+    finally:
+        assert up.stop() == 0
+
+
 def test_a_delay_that_is_none_is_refused(tmp_path: Path) -> None:
     refused = buckram("autorecovery", "delay", "--", "-5s", uri=f"sqlite://{tmp_path}/none.db")
     assert refused.code == Exit.USAGE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion
+from buckram.cli.bookie_decommission import decommission
 from buckram.cli.bookie_forget import forget
 from buckram.cli.bookie_run import clear_limbo, config, run
 from buckram.cli.options import connected, json_option, metadata_option, run_async
@@ -53,6 +54,7 @@ def bookie() -> None:
 
 bookie.add_command(run)
 bookie.add_command(forget)
+bookie.add_command(decommission)
 bookie.add_command(config)
 bookie.add_command(clear_limbo)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
@@ -12,15 +11,13 @@ from buckram.cli.exits import Exit
 from buckram.cli.options import connected, json_option, metadata_option, run_async
 from buckram.cli.output import counted, emit
 from buckram.core.ledgers.service_info import check_bookie_id
-from buckram.errors import NoSuchBookie, NoSuchKey, NoSuchLedger
+from buckram.errors import NoSuchBookie, NoSuchKey
 from buckram.metadata.accused import pardon
 
 if TYPE_CHECKING:
     from buckram.seams import MetadataStore
-    from buckram.types import BookieId, LedgerId
+    from buckram.types import BookieId
 
-_PAGE = 1000
-_AT_ONCE = 64
 _SHOWN = 10
 
 
@@ -52,6 +49,8 @@ def forget(bookie_id: str, uri: str | None, as_json: bool) -> None:
 
 
 async def _forget(uri: str | None, bookie_id: BookieId) -> None:
+    from buckram.healing.decommission import ledgers_naming
+
     async with connected(uri) as client:
         store = client.services.store
         await store.sync()
@@ -60,13 +59,13 @@ async def _forget(uri: str | None, bookie_id: BookieId) -> None:
             version = (await store.read_cookie(bookie_id)).version
         except NoSuchKey:
             raise NoSuchBookie(bookie_id) from None
-        naming = await _ledgers_naming(store, bookie_id)
+        naming = await ledgers_naming(store, bookie_id)
         if naming:
-            shown = ", ".join(map(str, naming[:_SHOWN])) + (", ..." if len(naming) > _SHOWN else "")
+            shown = ", ".join(map(str, list(naming)[:_SHOWN])) + (", ..." if len(naming) > _SHOWN else "")
             raise Kept(
                 f"bookie {bookie_id} is not forgotten: {counted(len(naming), 'ledger')} still "
-                f"{'names' if len(naming) == 1 else 'name'} it ({shown}); run `buckram ledger repair` for each of them "
-                "(`buckram stream seal` first where a dead writer left a stream open), then ask again"
+                f"{'names' if len(naming) == 1 else 'name'} it ({shown}); `buckram bookie decommission` has them "
+                "copied first (or `buckram ledger repair` each; `buckram stream seal` for a stream of a dead writer)"
             )
         # It may have come back while the ledgers were read.
         await _refuse_registered(store, bookie_id)
@@ -77,24 +76,3 @@ async def _forget(uri: str | None, bookie_id: BookieId) -> None:
 async def _refuse_registered(store: MetadataStore, bookie_id: BookieId) -> None:
     if (await store.bookies()).find(bookie_id) is not None:
         raise Kept(f"bookie {bookie_id} is not forgotten: it is registered; stop it first")
-
-
-async def _ledgers_naming(store: MetadataStore, bookie_id: BookieId) -> list[LedgerId]:
-    """A record that cannot be read ends the command: nobody knows whom it names."""
-    found: list[LedgerId] = []
-    after = -1
-    while page := await store.list_ledgers(after=after, limit=_PAGE):
-        for start in range(0, len(page), _AT_ONCE):
-            asked = page[start : start + _AT_ONCE]
-            answers = await asyncio.gather(*(_names(store, one, bookie_id) for one in asked))
-            found += [ledger_id for ledger_id, named in zip(asked, answers, strict=True) if named]
-        after = page[-1]
-    return found
-
-
-async def _names(store: MetadataStore, ledger_id: LedgerId, bookie_id: BookieId) -> bool:
-    try:
-        metadata = (await store.read_ledger(ledger_id)).metadata
-    except NoSuchLedger:
-        return False
-    return any(bookie_id in fragment.ensemble for fragment in metadata.fragments)

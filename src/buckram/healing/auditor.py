@@ -102,6 +102,7 @@ class Auditor:
         self._audited &= frozenset(self._losses.lost)
         asked = await self._follow_delay()
         self._losses.allow(await self._board.allowed(notify))
+        self._losses.leaving(await self._board.leaving(notify))
         elected = await self._election.elected(notify)
         if elected and not self.elected:
             log.info("auditor %s is elected", self.name)

@@ -81,6 +81,17 @@ def copied_bytes(metadata: LedgerMetadata, needs: Needs) -> int:
     return metadata.length * shares // (metadata.last_entry + 1)
 
 
+def entries_held(metadata: LedgerMetadata, bookie: BookieId) -> int:
+    """How many entries the record places on a bookie, as far as fragments have an end."""
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    return sum(
+        high - low + 1
+        for member in needs_of(0, metadata, (bookie,)).closed_part
+        if member.last is not None
+        for low, high in quorum.held_ranges(member.position, member.first, member.last)
+    )
+
+
 def members_of(metadata: LedgerMetadata) -> list[BookieId]:
     """Every bookie that the record names, in the order of its fragments."""
     return list(dict.fromkeys(member for fragment in metadata.fragments for member in fragment.ensemble))
