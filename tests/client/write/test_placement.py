@@ -182,3 +182,11 @@ async def test_best_effort_says_where_it_falls_short_and_only_there() -> None:
             assert said.endswith("are in /r1, 2 are needed")
             await place(client, {**dict.fromkeys(c.bookies, "/r1"), c.bookies[1]: "/r2"})
             assert writer.misplaced == ()
+
+
+async def test_no_smaller_ensemble_is_proposed_where_only_places_are_wrong() -> None:
+    async with cluster(bookies=4) as c, c.client(STRICT) as client:
+        await place(client, dict.fromkeys(c.bookies[:2], "/r1"))
+        with pytest.raises(NotEnoughBookies, match=r"2 in /r1, 2 without a known rack") as error:
+            await client.create()
+        assert "would do" not in str(error.value)

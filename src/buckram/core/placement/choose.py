@@ -85,7 +85,8 @@ def choose_ensemble(
             if found is not None:
                 members = tuple(found[seat] for seat in range(size))
                 return Chosen(members, short=tuple(breaches(members, quorum, policy, topology)))
-    raise NotEnoughBookies(size, len(usable), cannot_meet(every, quorum, policy, topology))
+    # There are enough of them, in the wrong places: a smaller ensemble is no cure.
+    raise NotEnoughBookies(size, len(every), cannot_meet(every, quorum, policy, topology))
 
 
 def choose_with_absent(
