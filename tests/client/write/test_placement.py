@@ -190,3 +190,33 @@ async def test_no_smaller_ensemble_is_proposed_where_only_places_are_wrong() -> 
         with pytest.raises(NotEnoughBookies, match=r"2 in /r1, 2 without a known rack") as error:
             await client.create()
         assert "would do" not in str(error.value)
+
+
+async def test_a_map_that_breaks_the_rule_under_a_writer_makes_it_wait_and_say_so() -> None:
+    """M5: nothing is acknowledged from one rack; a wrong line of the map ends no writer, a right one lets it go on."""
+    async with cluster(bookies=3) as c, c.client(STRICT) as client:
+        good = dict(zip(c.bookies, ("/r1", "/r1", "/r2"), strict=True))
+        await place(client, good)
+        async with client.create() as writer:
+            await writer.append(b"entry")
+            await place(client, dict.fromkeys(c.bookies, "/r1"))
+            await eventually(lambda: writer.degraded, "it says that it waits")
+            assert "2 of level rack" in writer.degraded_reason
+            pending = asyncio.ensure_future(writer.append(b"entry"))
+            await eventually(lambda: sum(m >= 1 for m in engine_of(writer)._window._marks) == 3, "three copies")
+            assert not pending.done()
+            await place(client, good)
+            assert await pending == 1
+            assert not writer.degraded
+
+
+async def test_a_member_whose_new_place_breaks_the_rule_gives_way_to_another() -> None:
+    async with cluster(bookies=3) as c, c.client(STRICT) as client:
+        await place(client, dict(zip(c.bookies, ("/r1", "/r2", "/r1"), strict=True)))
+        async with client.create(ensemble="2/2/2") as writer:
+            await writer.append(b"entry")
+            member, spare = c.bookies[1], next(b for b in c.bookies if b not in writer.metadata.last_fragment.ensemble)
+            stays = next(b for b in writer.metadata.last_fragment.ensemble if b != member)
+            await place(client, {stays: "/r1", member: "/r1", spare: "/r9"})
+            await writer.append(b"entry")
+            assert spare in writer.metadata.last_fragment.ensemble

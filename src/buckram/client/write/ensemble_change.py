@@ -85,6 +85,7 @@ class EnsembleChange:
         self.degraded = ""
         """Why fewer bookies than Qw get the entries; empty when all is well."""
         self.changes = 0
+        self._misplaced = False
         # They hold nothing of this ledger, so it is no matter whether they come back with what they had.
         self._awaited = dict.fromkeys(window.absent.values())
         self._remember_incarnations()
@@ -125,10 +126,32 @@ class EnsembleChange:
         self._remember_incarnations()
         if window.relocated():
             self._head_moved()
+        self._leave_misplaced()
         self.leave_convicted()
         if window.absent and not window.closed:
             self._delays.reset()
             self._retry_soon()
+
+    def _leave_misplaced(self) -> None:
+        """The map says that members are elsewhere, and nothing could be acknowledged any more (M5): change those that
+        others can take the places of. Where none can, wait for the map or for bookies: a wrong line ends no writer."""
+        window = self._window
+        if window.closed or window.changing or window.deferred_sync or self._scope.closed:
+            return
+        unmet = window.unmet(window.ensemble, window.absent)
+        if not unmet:
+            if self._misplaced and not window.absent:
+                self.degraded = ""
+            self._misplaced = False
+            return
+        why = unmet[0].explain([b for p, b in enumerate(window.ensemble) if p not in window.absent])
+        moves = self._watcher.moves(window.ensemble, window.quorum, self._policy or self._watcher.policy) or {}
+        for position in moves:
+            self.slot_failed(window.slots[position], WriteFailed(window.ledger_id, why))
+        if not moves:
+            if not self._misplaced:
+                log.warning("ledger %d waits: %s, see `buckram placement explain`", window.ledger_id, why)
+            self._misplaced, self.degraded = True, why
 
     def leave_convicted(self) -> None:
         """Members that lied give way where others can take their places (F21). Where none can they stay: what they
