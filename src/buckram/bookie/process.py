@@ -16,7 +16,7 @@ from buckram.bookie import cookie, registration
 from buckram.bookie.brake import Brake
 from buckram.bookie.gc import Collector
 from buckram.bookie.handover import Handover
-from buckram.bookie.metrics import parse_address, serve_pages
+from buckram.bookie.http_pages import parse_address, serve_pages
 from buckram.bookie.registration import Registration
 from buckram.bookie.service.server import BookieServer, Service
 from buckram.bookie.status_pages import status_pages

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from buckram.bookie.metrics import Answer, Pages
+from buckram.bookie.http_pages import Answer, Pages
 from buckram.core.entries.hot import COMPILED
 from buckram.net.stats import PrometheusStats
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import click
 
+from buckram.cli.confirm import confirm_loss
 from buckram.cli.options import cluster_uri, json_option, metadata_option, read_toml, run_async, yes_option
-from buckram.cli.output import confirm_loss, emit
+from buckram.cli.output import emit
 from buckram.config import Sourced, load
 from buckram.errors import InvalidArgument
 from buckram.types import BookieInfo

@@ -11,9 +11,10 @@ from buckram.cli import completion
 from buckram.cli.cluster_history import accept_restore, backup, collect, restore, salvage
 from buckram.cli.cluster_move import move_metadata
 from buckram.cli.cluster_require import require
+from buckram.cli.confirm import confirm_loss
 from buckram.cli.exits import Exit
 from buckram.cli.options import cluster_uri, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import STATES, confirm_loss, counted, emit, table
+from buckram.cli.output import STATES, counted, emit, table
 from buckram.errors import ConfigError, InvalidArgument
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buckram.cli.confirm import confirm_loss
 from buckram.cli.options import DIGESTS, cluster_uri, connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm_loss, emit, table
+from buckram.cli.output import emit, table
 from buckram.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from buckram.cli.cluster_history import open_tree
+from buckram.cli.confirm import confirm
 from buckram.cli.options import json_option, run_async, yes_option
-from buckram.cli.output import confirm, counted, emit, progress
+from buckram.cli.output import counted, emit, progress
 
 if TYPE_CHECKING:
     from buckram.metadata.moving import Moved

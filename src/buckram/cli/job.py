@@ -243,11 +243,12 @@ def orphans_command(
       buckram job orphans --delete --yes
     """
     from buckram.cli import output
+    from buckram.cli.confirm import confirm
     from buckram.cli.exits import Exit
     from buckram.cli.options import cluster_uri
 
     if delete:
-        output.confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
+        confirm("Delete all orphans that are safe to delete?", yes, "no orphan is deleted")
     with _session("buckram orphans", master, cores) as session, _progress("ledgers", show=not as_json) as progress:
         from buckram.jobs.orphans import orphans
 

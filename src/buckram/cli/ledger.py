@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buckram.cli.confirm import confirm, confirm_loss
 from buckram.cli.exits import Exit
 from buckram.cli.ledger_read import LEDGER, read, tail
 from buckram.cli.ledger_write import write
@@ -22,18 +23,7 @@ from buckram.cli.options import (
     run_async,
     yes_option,
 )
-from buckram.cli.output import (
-    STATES,
-    confirm,
-    confirm_loss,
-    counted,
-    emit,
-    ledger_json,
-    print_ledger,
-    progress,
-    remark,
-    table,
-)
+from buckram.cli.output import STATES, counted, emit, ledger_json, print_ledger, progress, remark, table
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.streams.names import owner_of
 from buckram.errors import AccessRefused, MalformedRecord, MetadataError, NoSuchLedger

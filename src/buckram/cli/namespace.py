@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from buckram.cli import completion, values
+from buckram.cli.confirm import confirm_loss
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm_loss, emit
+from buckram.cli.output import emit
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PAGE = 1000

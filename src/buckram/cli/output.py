@@ -11,12 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import click
-
-from buckram.cli.exits import Exit
 from buckram.core.ledgers.metadata import BIRTH
 from buckram.core.streams.names import owner_of
-from buckram.errors import InvalidArgument
 from buckram.types import LedgerMetadata, LedgerState
 
 STATES = {LedgerState.OPEN: "open", LedgerState.IN_RECOVERY: "in_recovery", LedgerState.CLOSED: "closed"}
@@ -117,28 +113,6 @@ class Degradable(Protocol):
     def degraded(self) -> bool: ...
     @property
     def degraded_reason(self) -> str: ...
-
-
-class Declined(click.ClickException):
-    """A person answered no. The message says what did not happen."""
-
-    exit_code = Exit.FAILED
-
-
-def confirm(question: str, yes: bool, refusal: str) -> None:
-    """Ask where a person sits at a terminal; for what loses nothing, so that scripts need no `--yes`.
-
-    Declined with `refusal`, which says what did not happen, when the answer is no.
-    """
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
-        raise Declined(refusal)
-
-
-def confirm_loss(question: str, yes: bool, refusal: str) -> None:
-    """As `confirm`, for what cannot be undone: without a terminal and without `--yes` it is refused."""
-    if not yes and not sys.stdin.isatty():
-        raise InvalidArgument(f"{refusal}: there is no terminal to ask at; add --yes if that is what you want")
-    confirm(question, yes, refusal)
 
 
 @dataclass(slots=True)

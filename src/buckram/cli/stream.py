@@ -1,5 +1,5 @@
 """`buckram stream`: create, list, show, set, truncate, delete, end, seal. Records: stream_write.py and stream_read.py;
-cursors, janitor and orphans: stream_care.py.
+cursors: stream_cursor.py; janitor and orphans: stream_janitor.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buckram.cli import completion, values
+from buckram.cli.confirm import confirm, confirm_loss
 from buckram.cli.fitting import refuse_blanks, refuse_too_large
 from buckram.cli.namespace import policy_option
 from buckram.cli.options import connected, json_option, metadata_option, run_async, yes_option
-from buckram.cli.output import confirm, confirm_loss, counted, emit, table
-from buckram.cli.stream_care import cursor, cursor_json, janitor, orphans
+from buckram.cli.output import counted, emit, table
+from buckram.cli.stream_cursor import cursor, cursor_json
+from buckram.cli.stream_janitor import janitor, orphans
 from buckram.cli.stream_read import read, tail
 from buckram.cli.stream_write import write
 from buckram.core.streams.names import stream_name

@@ -1,4 +1,4 @@
-"""Statistics behind the Stats seam: none, in memory, or Prometheus. Serving them over HTTP is bookie/process."""
+"""Statistics behind the Stats seam: none, in memory, or Prometheus. Served by `bookie/http_pages.py`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     spark.read.format("buckram").option("metadata", uri).load("shop/orders")
     spark.readStream.format("buckram").option("metadata", uri).option("subscribe", "shop/orders").load()
 
-It only picks the implementation: `stream_batch.py`, `stream_live.py` and `ledger_read.py` read, `sink.py` writes,
+It only picks the implementation: `stream_batch_read.py`, `stream_live.py` and `ledger_read.py` read, `sink.py` writes,
 `options.py` has the options and `columns.py` the columns.
 """
 
@@ -58,7 +58,7 @@ class BuckramDataSource(DataSource):
                 from buckram.spark.ledger_read import LedgerReader
 
                 return LedgerReader(LedgerOptions.parse(self.options), Shape.of(schema, LEDGER_COLUMNS))
-            from buckram.spark.stream_batch import StreamBatchReader
+            from buckram.spark.stream_batch_read import StreamBatchReader
 
             options = StreamOptions.parse(self.options, "read")
             return StreamBatchReader(options, self._shape(schema, options))

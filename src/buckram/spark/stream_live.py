@@ -25,7 +25,7 @@ from buckram.spark.columns import Shape
 from buckram.spark.cursor import CursorFollower
 from buckram.spark.gathering import in_order
 from buckram.spark.planning import Backlog, StreamOptions, share_limit
-from buckram.spark.stream_batch import first_offset
+from buckram.spark.stream_batch_read import first_offset
 from buckram.spark.stream_plan import Planner, StreamPartition, StreamState, Wanted
 from buckram.spark.stream_read import PartitionReader
 

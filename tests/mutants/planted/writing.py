@@ -163,7 +163,7 @@ MUTANTS = (
         "force does not notice that a bookie restarted meanwhile",
         edited(
             (
-                "buckram.client.write.sealing:force",
+                "buckram.client.write.force:force",
                 "if pool.losses(bookie) != losses:",
                 "if False:",
             )

@@ -20,8 +20,9 @@ from buckram.client.write.admission import Admission
 from buckram.client.write.completions import AckCallback, Completions
 from buckram.client.write.ensemble_change import EnsembleChange
 from buckram.client.write.explicit_lac import ExplicitLac
+from buckram.client.write.force import force
 from buckram.client.write.outbox import Outbox
-from buckram.client.write.sealing import force, seal
+from buckram.client.write.sealing import seal
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.ledgers.append import AppendWindow
 from buckram.core.ledgers.metadata import birth_of

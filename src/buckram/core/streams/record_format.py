@@ -12,8 +12,9 @@ segment.
     txids      int64 (NO_TXID: none)                                          if TXIDS
     producers  int32 how many ids, id offsets, ids; int32 index per record (-1: none); int64 sequences   if PRODUCERS
 
-What comes in is checked before a view of it is given out: no offset leaves its buffer. Views are stream_batch, the
-producers' snapshot stream_producers, compression stream_codecs.
+What comes in is checked before a view of it is given out: no offset leaves its buffer. Not here: views of
+records (`core/streams/batch.py`), the producers' snapshot (`core/streams/producers.py`), compression
+(`core/streams/codecs.py`).
 """
 
 from __future__ import annotations
