@@ -24,6 +24,7 @@ from buckram.errors import (
     InvariantViolation,
     MalformedRecord,
     MetadataError,
+    MetadataUnavailable,
     NoSuchLedger,
     StoreReplaced,
 )
@@ -66,6 +67,9 @@ class Replicator:
         """Ledgers in work."""
         self.copied_ledgers = self.copied_bytes = self.rounds = 0
         self._reported: Progress | None = None
+        self._working: list[asyncio.Task[None]] = []
+        self._session_lost = False
+        self._store.keys.on_session_lost(self._on_session_lost)
 
     async def run(self) -> None:
         """Copy what is marked, for ever. Ends with InvariantViolation, or when the client is closed."""
@@ -102,23 +106,39 @@ class Replicator:
             return _POLL_S
         await self._fill()
         while self._queue and await self._may_work():
-            batch = [
-                heapq.heappop(self._queue)[1] for _ in range(min(len(self._queue), 16 * self._config.ledgers_at_once))
-            ]
-            batch.reverse()
-
-            async def work(batch: list[LedgerId] = batch) -> None:
-                while batch:
-                    await self._take(batch.pop())
-
-            async with TaskScope(f"replicator {self.name}") as scope:
-                tasks = [scope.spawn(work(), "ledgers") for _ in range(self._config.ledgers_at_once)]
-                for task in tasks:
-                    await task
+            count = min(len(self._queue), _BATCH * self._config.ledgers_at_once)
+            await self._work([heapq.heappop(self._queue)[1] for _ in range(count)])
             if not self._queue:
                 await self._fill()
         await self._report()
         return _POLL_S
+
+    async def _work(self, batch: list[LedgerId]) -> None:
+        """These ledgers, some at a time. Stops at once when the session is lost: others may hold the locks then."""
+        batch.reverse()
+
+        async def next_one() -> None:
+            while batch:
+                await self._take(batch.pop())
+
+        async with TaskScope(f"replicator {self.name}") as scope:
+            self._working = [scope.spawn(next_one(), "ledgers") for _ in range(self._config.ledgers_at_once)]
+            try:
+                await asyncio.wait(self._working, return_when=asyncio.FIRST_EXCEPTION)
+                if self._session_lost:
+                    raise MetadataUnavailable("the session ended, and with it the locks: what was copied is begun anew")
+                for task in self._working:
+                    if task.done():
+                        task.result()
+            finally:
+                self._working, self._session_lost = [], False
+
+    def _on_session_lost(self) -> None:
+        """Also called when nothing is at work."""
+        self._session_lost = bool(self._working)
+        for task in self._working:
+            task.cancel()
+        self._changed.set()
 
     async def _may_work(self) -> bool:
         return await self._tree.enabled(self._changed.set) and await self._board.brake(self._changed.set) is None
@@ -128,8 +148,9 @@ class Replicator:
         now = asyncio.get_running_loop().time()
         locked = frozenset(await self._tree.locked())
         self._queue, self._sizes = [], {}
+        self._retry_at = {ledger: at for ledger, at in self._retry_at.items() if at > now}
         async for ledger in self._tree.marked():
-            if ledger in locked or self._retry_at.get(ledger, 0.0) > now:
+            if ledger in locked or ledger in self._retry_at:
                 continue
             needs, size = await self._needs(ledger)
             self._sizes[ledger] = size
@@ -176,6 +197,8 @@ class Replicator:
     async def _attempt(self, ledger: LedgerId, named: tuple[str, ...]) -> Outcome:
         try:
             return await self._repair.run(ledger, named)
+        except MalformedRecord as error:
+            return Outcome([Reason(Why.UNREADABLE_RECORD, str(error))])
         except (MetadataError, InvariantViolation, HandleClosed):
             raise
         except BuckramError as error:

@@ -1,0 +1,71 @@
+"""A replicator stops at once when its locks may be somebody else's, and one bad record does not keep it from others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from tests.healing.test_lost_bookie import QUICK, members, until, waiting, write
+
+from buckram.core.healing.status import Why
+from buckram.healing.replicator import Replicator
+from buckram.metadata.underreplication import Underreplication
+from buckram.net.tasks import TaskScope
+from buckram.testing import cluster
+
+
+async def test_a_replicator_whose_session_ends_drops_what_it_copies_and_begins_anew() -> None:
+    slow = replace(QUICK, copy_bytes_per_s=100_000)
+    async with cluster(bookies=4) as c, c.client() as client, TaskScope("test") as scope:
+        ledger = await write(client, 200)
+        gone = sorted(await members(client, ledger))[0]
+        await c.kill(c.bookies.index(gone))
+        tree = Underreplication(client.services.store.keys, client.services.store.root, "test")
+        await tree.prepare()
+        await until(lambda: _is_gone(client, gone), "gone")
+        await tree.mark(ledger, [gone], 0)
+        worker = Replicator(client, "r", slow)
+        scope.spawn(worker.run(), "replicator")
+        await until(lambda: _is_true(lambda: bool(worker._active)), "at work")
+        await tree.enable(False)  # so that it does not begin anew before it was seen to stop
+        worker._on_session_lost()
+        await until(lambda: _is_true(lambda: not worker._active), "stopped", seconds=1.0)
+        assert gone in await members(client, ledger)
+        await tree.enable(True)
+
+        async def healed() -> bool:
+            return gone not in await members(client, ledger)
+
+        await until(healed, "healed")
+
+
+async def test_a_ledger_whose_record_cannot_be_read_waits_with_that_reason_and_stops_no_other() -> None:
+    async with cluster(bookies=4) as c, c.client() as client, TaskScope("test") as scope:
+        bad, good = await write(client, 20), await write(client, 20)
+        store = client.services.store
+        tree = Underreplication(store.keys, store.root, "test")
+        await tree.prepare()
+        gone = sorted(await members(client, good))[0]
+        await c.kill(c.bookies.index(gone))
+        await until(lambda: _is_gone(client, gone), "gone")
+        key = await store.ledgers.key(bad)
+        await store.keys.set(key, b"nonsense", (await store.keys.get(key)).version)
+        for ledger in (bad, good):
+            await tree.mark(ledger, [gone], 0)
+        scope.spawn(Replicator(client, "r", QUICK).run(), "replicator")
+
+        async def healed() -> bool:
+            return gone not in await members(client, good)
+
+        await until(healed, "healed")
+        await until(lambda: waiting(client), "waiting")
+        assert [(w.ledger, w.reasons[0].why) for w in await waiting(client)] == [(bad, Why.UNREADABLE_RECORD)]
+
+
+async def _is_gone(client, bookie: str) -> bool:  # type: ignore[no-untyped-def]
+    return client.services.bookies.info(bookie) is None
+
+
+async def _is_true(fact) -> bool:  # type: ignore[no-untyped-def]
+    await asyncio.sleep(0)
+    return bool(fact())
