@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from buckram.client.read.replicas import LedgerReads
 from buckram.client.shared.services import Services
 from buckram.core.entries.entry import Digest
+from buckram.core.healing.status import Row, add_to_rows
 from buckram.core.ledgers.answers import Negative, Positive, Unknown
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.wire.adds import ack_frames, frame_copies
@@ -24,7 +25,7 @@ from buckram.types import BookieId, EntryId, Fragment, LedgerId, Position, Slot
 _BATCH_ENTRIES = 20_000
 _AHEAD_BYTES = 8 * 1024 * 1024
 _RUN_ENTRIES = 1000
-_WALKERS = 4
+_WALKERS = 32
 
 
 @dataclass(slots=True)
@@ -33,10 +34,12 @@ class Copied:
 
     entries: int = 0
     bytes: int = 0
-    lost: list[EntryId] = field(default_factory=list)
+    lost: list[Row] = field(default_factory=list)
     """Entries of which no member has a good copy: every one denied it, or gave bytes that do not fit their digest."""
-    unread: dict[EntryId, str] = field(default_factory=dict)
-    """Entries that may be on a bookie that did not answer, each with the first error."""
+    unread: list[Row] = field(default_factory=list)
+    """Entries that may be on a bookie that did not answer."""
+    error: str = ""
+    """Why the first of these was not read."""
 
     @property
     def whole(self) -> bool:
@@ -66,19 +69,23 @@ class FragmentCopy:
     async def to(self, target: BookieId, position: Position, last: EntryId) -> Copied:
         """Make `target` hold what `position` stores up to `last`. Raises the error of a target that refuses."""
         done, sink = Copied(), _Acks(self.ledger, self._digest.birth)
-        ranges = list(self._quorum.held_ranges(position, self._fragment.first_entry, last))
-        ranges.reverse()
+        # One iterator for all walkers: a striped fragment has millions of short ranges.
+        ranges = self._quorum.held_ranges(position, self._fragment.first_entry, last)
 
-        async def walk() -> None:
-            while ranges:
-                first, end = ranges.pop()
-                await self._range(target, position, first, end, sink, done)
+        async def walk() -> BuckramError | None:
+            try:
+                for first, end in ranges:
+                    await self._range(target, position, first, end, sink, done)
+            except BookieError as error:
+                return error
+            return None
 
-        width = 1 if len(ranges) == 1 else _WALKERS
+        width = 1 if self._quorum.mirrored else _WALKERS
         walkers = [self._scope.spawn(walk(), f"copy {self.ledger}") for _ in range(width)]
         try:
             for walker in walkers:
-                await walker
+                if (error := await walker) is not None:
+                    raise error
             await sink.acknowledged(0)
         finally:
             for walker in walkers:
@@ -119,9 +126,10 @@ class FragmentCopy:
                 assert isinstance(answer, Negative | Unknown)
         away = [ensemble[p] for p in self._quorum.write_set(at) if ensemble[p] in self._gone]
         if errors or away:
-            done.unread[at] = str(errors[0]) if errors else f"bookie {away[0]} is gone"
+            done.error = done.error or (str(errors[0]) if errors else f"bookie {away[0]} is gone")
+            add_to_rows(done.unread, at)
         else:
-            done.lost.append(at)
+            add_to_rows(done.lost, at)
         return ()
 
     def _shared_end(self, position: Position, at: EntryId, last: EntryId) -> EntryId:

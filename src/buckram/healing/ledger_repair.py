@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from buckram.client.client import Client
+from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.maintain.recover import recover_ledger
 from buckram.client.maintain.repair import repair_ledger
 from buckram.client.read.open import digest_of
@@ -17,13 +18,12 @@ from buckram.client.read.replicas import ask
 from buckram.client.shared.metadata_cell import MetadataCell
 from buckram.core.entries.entry import Digest, master_key
 from buckram.core.healing.needs import Missing, members_of, needs_of
-from buckram.core.healing.status import Reason, Why, named_rows, rows_of
+from buckram.core.healing.status import Reason, Why, named_rows
 from buckram.core.ledgers.metadata import fragment_index, member_replaced
 from buckram.core.ledgers.quorum import Quorum
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.placement.policy import policy_of
-from buckram.core.wire import availability
-from buckram.core.wire.messages import Force, ListEntries, ListEntriesReply
+from buckram.core.wire.messages import Force
 from buckram.errors import (
     BookieError,
     BuckramError,
@@ -185,8 +185,9 @@ class LedgerRepair:
                 return  # somebody else replaced the member
             if not again:
                 outcome.replaced += 1
-            ranges = list(quorum.held_ranges(member.position, member.first, member.last))
-            if await self._lists_all(target, digest, copy.ledger, ranges):
+            ranges = quorum.held_ranges(member.position, member.first, member.last)
+            # A peer without lists of entries acknowledged all of them: that has to do.
+            if await lists_all(self._services, target, copy.ledger, digest.birth, ranges) is not False:
                 return
         outcome.reasons.append(
             Reason(
@@ -220,21 +221,6 @@ class LedgerRepair:
             and target in metadata.fragments[fragment_index(metadata, member.first)].ensemble
         )
 
-    async def _lists_all(
-        self, target: BookieId, digest: Digest, ledger: LedgerId, ranges: list[tuple[int, int]]
-    ) -> bool:
-        """Whether the target still has everything. A peer without lists of entries acknowledged all: that has to do."""
-        if not ranges:
-            return True
-        reply = await ask(self._services.pool, target, ListEntries(ledger, birth=digest.birth))
-        if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
-            return isinstance(reply, ListEntriesReply) and reply.code in (Code.BAD_REQUEST, Code.BAD_VERSION)
-        try:
-            runs = list(availability.EntryList.decode(reply.availability).runs())
-        except availability.BadAvailability:
-            return False
-        return all(any(first <= low and high < first + count for first, count in runs) for low, high in ranges)
-
     async def _check(self, ledger: LedgerId, metadata: LedgerMetadata, outcome: Outcome) -> None:
         """Read every copy where it is, and make those again that are missing or bad."""
         try:
@@ -256,10 +242,10 @@ def _no_bookie(lost: Collection[BookieId]) -> Reason:
 def _reasons_of(copied: Copied) -> list[Reason]:
     found: list[Reason] = []
     if copied.lost:
-        rows = rows_of(copied.lost)
+        rows = tuple(sorted(copied.lost))
         found.append(Reason(Why.NO_GOOD_COPY, f"entries {named_rows(rows)} have no good copy", rows))
     if copied.unread:
-        rows = rows_of(list(copied.unread))
-        why = next(iter(copied.unread.values()))
-        found.append(Reason(Why.COPY_AWAY, f"entries {named_rows(rows)} are where nobody answers: {why}", rows))
+        rows = tuple(sorted(copied.unread))
+        text = f"entries {named_rows(rows)} are where nobody answers: {copied.error}"
+        found.append(Reason(Why.COPY_AWAY, text, rows))
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from buckram.core.healing.status import Reason, Waiting, Why, named_rows, parse_waiting, rows_of
+from buckram.core.healing.status import Reason, Waiting, Why, add_to_rows, named_rows, parse_waiting
 from buckram.errors import MalformedRecord
 
 
@@ -28,7 +28,9 @@ def test_what_is_no_such_record_is_named(value: bytes) -> None:
 
 
 def test_ids_become_rows() -> None:
-    assert rows_of([5, 3, 4, 9]) == ((3, 5), (9, 9))
-    assert rows_of([]) == ()
+    rows: list[tuple[int, int]] = []
+    for entry in (3, 4, 5, 9):
+        add_to_rows(rows, entry)
+    assert rows == [(3, 5), (9, 9)]
     assert named_rows(((3, 5), (9, 9))) == "3 to 5, 9"
     assert named_rows(((1, 1), (3, 3), (5, 8)), most=2) == "1, 3 and 4 more"

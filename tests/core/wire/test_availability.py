@@ -51,3 +51,14 @@ def test_any_set_comes_back(entries: set[int]) -> None:
     assert [first + j for first, count in found.runs() for j in range(count)] == sorted(entries)
     assert all(group.period == 0 for group in found.groups)
     assert len(found.groups) == sum(1 for e in entries if e - 1 not in entries)
+
+
+@given(st.sets(st.integers(0, 40)), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=6))
+def test_ranges_are_covered_when_every_entry_of_them_is_listed(held: set[int], asked: list[tuple[int, int]]) -> None:
+    listed = EntryList.decode(encode_runs([(entry, 1) for entry in sorted(held)]))
+    ranges, floor = [], 0
+    for gap, length in asked:
+        ranges.append((floor + gap % 7, floor + gap % 7 + length))
+        floor = ranges[-1][1] + 1
+    wanted = {entry for first, last in ranges for entry in range(first, last + 1)}
+    assert listed.covers(ranges) is (wanted <= held)

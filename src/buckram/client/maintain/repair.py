@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from buckram.client.maintain.accusing import Accuser
+from buckram.client.maintain.entry_lists import lists_all
 from buckram.client.read.open import check_ledger_id, check_password, digest_of
 from buckram.client.read.replicas import LedgerReads, ask, play, reply_is
 from buckram.client.shared.metadata_cell import MetadataCell
@@ -27,8 +28,7 @@ from buckram.core.ledgers.metadata import fragment_end, fragment_index, member_r
 from buckram.core.ledgers.reading import Race
 from buckram.core.ledgers.recovery import quorum_of
 from buckram.core.placement.policy import policy_of
-from buckram.core.wire import availability
-from buckram.core.wire.messages import Add, Force, ListEntries, ListEntriesReply, Read
+from buckram.core.wire.messages import Add, Force, Read
 from buckram.errors import (
     BookieError,
     BookieIOError,
@@ -380,7 +380,8 @@ class _Repair:
 
     async def _look_again(self, fragment: Fragment, last: EntryId, position: int, old: BookieId, new: BookieId) -> None:
         """Metadata names the bookie now, so what it still holds stays there; what is gone is copied again."""
-        if await self._lists_all(new, list(self._quorum.held_ranges(position, fragment.first_entry, last))):
+        held = self._quorum.held_ranges(position, fragment.first_entry, last)
+        if await lists_all(self._services, new, self._ledger_id, self._digest.birth, held):
             return
         checked, progress = self._checked, self._progress
         self._progress = None  # these replicas were counted before
@@ -392,17 +393,6 @@ class _Repair:
                 )
         finally:
             self._checked, self._progress = checked, progress
-
-    async def _lists_all(self, bookie: BookieId, ranges: Sequence[tuple[EntryId, EntryId]]) -> bool:
-        """Whether its list of entries has all of them. False also where it has no such list: then they are read."""
-        reply = await ask(self._services.pool, bookie, ListEntries(self._ledger_id, birth=self._digest.birth))
-        if not isinstance(reply, ListEntriesReply) or reply.code is not Code.OK:
-            return not ranges
-        try:
-            runs = list(availability.EntryList.decode(reply.availability).runs())
-        except availability.BadAvailability:
-            return False
-        return all(any(first <= low and high < first + count for first, count in runs) for low, high in ranges)
 
     async def _replace(self, fragment: Fragment, old: BookieId, new: BookieId) -> bool:
         """True when metadata names `new` now because of this."""

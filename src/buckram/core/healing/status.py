@@ -9,10 +9,13 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from buckram.errors import MalformedRecord
 from buckram.types import EntryId, LedgerId
 
+Row: TypeAlias = tuple[EntryId, EntryId]
+"""First and last of consecutive ids."""
 NAMED_ROWS = 100
 """So many rows of lost entries are kept in a record."""
 
@@ -41,7 +44,7 @@ class Reason:
 
     why: Why
     text: str
-    entries: tuple[tuple[EntryId, EntryId], ...] = ()
+    entries: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Waiting:
     """When it was found so, by the worker's clock."""
 
     @property
-    def lost(self) -> tuple[tuple[EntryId, EntryId], ...]:
+    def lost(self) -> tuple[Row, ...]:
         """Entries of which no good copy is left anywhere."""
         return tuple(row for reason in self.reasons if reason.why is Why.NO_GOOD_COPY for row in reason.entries)
 
@@ -94,18 +97,15 @@ def _why(text: object) -> Why:
         return Why.OTHER
 
 
-def rows_of(entries: Sequence[EntryId]) -> tuple[tuple[EntryId, EntryId], ...]:
-    """Ids as rows of consecutive ones, ascending."""
-    rows: list[tuple[EntryId, EntryId]] = []
-    for entry in sorted(entries):
-        if rows and rows[-1][1] == entry - 1:
-            rows[-1] = rows[-1][0], entry
-        else:
-            rows.append((entry, entry))
-    return tuple(rows)
+def add_to_rows(rows: list[Row], entry: EntryId) -> None:
+    """Note one more id; ids that come one after another share a row."""
+    if rows and rows[-1][1] == entry - 1:
+        rows[-1] = rows[-1][0], entry
+    else:
+        rows.append((entry, entry))
 
 
-def named_rows(rows: Sequence[tuple[EntryId, EntryId]], most: int = 5) -> str:
+def named_rows(rows: Sequence[Row], most: int = 5) -> str:
     """For people: "3, 17 to 19 and 4 more"."""
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in rows[:most]]
     left = sum(last - first + 1 for first, last in rows[most:])

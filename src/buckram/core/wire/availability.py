@@ -88,6 +88,20 @@ class EntryList:
             return distance < group.size
         return entry_id < group.last_start + group.size and distance % group.period < group.size
 
+    def covers(self, ranges: Iterable[tuple[EntryId, EntryId]]) -> bool:
+        """Whether all of these ranges (first, last), ascending, are in the list."""
+        runs = self.runs()
+        start = end = -1  # a stretch without a gap, `end` not in it
+        for low, high in ranges:
+            while end <= high:
+                first, count = next(runs, (-1, 0))
+                if count == 0:
+                    return False
+                start, end = (start, first + count) if first == end else (first, first + count)
+            if low < start:
+                return False
+        return True
+
     def runs(self) -> Iterator[tuple[EntryId, int]]:
         """(first, count) in the order of the groups."""
         for group in self.groups:
