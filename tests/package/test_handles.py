@@ -16,7 +16,7 @@ PROMISED = {
     buckram.Writer: {
         "abandon", "append", "append_many", "append_nowait", "close", "closed", "degraded", "degraded_reason",
         "ensemble_changes", "flush", "force", "last_confirmed", "last_pushed", "ledger_id", "length", "metadata",
-        "pending_bytes", "pending_entries", "replicated",
+        "misplaced", "pending_bytes", "pending_entries", "replicated",
     },
     buckram.StreamWriter: {
         "abandon", "acknowledged", "append", "append_many", "append_nowait", "close", "closed", "degraded",

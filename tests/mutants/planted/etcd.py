@@ -42,7 +42,13 @@ MUTANTS = (
     TestMutant(
         "etcd-compaction-silent",
         "watches whose events were forgotten wait for later ones",
-        edited(("buckram.metadata.etcd.watching:_Folder._handle", "self.fire_all()", "pass")),
+        edited(
+            (
+                "buckram.metadata.etcd.watching:_Folder._handle",
+                "compacted - 1)\n            self.fire_all()",
+                "compacted - 1)",
+            )
+        ),
         (KEYS + "test_a_compacted_history_leads_to_reading_again",),
         slow=True,
     ),
