@@ -21,11 +21,12 @@ async def read_error(f: FaultRunner) -> None:
 
 
 async def fill_disk(f: FaultRunner) -> None:
-    model = f.choose_machine().device.model
-    before = model.total_bytes
-    model.total_bytes = model.used_bytes() + f.rng.choice((0, 1024, 70_000, 300_000))
+    """A disk has hardly any space for a while. A loss of power meanwhile replaces the device's model, not its size."""
+    device = f.choose_machine().device
+    before = device.model.total_bytes
+    device.model.total_bytes = device.model.used_bytes() + f.rng.choice((0, 1024, 70_000, 300_000))
     await f.wait_a_while(5.0)
-    model.total_bytes = before
+    device.model.total_bytes = before
 
 
 async def flip_block(f: FaultRunner) -> None:

@@ -12,6 +12,7 @@ import static interop.Setting.verify;
 
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import org.apache.bookkeeper.client.BKException.Code;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
@@ -59,12 +60,35 @@ final class LacChecks {
         LedgerHandle writer = s.explicitLacClient().createLedger(3, 3, 2, s.oldDigest(), KEY);
         add(writer, 3);
         try (LedgerHandle reader = s.openNoRecovery(writer.getId())) {
-            eventually(() -> reader.readExplicitLastConfirmed() == 2, "the last entry never became confirmed");
+            explicitlyConfirmed(writer, reader, "the last entry never became confirmed");
             add(writer, 2);
-            eventually(() -> reader.readExplicitLastConfirmed() == 4, "nor after two more");
-            verify(reader.readEntries(0, 4), 0, 4);
+            explicitlyConfirmed(writer, reader, "nor after two more");
+            long last = writer.getLastAddPushed();
+            verify(reader.readEntries(0, last), 0, last);
         }
         writer.close();
+    }
+
+    /**
+     * Wait until a reader sees the idle writer's last entry as confirmed.
+     *
+     * <p>Apache's ExplicitLacFlushPolicyImpl reads the LAC once to send it and once more to remember what it sent. An
+     * add that completes in between is remembered and never sent, until another entry follows: then add one.
+     */
+    private static void explicitlyConfirmed(LedgerHandle writer, LedgerHandle reader, String otherwise)
+            throws Exception {
+        for (int attempt = 0; attempt < 3; attempt++) {
+            long last = writer.getLastAddPushed();
+            long limit = System.nanoTime() + TimeUnit.SECONDS.toNanos(4);
+            while (System.nanoTime() < limit) {
+                if (reader.readExplicitLastConfirmed() == last) {
+                    return;
+                }
+                Thread.sleep(10);
+            }
+            add(writer, 1);
+        }
+        that(false, otherwise);
     }
 
     @Check
