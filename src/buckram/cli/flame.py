@@ -54,7 +54,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("connections", ("bookie/service/session.py", "bookie/service/server.py")),
-    ("commit: copy, write, sync", ("bookie/storage/commit.py", "disk/")),
+    ("commit: copy, write, sync", ("bookie/storage/commit.py", "bookie/storage/block_assembly.py", "disk/")),
     (
         "index and store",
         (
@@ -68,6 +68,8 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "sealing and compaction",
         (
             "bookie/storage/maintenance.py",
+            "bookie/storage/sealing.py",
+            "bookie/storage/log_files.py",
             "bookie/storage/compaction",
             "bookie/storage/segments.py",
             "bookie/storage/disk_space.py",

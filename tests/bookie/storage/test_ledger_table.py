@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 
 import pytest
 from tests.bookie.storage.test_index import Bytes
@@ -12,10 +13,23 @@ from tests.support.store_kit import KEY, add, durable, open_store, settle, small
 from buckram.bookie.storage import ledger_listing
 from buckram.bookie.storage.ledger_table import LedgerTable, Losses, TableWriter, record_of
 from buckram.bookie.storage.page_cache import PageCache
-from buckram.bookie.storage.segments import Footer
+from buckram.bookie.storage.segments import Footer, Segment
 from buckram.core.storage.ledger_state import LedgerState
 from buckram.core.storage.segment_format import PAGE, open_trailer
 from buckram.disk.memory import MemoryDisk
+
+
+class NoSegments:
+    """The segments of a store that has none, so that all records come from the table."""
+
+    def newest_first(self) -> Iterable[Segment]:
+        return ()
+
+    def uncovered(self) -> Iterable[Segment]:
+        return ()
+
+    def repair_footer(self, segment: Segment | None) -> None:
+        raise AssertionError("no footer is damaged here")
 
 
 def table_of(states: list[LedgerState]) -> Footer:
@@ -39,7 +53,7 @@ def test_a_table_of_any_size_is_found_again() -> None:
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
-    table = LedgerTable(3, Losses(), lambda: (), lambda segment: None)
+    table = LedgerTable(3, Losses(), NoSegments(), NoSegments())
     table.file = table_of([LedgerState(number, KEY) for number in range(100)])
     kept = table.find(1)
     for number in range(2, 50):
@@ -51,7 +65,7 @@ def test_the_cache_is_bounded_and_keeps_what_is_used() -> None:
 
 def test_limbo_marks_records_older_than_the_loss() -> None:
     losses = Losses()
-    table = LedgerTable(3, losses, lambda: (), lambda segment: None)
+    table = LedgerTable(3, losses, NoSegments(), NoSegments())
     table.file = table_of([LedgerState(1, KEY, born=0), LedgerState(2, KEY, born=1)])
     old, young = table.find(1), table.find(2)
     assert old is not None

@@ -191,7 +191,7 @@ async def test_the_end_of_the_log_file_before_the_newest_is_known() -> None:
         add(store, 1, entry, [bytes(3000)])
         await durable(store)
         if store._state.spare is None:
-            await store._maintenance._prepare()
+            await store._maintenance._next_file()
         entry += 1
     first = store._state.segments[0]
     end = first.log_end

@@ -34,13 +34,13 @@ MUTANTS = (
         "zeros for new space overwrite blocks",
         edited(
             (
-                "buckram.bookie.storage.commit:GroupCommit._prezero",
+                "buckram.bookie.storage.block_assembly:BlockAssembly._prezero",
                 "segment.zeroed_to = stop",
                 "pass",
             )
         ),
         (
-            "tests/bookie/storage/test_commit.py::test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not",
+            "tests/bookie/storage/test_block_assembly.py::test_a_small_block_in_untouched_space_is_followed_by_zeros_and_the_next_ones_are_not",
         ),
     ),
     TestMutant(

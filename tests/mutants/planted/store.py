@@ -214,7 +214,7 @@ MUTANTS = (
     TestMutant(
         "growth-not-published",
         "blocks are written beyond the size in the superblock",
-        edited(("buckram.bookie.storage.growth:Growth._grow", "await self._publish(change)", "change()")),
+        edited(("buckram.bookie.storage.growth:Growth._grow", "await self._superblocks.publish(change)", "change()")),
         ("tests/bookie/storage/test_growth.py::test_a_block_goes_only_where_the_superblock_says_that_the_file_is",),
     ),
     TestMutant(
@@ -232,7 +232,7 @@ MUTANTS = (
     TestMutant(
         "footer-of-a-growing-file",
         "a footer is placed at the end of a file that is growing",
-        edited(("buckram.bookie.storage.maintenance:Maintenance._seal", "await self._growth.settled()", "pass")),
+        edited(("buckram.bookie.storage.sealing:Sealing.seal", "await self._growth.settled()", "pass")),
         ("tests/bookie/storage/test_growth.py::test_a_file_that_still_grows_gets_its_footer_afterwards",),
     ),
 )

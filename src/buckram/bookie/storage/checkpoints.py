@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from buckram.bookie.storage.ledger_table import TableWriter
-from buckram.bookie.storage.segments import Footer, Segment
+from buckram.bookie.storage.segments import Footer, FooterRepair, Segment
 from buckram.bookie.storage.slices import Slices
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.superblock import TABLE_PREFIX
+from buckram.bookie.storage.superblock_writer import SuperblockWriter
 from buckram.core.storage.segment_format import TRAILER_SIZE, CorruptBytes, open_trailer
 from buckram.disk.trouble import harmless, no_space, passing
 from buckram.seams import File, Write
@@ -30,18 +30,10 @@ _SLICE, _MERGED_AT_ONCE = 50, 200
 
 
 class Checkpoints:
-    """Decides when the ledger table is rewritten, and rewrites it.
+    """Decides when the ledger table is rewritten, and rewrites it."""
 
-    `publish(change)` writes a superblock; `repair_footer(segment or None)` repairs a damaged footer or marks the loss.
-    """
-
-    def __init__(
-        self,
-        state: StoreState,
-        publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
-        repair_footer: Callable[[Segment | None], None],
-    ) -> None:
-        self._state, self._publish, self._repair_footer = state, publish, repair_footer
+    def __init__(self, state: StoreState, superblocks: SuperblockWriter, repair: FooterRepair) -> None:
+        self._state, self._superblocks, self._repair = state, superblocks, repair
         self._running = asyncio.Lock()
         self.written = 0
 
@@ -91,7 +83,7 @@ class Checkpoints:
             log.error("the ledger table is not rewritten: %s", error)
             for segment in sources:
                 if segment.footer is not None and not _readable(segment.footer):
-                    self._repair_footer(segment)
+                    self._repair.repair_footer(segment)
             return
         finally:
             file.close()
@@ -100,7 +92,7 @@ class Checkpoints:
         old = state.superblock.table
         try:
             await state.disk.offload(state.disk.sync_names)
-            await self._publish(lambda: {"table": name, "table_number": number, "covered": sources[0].seq})
+            await self._superblocks.publish(lambda: {"table": name, "table_number": number, "covered": sources[0].seq})
         except OSError as error:
             if passing(error):  # then no superblock names it
                 state.disk.remove(name)

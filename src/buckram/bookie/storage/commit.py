@@ -2,23 +2,23 @@
 
 At most one block is in flight, so only the last block of the log can be torn. The newest bytes stay in a ring in
 memory, where blocks are also assembled: each byte is copied once, and tailing readers never touch the disk.
-Not here: the choice of the next file and the meaning of frames (`bookie/storage/store.py`).
+Not here: the choice of the next file (`bookie/storage/maintenance.py`); how a block is put together
+(`bookie/storage/block_assembly.py`); the meaning of frames (`bookie/storage/store.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import mmap
 from collections import deque
-from collections.abc import Callable
 
+from buckram.bookie.storage.block_assembly import BlockAssembly
 from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.group import CommitStats, Group, Waiter
+from buckram.bookie.storage.group import CommitEvents, CommitStats, DurableCallback, Group, GrowthNeed, copy_of
 from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.tail_page import TailPage
 from buckram.bookie.storage.tail_ring import TailRing
-from buckram.core.storage.segment_format import BLOCK_HEADER, pack_block_header, padded
+from buckram.core.storage.segment_format import BLOCK_HEADER, padded
 from buckram.disk.trouble import passing
 from buckram.seams import Disk, Write
 from buckram.types import Buffer
@@ -28,28 +28,15 @@ PENDING_LIMIT = 256 << 20
 INDEX_LIMIT = 24 << 20
 """Bytes of memory for the index of one unsealed segment; four times as much while the next file is not ready."""
 OVERSHOOT = 64 << 20
-"""So much at least may go into the old file while the next one is not ready."""
+"""Bytes, at least, that may go into the old file beyond its usual size while the next one is not ready."""
 IDLE_S = 1.0
-"""After so long without a block an empty one closes the log's tail on the device."""
+"""After this time without a block, an empty one closes the log's tail on the device."""
 RETRY_S = 0.25
 """Pause before a block that found no space is written again."""
-PREZERO_BELOW, PREZERO_BYTES = 32 * 1024, 256 * 1024
-"""Zeros are written after a block smaller than PREZERO_BELOW that enters untouched space of its file, up to the next
-multiple of PREZERO_BYTES (shifted by a phase of the store). Syncing the first write to a place makes the file system
-commit its journal, three times the cost of a small block. Large blocks do not notice, and zeros before them would
-double what is written."""
-_SMALL = 4096
-_ZEROS = bytes(4096)
-_PREZEROS: Buffer = memoryview(mmap.mmap(-1, PREZERO_BYTES))
 
 
 class GroupCommit:
-    """Gathers frames at the end of the log and makes them durable.
-
-    `next_segment(active)` gives the segment to go on with once the active one is full, or None while none is ready;
-    the log then goes on in the old one up to `hard_limit`. `on_failed` gets the error that ended the log,
-    `on_full` of each block that found no space, or another thing short, and will be tried again.
-    """
+    """Gathers frames at the end of the log and makes them durable."""
 
     def __init__(
         self,
@@ -58,26 +45,21 @@ class GroupCommit:
         salt: int,
         commit_max_bytes: int,
         soft_limit: int,
-        next_segment: Callable[[Segment], Segment | None],
-        on_failed: Callable[[OSError], None],
+        events: CommitEvents,
         stats: CommitStats,
     ) -> None:
-        self._disk, self.ring, self._salt = disk, ring, salt
-        # Replicas have the same bytes at the same places: they should not all prezero at the same entry.
-        self._phase = salt % (PREZERO_BYTES // 4096) * 4096
+        self._disk, self.ring = disk, ring
+        self.assembly = BlockAssembly(ring, salt, disk.alignment, soft_limit)
         self._max, self.soft_limit = commit_max_bytes, soft_limit
         self.hard_limit = min(soft_limit + max(soft_limit, OVERSHOOT), 2**31)
-        self._next_segment, self._on_failed, self._stats = next_segment, on_failed, stats
+        self._events, self._stats = events, stats
         self.segment: Segment | None = None
         self.segment_seq = -1
         self.runs = 0
         self.failed: OSError | None = None
         self.full = False
         self.short = ""
-        """What the block that waits has found missing, while `full`."""
-        self.on_full: Callable[[], None] = lambda: None
-        self.on_low: Callable[[], None] = lambda: None
-        """The file should be longer, see `wanting`."""
+        """While `full`: the resource that the waiting block needs."""
         self.groups = self.bytes = 0
         self._open: Group | None = None
         self._closed: deque[Group] = deque()
@@ -102,9 +84,9 @@ class GroupCommit:
     # -- inserting
 
     def make_room(self, size: int) -> None:
-        """The next `size` bytes go to one block of `segment`, which may become another one here.
+        """Make sure that the next `size` bytes go to one block of `segment`, which may become another one here.
 
-        StoreError when too much waits for the disk, the log has no room, or it has failed.
+        Raises StoreError when too much waits for the disk, the log has no room, or it has failed.
         """
         if self._pos + size > self._limit:
             self._begin(size)
@@ -140,7 +122,7 @@ class GroupCommit:
         self._close_group()
         start = self.segment.log_end
         if start > 0 and (start + BLOCK_HEADER + size > self.soft_limit or self._index_cost() > INDEX_LIMIT):
-            fresh = self._next_segment(self.segment)
+            fresh = self._events.next_segment(self.segment)
             if fresh is not None:
                 self.go_on_in(fresh)
                 start = fresh.log_end
@@ -155,14 +137,14 @@ class GroupCommit:
         self._limit = max(block_end, pos + size)
 
     def overdue(self) -> bool:
-        """Half of the room for waiting until the next file is ready is used up."""
+        """Whether half of what may be written while the next file is not ready is used up."""
         segment = self.segment
         return segment is not None and (
             segment.log_end > (self.soft_limit + self.hard_limit) // 2 or self._index_cost() > 2 * INDEX_LIMIT
         )
 
     def _index_cost(self) -> int:
-        """Memory for the index of the active segment. `runs` is counted by whoever writes the index."""
+        """Return the bytes of memory of the active segment's index; who inserts into it counts `runs`."""
         return 0 if self.segment is None or self.segment.index is None else self.segment.index.cost(self.runs)
 
     def _close_slice(self) -> None:
@@ -182,7 +164,7 @@ class GroupCommit:
         group.size = self._pos - group.start - BLOCK_HEADER
         group.end = group.segment.log_end = group.start + padded(BLOCK_HEADER + group.size, self._disk.alignment)
         if group.end > group.segment.grows_at:
-            self.on_low()
+            self._events.file_nearly_full()
         self._closed.append(group)
         self._closed_bytes += group.size
         self._open, self._limit = None, -1
@@ -192,8 +174,8 @@ class GroupCommit:
         """Inserted but not yet handed to the disk."""
         return self._closed_bytes + (0 if self._open is None else self._pos - self._open.start)
 
-    def after_durable(self, done: Waiter) -> None:
-        """Call back once everything inserted so far is durable; at once if it is."""
+    def after_durable(self, done: DurableCallback) -> None:
+        """Call `done` once everything inserted so far is durable; at once if it is."""
         if self.failed is not None:
             done(self.failed)
         elif self._open is not None:
@@ -226,76 +208,31 @@ class GroupCommit:
         if not self._closed:
             return
         if self._closed[0].end > self._closed[0].segment.limit and not self._closing:
-            self.on_low()  # `grown` goes on
+            self._events.file_nearly_full()  # the write goes on when `grown` is called
             return
         group = self._closed.popleft()
         self._closed_bytes -= group.size
         self._in_flight = group
-        self._write(group, self._assemble(group))
+        self._write(group, self.assembly.assemble(group))
 
-    def wanting(self) -> tuple[Segment, int, bool] | None:
-        """Whose file should be longer, what it must hold at least, and whether a block waits for that."""
+    def growth_need(self) -> GrowthNeed | None:
+        """Return which file should be longer now; None if none should."""
         if self._closed and self._in_flight is None and self._closed[0].end > self._closed[0].segment.limit:
-            return self._closed[0].segment, self._closed[0].end, True
+            return GrowthNeed(self._closed[0].segment, self._closed[0].end, True)
         segment = self.segment
         if segment is None or self.failed is not None or segment.log_end <= segment.grows_at:
             return None
-        return segment, segment.log_end, False
+        return GrowthNeed(segment, segment.log_end, False)
 
     def grown(self) -> None:
-        """A file is longer: go on if a block waited for it."""
+        """Go on, if a block waited for a longer file: one is longer now."""
         if self._closed and self._in_flight is None and self._retry is None:
             self.kick()
 
     def short_of(self, what: str) -> None:
-        """The block that waits does so for want of something."""
+        """Record and report why the block that waits cannot be written yet."""
         self.full, self.short = True, what
-        self.on_full()
-
-    def _assemble(self, group: Group) -> Write:
-        """Put the block together at the ring's head."""
-        parts: list[Buffer] = []
-        for chunk, start, end in group.slices:
-            if end - start == len(chunk):
-                parts.append(chunk)
-            elif end - start < _SMALL:
-                parts.append(chunk[start:end])
-            else:
-                parts.append(memoryview(chunk)[start:end])
-        only = parts[0] if len(parts) == 1 else None
-        payload = only if type(only) is bytes else b"".join(parts)
-        group.slices.clear()
-        segment, ring = group.segment, self.ring
-        header, span = pack_block_header(segment.seq, self._salt, group.start, payload, self._disk.alignment)
-        group.checksum = int.from_bytes(header[-4:], "big")
-        segment.base = ring.head - group.start
-        head = ring.head
-        gap = _ZEROS[: span - BLOCK_HEADER - len(payload)]
-        if span < PREZERO_BELOW:
-            ring.put(head, header + payload + gap)
-        else:
-            ring.put(head, header)
-            ring.put(head + BLOCK_HEADER, payload)
-            ring.put(head + span - len(gap), gap)
-        ring.head = head + span
-        assert segment.file is not None
-        return Write(segment.file, group.start, [*ring.parts(head, span), *self._prezero(segment, group.start, span)])
-
-    def _prezero(self, segment: Segment, start: int, span: int) -> list[Buffer]:
-        """Return the zeros to write after a small block: the next ones then overwrite allocated space."""
-        end = start + span
-        if end <= segment.zeroed_to:
-            return []
-        segment.zeroed_to = end
-        stop = min(
-            end + PREZERO_BYTES - (end + self._phase) % PREZERO_BYTES,
-            self.soft_limit // 4096 * 4096,
-            max(end, segment.limit // 4096 * 4096),
-        )
-        if span > PREZERO_BELOW or stop <= end:
-            return []
-        segment.zeroed_to = stop
-        return [_PREZEROS[: stop - end]]
+        self._events.log_short()
 
     def _write(self, group: Group, write: Write) -> None:
         self._retry = None
@@ -338,13 +275,15 @@ class GroupCommit:
         _call(group.waiters, None)
 
     def _watch_idleness(self, delay_s: float) -> None:
-        """One timer from the first block on until nothing has been written for IDLE_S, none for each of them."""
+        """Run one timer, not one for each block, until nothing has been written for IDLE_S."""
         if not self._closing and self._loop is not None:
             self._idle = self._loop.call_later(delay_s, self._close_tail)
 
     def _close_tail(self) -> None:
-        """An empty block behind the last one: from then on damage to that one is told from a write that was cut short
-        by what is on the device alone."""
+        """Write an empty block behind the last one.
+
+        From then on what is on the device alone distinguishes damage to the last block from an interrupted write.
+        """
         self._idle = None
         segment = self.segment
         if segment is None or self.failed is not None or self._closing:
@@ -357,7 +296,7 @@ class GroupCommit:
         group = Group(segment, segment.log_end)
         group.end = segment.log_end = group.start + padded(BLOCK_HEADER, self._disk.alignment)
         if group.end > segment.grows_at:
-            self.on_low()
+            self._events.file_nearly_full()
         self._closed.append(group)
         self.kick()
 
@@ -374,7 +313,7 @@ class GroupCommit:
         self._closed.clear()
         self._in_flight = self._open = self._chunk = None
         self._closed_bytes, self._limit = 0, -1
-        self._on_failed(error)
+        self._events.log_failed(error)
         for group in groups:
             _call(group.waiters, error)
 
@@ -389,49 +328,37 @@ class GroupCommit:
             self._retry.cancel()
             self.fail(OSError(errno.ENOSPC, "no space left on the device for the last block"))
         elif self._closed and self._in_flight is None and self.failed is None:
-            self.kick()  # not for a longer file any more
+            self.kick()  # a block that waited for a longer file is written where it is
         await finished
         self.segment = None
 
     # -- reading what is not on disk only
 
     def written(self, segment: Segment, end: int) -> bool:
-        """Whether the file has everything of the segment that is before `end`."""
+        """Whether all of the segment's bytes before `end` are in the file."""
         for group in (self._in_flight, *self._closed, self._open):
             if group is not None and group.segment is segment:
                 return end <= group.start
         return True
 
     def recent(self, segment: Segment, offset: int, length: int) -> bytes | None:
-        """Bytes of the log that are still in memory, or None."""
+        """Return bytes of the log that are still in memory, or None."""
         if segment.base is not None:
             found = self.ring.get(segment.base + offset, length)
             if found is not None:
                 return found
         for group in (*self._closed, self._open):
             if group is not None and group.segment is segment and offset >= group.start + BLOCK_HEADER:
-                found = self._in_group(group, offset - group.start - BLOCK_HEADER, length)
+                slices = group.slices
+                if group is self._open and self._chunk is not None:
+                    slices = [*slices, (self._chunk, self._slice_start, self._slice_end)]
+                found = copy_of(slices, offset - group.start - BLOCK_HEADER, length)
                 if found is not None:
                     return found
         return None
 
-    def _in_group(self, group: Group, at: int, length: int) -> bytes | None:
-        slices = group.slices
-        if group is self._open and self._chunk is not None:
-            slices = [*slices, (self._chunk, self._slice_start, self._slice_end)]
-        found = b""
-        for chunk, start, end in slices:
-            if at < end - start:
-                found += bytes(chunk[start + at : min(end, start + at + length - len(found))])
-                at = 0
-                if len(found) == length:
-                    return found
-            else:
-                at -= end - start
-        return None
 
-
-def _call(waiters: list[Waiter], error: OSError | None) -> None:
+def _call(waiters: list[DurableCallback], error: OSError | None) -> None:
     for waiter in waiters:
         try:
             waiter(error)

@@ -208,7 +208,7 @@ class Compaction:
             return {}
 
         # Without room for a superblock both hold the data, and nothing is given back, for as long as it takes.
-        await self._maintenance.insist(partial(self._maintenance.publish, change))
+        await self._maintenance.publish_until_written(change)
         self._maintenance.retire(inputs)
 
     def _swap(self, inputs: list[Segment], output: Segment | None) -> None:

@@ -1,29 +1,82 @@
-"""One block while it gathers, and the counters of blocks.
+"""The parts of group commit: a block while it gathers, who waits for it, and what its store is asked.
 
 Not here: how a block is written (`bookie/storage/commit.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from buckram.bookie.storage.segments import Segment
 from buckram.seams import Stats
 from buckram.types import Buffer
 
-Waiter = Callable[[OSError | None], None]
+Slice: TypeAlias = tuple[Buffer, int, int]
+"""Whole frames: the bytes chunk[start:end] of a received chunk, as (chunk, start, end)."""
+
+
+class DurableCallback(Protocol):
+    """Called once with None when what it waits for is durable, or with the error that ended the log."""
+
+    def __call__(self, error: OSError | None, /) -> None: ...
 
 
 class Group:
-    """One block to be: where it goes, the chunks' slices it consists of, and who waits for it."""
+    """A block that gathers: where it goes, the slices it consists of, and who waits until it is durable."""
 
     __slots__ = ("checksum", "end", "segment", "size", "slices", "start", "waiters")
 
     def __init__(self, segment: Segment, start: int) -> None:
         self.segment, self.start = segment, start
         self.size = self.end = self.checksum = 0
-        self.slices: list[tuple[Buffer, int, int]] = []
-        self.waiters: list[Waiter] = []
+        self.slices: list[Slice] = []
+        self.waiters: list[DurableCallback] = []
+
+
+def copy_of(slices: Sequence[Slice], at: int, length: int) -> bytes | None:
+    """Return bytes [at:at+length] of the joined slices, or None if these are shorter."""
+    found = b""
+    for chunk, start, end in slices:
+        if at < end - start:
+            found += bytes(chunk[start + at : min(end, start + at + length - len(found))])
+            at = 0
+            if len(found) == length:
+                return found
+        else:
+            at -= end - start
+    return None
+
+
+class CommitEvents(Protocol):
+    """What group commit asks of its store, and reports to it (`bookie/storage/maintenance.py`)."""
+
+    def next_segment(self, active: Segment) -> Segment | None:
+        """Return the segment to go on with once `active` is full, or None while none is ready.
+
+        With None the log goes on in the old segment, up to `hard_limit`.
+        """
+        ...
+
+    def log_short(self) -> None:
+        """Report a block that found no space, or another resource short; it will be written again."""
+        ...
+
+    def file_nearly_full(self) -> None:
+        """Ask for a longer file, see `growth_need`."""
+        ...
+
+    def log_failed(self, error: OSError) -> None:
+        """Report the error that ended the log. It is called once."""
+        ...
+
+
+class GrowthNeed(NamedTuple):
+    """A log file that should be longer: what it must hold at least, in bytes, and whether a block waits for that."""
+
+    segment: Segment
+    end: int
+    urgent: bool
 
 
 class CommitStats:

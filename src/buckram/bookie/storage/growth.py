@@ -8,56 +8,52 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.store_state import StoreState
+from buckram.bookie.storage.superblock_writer import SuperblockWriter
 from buckram.core.storage.segment_format import PAGE
 from buckram.disk.trouble import passing
+from buckram.net.tasks import TaskScope
 
 log = logging.getLogger("buckram.store")
 RETRY_S = 0.25
-"""Pause before a file is made longer again that found no room, while a block waits for it."""
+"""Pause before the next attempt to make a file longer, when there was no room and a block waits for it."""
 
 
 class Growth:
-    """`publish(change)` writes a superblock, `spawn` starts a task of the store."""
+    """Makes one file longer at a time, in a task of `scope` that runs while a file needs it."""
 
-    def __init__(
-        self,
-        state: StoreState,
-        publish: Callable[[Callable[[], dict[str, Any]]], Awaitable[None]],
-        spawn: Callable[[Coroutine[Any, Any, None], str], object],
-    ) -> None:
-        self._state, self._publish, self._spawn = state, publish, spawn
+    def __init__(self, state: StoreState, superblocks: SuperblockWriter, scope: TaskScope) -> None:
+        self._state, self._superblocks, self._scope = state, superblocks, scope
         self._running = self._closed = False
         self._moving = asyncio.Lock()
 
-    def low(self) -> None:
-        """The log comes near the end of its file, or a block waits for more of it."""
+    def start(self) -> None:
+        """Make the file longer that the log needs, if any and if that is not under way."""
         if not self._running and not self._closed:
             self._running = True
-            self._spawn(self._run(), "growth")
+            self._scope.spawn(self._run(), "growth")
 
     def close(self) -> None:
-        """No file grows any more."""
+        """Begin no growth any more; one that is under way belongs to the scope."""
         self._closed = True
 
     async def settled(self) -> None:
-        """No file is being made longer just now: one that the log has left is as long as it gets."""
+        """Wait until no file is being made longer: a file that the log has left keeps its length from then on."""
         async with self._moving:
             return
 
     async def _run(self) -> None:
         failed = False
         try:
-            while (wanting := self._state.log.wanting()) is not None:
-                segment, end, urgent = wanting
+            while (need := self._state.log.growth_need()) is not None:
+                segment, end, urgent = need
                 size = self._size(segment, end, scarce=failed)
                 if not urgent and not self._state.space.may_reserve(size - segment.made):
-                    return  # the block that needs it will say so
+                    return  # once a block needs the space, it asks urgently
                 try:
                     await self._grow(segment, size, reserve=failed)
                     failed = False
@@ -85,16 +81,16 @@ class Growth:
         state, file = self._state, segment.file
         if file is None:
             return  # sealed meanwhile
-        job: Callable[[], None] = partial(state.disk.extend, file, size)
+        extend = partial(state.disk.extend, file, size)
         if reserve:
-            job = partial(state.reserve.run, job, log_bytes=size - segment.made)
+            extend = partial(state.reserve.run, extend, log_bytes=size - segment.made)
 
         def change() -> dict[str, Any]:
             segment.made = max(segment.made, size)
             return {}
 
         async with self._moving:
-            await state.disk.offload(job)
-            await self._publish(change)
+            await state.disk.offload(extend)
+            await self._superblocks.publish(change)
             state.set_limits(segment)
         state.log.grown()

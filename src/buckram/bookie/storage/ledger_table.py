@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from buckram.bookie.storage.errors import unless_harmless
 from buckram.bookie.storage.index import LedgerIndex
-from buckram.bookie.storage.segments import Footer, Segment
+from buckram.bookie.storage.segments import Footer, FooterRepair, Segment, SegmentList
 from buckram.core.storage.ledger_state import STATE_SIZE, LedgerState
 from buckram.core.storage.segment_format import KEY_RECORD, PAGE, PAGE_DATA, CorruptBytes, Trailer, pack_page
 from buckram.types import LedgerId
@@ -82,20 +82,14 @@ class Losses:
 
 
 class LedgerTable:
-    """Finds records. `uncovered()` gives the segments whose states are not in the table, newest first.
+    """Finds records: in memory, in the footers of segments that the table does not cover, and in the table file.
 
-    `on_corrupt` is told of a damaged segment footer (and repairs it) or, with None, of a damaged table.
+    `limit` is how many records are kept in memory besides the pinned ones.
     """
 
-    def __init__(
-        self,
-        limit: int,
-        losses: Losses,
-        uncovered: Callable[[], Iterable[Segment]],
-        on_corrupt: Callable[[Segment | None], None],
-    ) -> None:
+    def __init__(self, limit: int, losses: Losses, segments: SegmentList, repair: FooterRepair) -> None:
         self._limit, self._losses = limit, losses
-        self._uncovered, self._on_corrupt = uncovered, on_corrupt
+        self._uncovered, self._repair = segments.uncovered, repair
         self.pinned: dict[LedgerId, LedgerRecord] = {}
         self._cached: OrderedDict[LedgerId, LedgerRecord] = OrderedDict()
         self.file: Footer | None = None
@@ -134,7 +128,7 @@ class LedgerTable:
                 state = segment.state(ledger)
             except (CorruptBytes, OSError) as error:
                 unless_harmless(error, f"the index of log file {segment.name}")
-                self._on_corrupt(segment)
+                self._repair.repair_footer(segment)
                 if segment.index is None:
                     # Beyond repair, so the store is in limbo; an older state could lack a fence.
                     return None
@@ -147,7 +141,7 @@ class LedgerTable:
             return self.file.find_state(ledger)
         except (CorruptBytes, OSError) as error:
             unless_harmless(error, "the ledger table")
-            self._on_corrupt(None)
+            self._repair.repair_footer(None)
             return None
 
     def pin(self, record: LedgerRecord) -> None:

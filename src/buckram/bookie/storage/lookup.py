@@ -17,7 +17,7 @@ from buckram.bookie.storage.index import Place
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.read_ahead import CHUNK_BYTES
-from buckram.bookie.storage.segments import MAX_RUNS, DirEntry, Segment
+from buckram.bookie.storage.segments import MAX_RUNS, DirEntry, FooterRepair, Segment, SegmentList
 from buckram.core.entries.packed import FrameParts
 from buckram.core.storage.segment_format import CorruptBytes
 from buckram.core.wire.adds import FRAME_OVERHEAD
@@ -34,11 +34,7 @@ _SPANS_LIMIT = 512
 
 
 class Lookup:
-    """Finds where entries are stored and reads them.
-
-    `segments()` returns all segments, newest first; `repair_footer(segment)` repairs a damaged footer or marks the
-    loss.
-    """
+    """Finds where entries are stored and reads them."""
 
     def __init__(
         self,
@@ -47,10 +43,10 @@ class Lookup:
         log: GroupCommit,
         table: LedgerTable,
         losses: Losses,
-        segments: Callable[[], Iterable[Segment]],
-        repair_footer: Callable[[Segment | None], None],
+        segments: SegmentList,
+        repair: FooterRepair,
     ) -> None:
-        self._table, self._losses, self._segments, self._repair_footer = table, losses, segments, repair_footer
+        self._table, self._losses, self._newest_first, self._repair = table, losses, segments.newest_first, repair
         self._fetcher = Fetcher(disk, files, log)
         # Which sealed segments hold a ledger, newest first: built on demand, dropped when the list changes.
         self._spans: OrderedDict[tuple[LedgerId, int], list[tuple[Segment, DirEntry | None]]] = OrderedDict()
@@ -101,7 +97,7 @@ class Lookup:
 
     def _again(self, segment: Segment, error: Exception) -> Segment:
         unless_harmless(error, f"the index of log file {segment.name}")
-        self._repair_footer(segment)
+        self._repair.repair_footer(segment)
         if segment.index is None:
             raise StoreError("corrupt", f"the index of log file {segment.name} is unreadable")
         self._spans.clear()
@@ -109,7 +105,7 @@ class Lookup:
 
     def _holders(self, record: LedgerRecord) -> Iterable[tuple[Segment, DirEntry | None]]:
         """Segments that may hold data of the ledger, newest first; for sealed ones with what their directory says."""
-        for segment in self._segments():
+        for segment in self._newest_first():
             if segment.index is None:
                 break
             yield segment, None
@@ -126,7 +122,7 @@ class Lookup:
         """From the first sealed segment on; those among them that have an index again are being repaired."""
         found: list[tuple[Segment, DirEntry | None]] = []
         sealed = False
-        for segment in list(self._segments()):
+        for segment in list(self._newest_first()):
             sealed = sealed or segment.index is None
             if not sealed:
                 continue

@@ -2,7 +2,7 @@
 
 Nothing here writes.
 Not here: the index of the segment being written (`bookie/storage/index.py`); writing footers
-(`bookie/storage/maintenance.py`); which files exist (`bookie/storage/superblock.py`).
+(`bookie/storage/sealing.py`); which files exist (`bookie/storage/superblock.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Protocol
 
 from buckram.bookie.storage.index import Place, SegmentIndex, last_at_or_below, narrowed
 from buckram.bookie.storage.open_files import OpenFiles
@@ -358,6 +359,30 @@ class Segment:
         return None if self.footer is None or not self.has_states else self.footer.find_state(ledger)
 
 
+class SegmentList(Protocol):
+    """The segments of a store, and those among them that the ledger table does not cover."""
+
+    def newest_first(self) -> Iterable[Segment]:
+        """Return all segments that hold data."""
+        ...
+
+    def uncovered(self) -> Iterable[Segment]:
+        """Return the segments whose ledger states are not in the table file, newest first."""
+        ...
+
+
+class FooterRepair(Protocol):
+    """Repairs damaged footers of sealed segments."""
+
+    def repair_footer(self, segment: Segment | None) -> None:
+        """Rebuild the footer of `segment` from its blocks, or mark what is lost; None stands for the ledger table.
+
+        Blocking. Afterwards either the segment has an index or the store is in limbo. Raises StoreError if something
+        is short; then nothing has changed.
+        """
+        ...
+
+
 def load_footer(segment: Segment, salt: int, files: OpenFiles, cache: PageCache) -> bool:
     """Set segment.footer from its file's last page; False when there is no good trailer. OSError passes through."""
     file = files.get(segment.name)
@@ -375,4 +400,13 @@ def check_footer(footer: Footer) -> None:
         footer._load(number)
 
 
-__all__ = ["CorruptBytes", "DirEntry", "Footer", "Segment", "check_footer", "load_footer"]
+__all__ = [
+    "CorruptBytes",
+    "DirEntry",
+    "Footer",
+    "FooterRepair",
+    "Segment",
+    "SegmentList",
+    "check_footer",
+    "load_footer",
+]

@@ -11,18 +11,17 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
-from functools import partial
 
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.compaction import Compaction, Progress
 from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.group import CommitStats, Waiter
+from buckram.bookie.storage.group import CommitStats, DurableCallback
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable
+from buckram.bookie.storage.listeners import FailureListener, StateListener, StoreListeners
 from buckram.bookie.storage.lookup import Lookup
 from buckram.bookie.storage.maintenance import Maintenance
 from buckram.bookie.storage.opening import Opening, open_state
 from buckram.bookie.storage.position import Claim, Position
-from buckram.bookie.storage.segments import Segment
 from buckram.bookie.storage.store_ledgers import LedgerStates
 from buckram.bookie.storage.store_state import StoreState
 from buckram.bookie.storage.tail_ring import TailRing
@@ -38,11 +37,6 @@ __all__ = ["LedgerRecord", "Store", "StoreError"]
 _RING_ROOM = 16 << 20
 
 
-def _call_all(listeners: list[Callable[[], None]]) -> None:
-    for callback in listeners:
-        callback()
-
-
 class Store(LedgerStates):
     """One bookie's data in one directory. Made by `open`; every method runs on the loop's thread."""
 
@@ -50,13 +44,9 @@ class Store(LedgerStates):
         self._state, self._disk = state, state.disk
         self._was_clean = state.fresh or state.superblock.clean
         self._closed = self._compacting = False
-        self._space_listeners: list[Callable[[], None]] = []
-        self._failure_listeners: list[Callable[[BaseException], None]] = []
+        self._listeners = StoreListeners()
         config = state.config
-        self._backpressure_listeners: list[Callable[[], None]] = []
-        self._maintenance = Maintenance(
-            state, partial(_call_all, self._space_listeners), partial(_call_all, self._backpressure_listeners), stats
-        )
+        self._maintenance = Maintenance(state, self._listeners, stats)
         ring = TailRing(max(config.tail_cache_bytes, config.commit_max_bytes + _RING_ROOM))
         self._log = state.log = GroupCommit(
             state.disk,
@@ -64,17 +54,12 @@ class Store(LedgerStates):
             state.salt,
             config.commit_max_bytes,
             config.segment_bytes,
-            self._next_segment,
-            self._failed,
+            self._maintenance,
             CommitStats(stats),
         )
-        self._log.on_full = self._maintenance.measure
-        self._log.on_low = self._maintenance.low
         self.suspended = False
         """No adds are taken, whatever room there is."""
-        self._table = state.table = LedgerTable(
-            config.ledger_cache_entries, state.losses, state.uncovered, self._maintenance.repair_footer
-        )
+        self._table = state.table = LedgerTable(config.ledger_cache_entries, state.losses, state, self._maintenance)
         self._pinned = self._table.pinned
         self._lookup = state.lookup = Lookup(
             state.disk,
@@ -82,8 +67,8 @@ class Store(LedgerStates):
             self._log,
             self._table,
             state.losses,
-            state.newest_first,
-            self._maintenance.repair_footer,
+            state,
+            self._maintenance,
         )
 
     @classmethod
@@ -157,26 +142,22 @@ class Store(LedgerStates):
         """Recovery adds and fences still have room."""
         return self._state.space.reserve_usable and self._log.failed is None and not self.suspended
 
-    def on_space_change(self, callback: Callable[[], None]) -> None:
-        """Called when `is_writable` changed."""
-        self._space_listeners.append(callback)
+    def on_space_change(self, listener: StateListener) -> None:
+        """Have `listener` called whenever `is_writable` changes."""
+        self._listeners.on_space.append(listener)
 
-    def on_failed(self, callback: Callable[[BaseException], None]) -> None:
-        """Called once when the log failed."""
-        self._failure_listeners.append(callback)
+    def on_failed(self, listener: FailureListener) -> None:
+        """Have `listener` called once when the log fails."""
+        self._listeners.on_failure.append(listener)
 
     @property
     def backpressure(self) -> bool:
         """Whether adds outrun sealing: connections that write are not read until `on_backpressure_end`."""
         return self._maintenance.backpressure
 
-    def on_backpressure_end(self, callback: Callable[[], None]) -> None:
-        """Register a callback for the end of backpressure."""
-        self._backpressure_listeners.append(callback)
-
-    def _failed(self, error: OSError) -> None:
-        for callback in self._failure_listeners:
-            callback(error)
+    def on_backpressure_end(self, listener: StateListener) -> None:
+        """Have `listener` called at each end of backpressure."""
+        self._listeners.on_backpressure_end.append(listener)
 
     @property
     def highest_ledger(self) -> LedgerId:
@@ -242,27 +223,14 @@ class Store(LedgerStates):
             record.fenced = True
             self._append_state(record)
 
-    def after_durable(self, done: Waiter) -> None:
+    def after_durable(self, done: DurableCallback) -> None:
         """done(None | OSError) once everything inserted so far is durable; at once if it is."""
         self._log.after_durable(done)
 
-    def after_written(self, done: Waiter) -> None:
+    def after_written(self, done: DurableCallback) -> None:
         """For DEFERRED_SYNC adds, which may be acknowledged earlier. A block without its sync could not be told from a
         lost one after a crash, so this store gives them the stronger promise."""
         self._log.after_durable(done)
-
-    def _next_segment(self, active: Segment) -> Segment | None:
-        state = self._state
-        spare = state.spare
-        self._maintenance.wake()
-        active.runs = self._log.runs
-        if spare is None or not self._maintenance.may_roll():
-            if self._log.overdue():
-                self._maintenance.apply_backpressure()
-            return None
-        state.spare = None
-        state.segments.append(spare)
-        return spare
 
     # -- upkeep
 
@@ -291,7 +259,7 @@ class Store(LedgerStates):
             )
         self._state.losses.limbo = False
         self._table.refresh_limbo()
-        self._maintenance.spawn(self._maintenance.insist(self._maintenance.publish), "clear limbo")
+        self._maintenance.spawn(self._maintenance.publish_until_written(), "clear limbo")
 
     async def close(self) -> None:
         """Write pending data, record the clean stop and release the files. Idempotent."""
@@ -303,7 +271,7 @@ class Store(LedgerStates):
         state = self._state
         if self._log.failed is None:
             try:
-                await self._maintenance.publish_clean()
+                await self._maintenance.superblocks.publish_clean()
             except OSError as error:
                 log.warning("the clean stop is not recorded: %s", error)
         for segment in (*state.segments, state.spare):

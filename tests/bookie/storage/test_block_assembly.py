@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tests.support.store_kit import add, durable, open_store, small_config
 
-from buckram.bookie.storage.commit import PREZERO_BELOW, PREZERO_BYTES
+from buckram.bookie.storage.block_assembly import PREZERO_BELOW, PREZERO_BYTES
 from buckram.disk.memory import MemoryDisk
 from buckram.seams import Write
 
@@ -26,7 +26,7 @@ class Watched(MemoryDisk):
 async def spans(sizes: Sequence[int], segment_bytes: int, phase: int = 0) -> list[tuple[int, int]]:
     disk = Watched()
     store = open_store(disk, small_config(segment_bytes=segment_bytes, commit_max_bytes=1 << 20))
-    store._log._phase = phase  # by default the store's salt decides
+    store._log.assembly.phase = phase  # by default the store's salt decides
     for entry, size in enumerate(sizes):
         add(store, 1, entry, [bytes(size)])
         assert await durable(store) is None
@@ -53,7 +53,7 @@ async def test_stores_lay_at_places_of_their_own() -> None:
         PREZERO_BYTES - phase,
         2 * PREZERO_BYTES - phase,
     ]
-    phases = {open_store(seed=seed)._log._phase for seed in range(20)}
+    phases = {open_store(seed=seed)._log.assembly.phase for seed in range(20)}
     assert len(phases) > 1
     assert all(not phase % 4096 and 0 <= phase < PREZERO_BYTES for phase in phases)
 
