@@ -118,6 +118,7 @@ async def test_a_multi_that_is_taken_together_happens_on_nothing_newer(etcd_serv
         assert len(await keys.children("/m")) == 300
 
 
+@pytest.mark.usefixtures("etcd_server")  # leaves it out where there is no etcd
 async def test_a_server_that_takes_less_is_named(tmp_path: Path) -> None:
     with start_etcd(tmp_path / "etcd", sync=False, options=("--max-request-bytes=65536",)) as server:
         async with opened(server.address) as keys:
@@ -229,6 +230,7 @@ async def test_somebody_else_there() -> None:
                 await keys.get("/a")
 
 
+@pytest.mark.usefixtures("etcd_server")  # leaves it out where there is no etcd
 async def test_a_server_without_the_gateway_is_named(tmp_path: Path) -> None:
     settings = EtcdSettings(sync=False, options=("--enable-grpc-gateway=false",))
     with EtcdServer(tmp_path / "etcd", settings) as server:
@@ -357,6 +359,7 @@ async def test_a_watch_does_not_fire_for_what_was_read_with_it(etcd_server: Etcd
         assert watch.times == 1
 
 
+@pytest.mark.usefixtures("etcd_server")  # leaves it out where there is no etcd
 async def test_servers_that_were_put_back_are_noticed_by_watches(tmp_path: Path) -> None:
     """Revisions begin anew there, so what a stream waits for would not come for long."""
     with start_etcd(tmp_path / "a", sync=False) as first:

@@ -27,7 +27,7 @@ MUTANTS = (
                 "self._written(group)",
             )
         ),
-        ("tests/bookie/storage/test_trouble.py::test_a_disk_that_is_really_full_holds_back_acknowledgements",),
+        ("tests/bookie/storage/test_commit_overlap.py::test_a_store_that_found_space_again_takes_adds",),
     ),
     TestMutant(
         "commit-prezero-not-noted",

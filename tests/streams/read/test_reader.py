@@ -222,6 +222,7 @@ async def test_a_stream_of_the_same_name_is_not_read_for_a_deleted_one(ns: Names
 
 
 async def test_arrow_is_equal_to_the_records(ns: Namespace) -> None:
+    pytest.importorskip("pyarrow")
     async with ns.writer("s") as w:
         await w.append_many([b"a", None, b""], keys=[None, b"k", b""], headers=[{"h": b"1", "i": b""}, None, {}],
                             timestamps=[5, None, -7], txids=[None, 3, 4])  # fmt: skip
