@@ -214,14 +214,14 @@ async def test_a_bookie_that_starts_at_a_store_that_went_back_serves_reads(tmp_p
         await seen(kit.metadata)
         assert await write(kit, 1, 2) is Code.READ_ONLY
         assert kit.bookie.info is not None
-        identity = kit.bookie._identity(kit.store, "b1")
+        identity = kit.bookie.identity()
         assert identity.features & 2
         assert identity.epoch == 1
         await accept(kit.metadata, 2)
         await trusted(kit)
         await seen(kit.metadata, writable=["b1"])
         assert await write(kit, 1, 2) is Code.OK
-        await until(lambda: kit.bookie._identity(kit.store, "b1").epoch == 2)
+        await until(lambda: kit.bookie.identity().epoch == 2)
 
 
 async def test_a_restore_that_nobody_accepted_is_waited_for(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TypeVar
 
 from buckram.bookie import cookie, registration
@@ -47,8 +46,8 @@ from buckram.net.retry import retry
 from buckram.net.runtime import production_runtime
 from buckram.net.stats import NullStats, PrometheusStats
 from buckram.net.tasks import TaskScope
-from buckram.seams import Disk, Listener, MetadataStore, Runtime
-from buckram.types import BookieAddress, BookieId, BookieInfo
+from buckram.seams import Disk, Listener, MetadataStore, Runtime, Space
+from buckram.types import BookieAddress, BookieInfo
 
 log = logging.getLogger("buckram.bookie")
 T = TypeVar("T")
@@ -137,9 +136,7 @@ class Bookie:
             self._config,
             self._net,
             self._server.budget,
-            self._disk.space,
-            partial(self._identity, store, claimed.bookie_id),
-            self._introduced,
+            self,
             witness,
         )
         self._server.serve(self.service)
@@ -191,20 +188,26 @@ class Bookie:
         """Stop accepting, finish what was taken in, unregister, close. Idempotent; leaves no task."""
         await self._close(graceful=True)
 
-    def _identity(self, store: Store, bookie_id: BookieId) -> Identity:
-        """What this bookie says of itself to clients that introduce themselves."""
+    def disk_space(self) -> Space:
+        """Return the space of the data directory's device. Raises OSError."""
+        return self._disk.space()
+
+    def identity(self) -> Identity:
+        """Return what this bookie says of itself to clients that introduce themselves, once it serves."""
+        assert self.info is not None
+        assert self.store is not None
         return Identity(
             self._cluster,
-            bookie_id,
-            store.incarnation,
+            self.info.bookie_id,
+            self.store.incarnation,
             wall_us=self._runtime.clock.wall_us(),
-            highest_ledger=store.highest_ledger,
+            highest_ledger=self.store.highest_ledger,
             epoch=self.witness.epoch if self.witness else 0,
             features=NAMES_LEDGERS | (SUSPECT if self.witness and self.witness.suspect else 0),
         )
 
-    def _introduced(self, introduction: Introduction) -> None:
-        """A client said which metadata epoch it has seen."""
+    def client_introduced(self, introduction: Introduction) -> None:
+        """Learn which metadata epoch a client has seen."""
         if self.witness is not None:
             self.witness.observe_epoch(introduction.epoch)
 

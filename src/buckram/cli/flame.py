@@ -79,6 +79,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "reads of a bookie",
         (
             "bookie/service/reads.py",
+            "bookie/service/read_replies.py",
             "bookie/storage/lookup.py",
             "bookie/storage/fetching.py",
             "bookie/storage/read_ahead.py",

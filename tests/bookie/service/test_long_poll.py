@@ -9,7 +9,7 @@ import pytest
 from tests.support.bookie_kit import DIGEST, KEY, HeldDisk, Wire, add, running, stored
 from tests.support.polling import until
 
-from buckram.bookie.service.long_poll import LongPolls, Proof, Waiter, Woken
+from buckram.bookie.service.long_poll import LacProof, LongPolls, Waiter, Woken
 from buckram.core.wire.adds import frame_adds, scan_adds
 from buckram.core.wire.messages import Read, WriteLac
 from buckram.errors import Code
@@ -190,7 +190,7 @@ async def test_every_waiter_is_called_once() -> None:
     polls = LongPolls(Noon(), 100)
     called: list[tuple[int, Woken, int | None]] = []
 
-    def note(waiter: Waiter, why: Woken, at_ms: int | None, proof: Proof | None) -> None:
+    def note(waiter: Waiter, why: Woken, at_ms: int | None, proof: LacProof | None) -> None:
         called.append((waiter.above, why, at_ms))
 
     for above in range(4):

@@ -28,10 +28,10 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from buckram.bookie.service.births import is_other
+from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import LedgerRecord, Store
 from buckram.bookie.trust import UNSEEN, Trust
@@ -43,8 +43,6 @@ from buckram.errors import BuckramError, MetadataUnavailable, NoSuchKey, NoSuchL
 from buckram.net.tasks import TaskScope
 from buckram.seams import MetadataStore
 from buckram.types import NO_BIRTH, NO_ENTRY, EntryId, LedgerId, LedgerMetadata, LedgerState
-
-Done = Callable[["Verdict", EntryId], None]
 
 log = logging.getLogger("buckram.bookie")
 CHECKS_AT_ONCE = 32
@@ -70,6 +68,12 @@ class Verdict(enum.Enum):
     """The ledger that was named is gone: another has its id now, or had it before."""
     ABSENT = 8
     """Metadata does not know it: adds are refused as FENCED, and nobody can say which key is right."""
+
+
+class VerdictCallback(Protocol):
+    """Called once with the verdict; `last` is the last entry of a ledger that is CLOSED, else NO_ENTRY."""
+
+    def __call__(self, verdict: Verdict, last: EntryId, /) -> None: ...
 
 
 class Finding(NamedTuple):
@@ -99,7 +103,7 @@ class Waiting:
 
     __slots__ = ("done", "grows", "key", "name", "timer")
 
-    def __init__(self, name: bytes | None, key: bytes, done: Done, grows: bool) -> None:
+    def __init__(self, name: bytes | None, key: bytes, done: VerdictCallback, grows: bool) -> None:
         self.name, self.key, self.done, self.grows = name, key, done, grows
         self.timer: asyncio.TimerHandle | None = None
 
@@ -122,12 +126,12 @@ class Admission:
         metadata: MetadataStore,
         config: BookieConfig,
         rng: random.Random,
-        died: Callable[[LedgerId], None],
+        polls: LongPolls,
         trust: Trust = UNSEEN,
     ) -> None:
         self._store, self._metadata, self._timeout_s, self._rng = store, metadata, config.admission_timeout_s, rng
         self._anybody = config.admission == "any"
-        self._died, self._trust = died, trust
+        self._polls, self._trust = polls, trust
         self._scope = TaskScope("admission")
         self.waiting: dict[LedgerId, list[Waiting]] = {}
         """By ledger. As long as a ledger is here, every add of it that is not beyond doubt queues behind."""
@@ -135,7 +139,9 @@ class Admission:
         self._queued: list[tuple[LedgerId, float]] = []
         self._running = 0
 
-    def hold(self, ledger_id: LedgerId, key: bytes, name: bytes | None, done: Done, *, grows: bool = False) -> None:
+    def hold(
+        self, ledger_id: LedgerId, key: bytes, name: bytes | None, done: VerdictCallback, *, grows: bool = False
+    ) -> None:
         """Wait until the ledger is decided; the first one starts the look. What does not make the ledger grow waits for
         PROOF_S at most, and is told LATER then."""
         one = Waiting(name, key, done, grows)
@@ -213,7 +219,7 @@ class Admission:
                 return Verdict.LATER
             log.info("ledger %d: another ledger has its id now, so what is here of the one before is dead", ledger_id)
             store.reborn(ledger_id, key, found.birth, admitted=admitted)
-            self._died(ledger_id)
+            self._polls.state_changed(ledger_id)
         elif record is None:
             # One that is CLOSED is as after a copy by repair: the next add is checked again.
             birth = found.birth or asked.name or NO_BIRTH
@@ -245,7 +251,7 @@ class Admission:
             assert found.key is not None
             log.warning("ledger %d: what is here came with a wrong password, and is dropped", ledger_id)
             self._store.disown(ledger_id, found.key, found.birth or NO_BIRTH)
-            self._died(ledger_id)
+            self._polls.state_changed(ledger_id)
         elif not is_other(record, found.birth):
             self._store.prove(ledger_id)
 

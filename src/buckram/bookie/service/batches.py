@@ -6,8 +6,8 @@ Not here: queueing, limits and result codes (`bookie/service/reads.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
@@ -26,6 +26,12 @@ MAX_LOCATED = 8192
 Batch: TypeAlias = FrameParts | Located | list[bytes] | StoreError
 
 
+class BatchCallback(Protocol):
+    """Receives what was read for a batch read, in the form that it is answered in."""
+
+    def __call__(self, batch: Batch, /) -> None: ...
+
+
 class BatchSource:
     """Reads for batch reads of one store."""
 
@@ -34,7 +40,7 @@ class BatchSource:
         self._served = stats.counter(*SERVED)
         self._located = stats.counter("buckram_bookie_located_entries_total", "entries that readers found in its files")
 
-    def read(self, request: BatchRead, first: EntryId, size: int, done: Callable[[Batch], None]) -> None:
+    def read(self, request: BatchRead, first: EntryId, size: int, done: BatchCallback) -> None:
         """Entries from `first` on, of at most `size` bytes on the wire (one always)."""
         count = request.max_count if request.max_count > 0 else UNLIMITED
         if request.framed and not request.fence and self._knows_key(request):
@@ -51,9 +57,7 @@ class BatchSource:
         record = self._store.ledger(request.ledger_id)
         return record is not None and not record.tombstone and record.master_key == request.master_key
 
-    def _read_frames(
-        self, request: BatchRead, first: EntryId, count: int, size: int, done: Callable[[Batch], None]
-    ) -> None:
+    def _read_frames(self, request: BatchRead, first: EntryId, count: int, size: int, done: BatchCallback) -> None:
         """Without a step for each entry; in the usual form where that does not go."""
         files = request.from_files
 

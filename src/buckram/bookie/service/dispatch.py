@@ -7,16 +7,17 @@ Not here: adds (`bookie/service/adds.py`) and reads (`bookie/service/reads.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from struct import Struct
+from typing import Protocol
 
 from buckram.bookie.service.adds import REFUSALS
-from buckram.bookie.service.admission import Verdict, needs_proof
+from buckram.bookie.service.admission import Admission, Verdict, needs_proof
 from buckram.bookie.service.births import is_other
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
-from buckram.bookie.service.reads import Hold, ReadPath, absence
+from buckram.bookie.service.read_replies import absence
+from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.service.session import REQUEST_COST, Session
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.store import Store
@@ -54,13 +55,24 @@ LARGEST_LAC_PACKET = _LAC_PACKET.size + 20
 """The two numbers and the longest digest (MAC)."""
 
 
-def nobody(introduction: Introduction) -> None:
-    """Ignore introductions."""
+class ServedBookie(Protocol):
+    """What requests are answered about the bookie itself, and what it learns from them (`bookie/process.py`)."""
+
+    def disk_space(self) -> Space:
+        """Return the space of the data directory's device. Raises OSError."""
+        ...
+
+    def identity(self) -> Identity:
+        """Return what this bookie says of itself to clients that introduce themselves."""
+        ...
+
+    def client_introduced(self, introduction: Introduction) -> None:
+        """Learn from the introduction of a client that meant this bookie."""
+        ...
 
 
 class Dispatcher:
-    """Answers every request that is not an add. `identity` says who this bookie is, `introduced` hears what each client
-    of ours that found the right one said of itself."""
+    """Answers every request that is not an add."""
 
     def __init__(
         self,
@@ -68,14 +80,12 @@ class Dispatcher:
         reads: ReadPath,
         polls: LongPolls,
         budget: Budget,
-        hold: Hold,
+        admission: Admission,
         max_frame_bytes: int,
-        space: Callable[[], Space],
-        identity: Callable[[], Identity],
-        introduced: Callable[[Introduction], None] = nobody,
+        bookie: ServedBookie,
     ) -> None:
-        self._identity, self._introduced, self._hold = identity, introduced, hold
-        self._store, self._reads, self._polls, self._budget, self._space = store, reads, polls, budget, space
+        self._store, self._reads, self._polls, self._budget = store, reads, polls, budget
+        self._admission, self._bookie = admission, bookie
         self._max_body = max_frame_bytes - 128
 
     def request(self, session: Session, context: ReplyContext, request: Request) -> None:
@@ -106,7 +116,7 @@ class Dispatcher:
                 if not looked:
                     session.requests_held += REQUEST_COST + len(request.body)
                     done = partial(self._on_lac_verdict, session, context, request, name)
-                    self._hold(ledger_id, request.master_key, name, done)
+                    self._admission.hold(ledger_id, request.master_key, name, done)
                     return
                 if self._store.ledger(ledger_id) is not None:
                     code = Code.TOO_MANY_REQUESTS  # whose key is right nobody could say
@@ -235,20 +245,20 @@ class Dispatcher:
 
     def _introduce(self, session: Session, context: ReplyContext, said: Introduction) -> None:
         """Say who this is. To a client that expects somebody else nothing more is said, nor heard."""
-        mine = self._identity()
+        mine = self._bookie.identity()
         session.reply(context, BookieInfoReply(Code.OK, identity=mine))
         if identity_mismatch(said, mine):
             session.refuse(f"it wanted bookie {said.bookie_id} of cluster {said.cluster}, this is another one")
         else:
             session.introduction = said
-            self._introduced(said)
+            self._bookie.client_introduced(said)
 
     def _info(self, session: Session, context: ReplyContext, request: GetBookieInfo) -> None:
         if request.introduction is not None:
             self._introduce(session, context, request.introduction)
             return
         try:
-            space = self._space()
+            space = self._bookie.disk_space()
         except OSError as error:
             log.warning("free space is unknown: %s", error)
             session.reply(context, BookieInfoReply(Code.IO_ERROR))

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol
 
 from buckram.seams import Clock
 from buckram.types import EntryId, LedgerId
@@ -28,18 +27,28 @@ class Woken(enum.Enum):
 
 
 class Waiter:
-    """One waiting request. `done(waiter, why, advanced_at_ms, proof)`; the time is None unless the LAC advanced."""
+    """One waiting request, which wants a LAC greater than `above`."""
 
     __slots__ = ("above", "done", "ledger_id", "timer")
 
-    def __init__(self, ledger_id: LedgerId, above: EntryId, done: Done) -> None:
+    def __init__(self, ledger_id: LedgerId, above: EntryId, done: PollCallback) -> None:
         self.ledger_id, self.above, self.done = ledger_id, above, done
         self.timer: asyncio.TimerHandle | None = None
 
 
-Proof: TypeAlias = Callable[[EntryId], bytes | None]
-"""A stored entry whose header has a LAC above the argument, if it is at hand."""
-Done = Callable[[Waiter, Woken, int | None, Proof | None], None]
+class LacProof(Protocol):
+    """Finds a stored entry whose header has a LAC above `above`; None if it is not at hand."""
+
+    def __call__(self, above: EntryId, /) -> bytes | None: ...
+
+
+class PollCallback(Protocol):
+    """Called once when a waiter is woken.
+
+    `advanced_ms` is the wall time in milliseconds; it and `proof` are None unless the LAC advanced.
+    """
+
+    def __call__(self, waiter: Waiter, why: Woken, advanced_ms: int | None, proof: LacProof | None, /) -> None: ...
 
 
 class LongPolls:
@@ -51,7 +60,7 @@ class LongPolls:
         self.count = 0
         self._woken: list[Waiter] = []
 
-    def wait(self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: Done) -> Waiter | None:
+    def wait(self, ledger_id: LedgerId, above: EntryId, timeout_s: float, done: PollCallback) -> Waiter | None:
         """Wait for a LAC greater than `above`; the caller has just seen that it is not. None when too many wait."""
         if self.count >= self._limit:
             return None
@@ -65,9 +74,9 @@ class LongPolls:
     def cancel(self, waiter: Waiter) -> None:
         """Remove a waiter whose connection is gone; it is not called any more."""
         self._remove(waiter)
-        waiter.done = _nobody
+        waiter.done = _ignore
 
-    def lac_advanced(self, ledger_id: LedgerId, lac: EntryId, proof: Proof | None = None) -> None:
+    def lac_advanced(self, ledger_id: LedgerId, lac: EntryId, proof: LacProof | None = None) -> None:
         """Wake the waiters now, so that their replies are sent before the commit starts."""
         waiters = self.waiting.get(ledger_id)
         if waiters:
@@ -120,5 +129,5 @@ class LongPolls:
             waiter.timer = None
 
 
-def _nobody(waiter: Waiter, why: Woken, at_ms: int | None, proof: Proof | None) -> None:
-    """Replace the callback of a cancelled waiter that was already scheduled."""
+def _ignore(waiter: Waiter, why: Woken, at_ms: int | None, proof: LacProof | None) -> None:
+    """Stand in for the callback of a cancelled waiter, which may be scheduled already."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission
-from buckram.bookie.service.dispatch import Dispatcher, nobody
+from buckram.bookie.service.dispatch import Dispatcher, ServedBookie
 from buckram.bookie.service.limits import Budget
 from buckram.bookie.service.long_poll import LongPolls
 from buckram.bookie.service.reads import ReadPath
@@ -22,10 +21,9 @@ from buckram.bookie.storage.store import Store
 from buckram.bookie.trust import UNSEEN, Trust
 from buckram.codes import Code
 from buckram.config import BookieConfig, NetConfig
-from buckram.core.wire.introduction import Identity, Introduction
 from buckram.core.wire.server import Close, Incoming, Item, Named, Ready, ServerProtocol, encode_error
 from buckram.disk.descriptors import OPERATORS, Shares
-from buckram.seams import Listener, MetadataStore, Runtime, Space
+from buckram.seams import Listener, MetadataStore, Runtime
 from buckram.types import LedgerId
 
 log = logging.getLogger("buckram.bookie")
@@ -59,24 +57,20 @@ class Service:
         config: BookieConfig,
         net: NetConfig,
         budget: Budget,
-        space: Callable[[], Space],
-        identity: Callable[[], Identity],
-        introduced: Callable[[Introduction], None] = nobody,
+        bookie: ServedBookie,
         trust: Trust = UNSEEN,
     ) -> None:
         self.store = store
         self.polls = LongPolls(runtime.clock, config.max_long_polls)
-        self.admission = Admission(store, metadata, config, runtime.rng, self.polls.state_changed, trust)
+        self.admission = Admission(store, metadata, config, runtime.rng, self.polls, trust)
         self.adds = AddPath(store, self.polls, budget, runtime.stats, self.admission)
         self.reads = ReadPath(
             store,
             self.polls,
             budget,
-            self.admission.hold,
-            self.admission.waiting,
+            self.admission,
             config.max_batch_read_bytes,
             net.max_frame_bytes,
-            self.polls.state_changed,
             runtime.stats,
         )
         store.on_backpressure_end(budget.resume_reads)
@@ -85,11 +79,9 @@ class Service:
             self.reads,
             self.polls,
             budget,
-            self.admission.hold,
+            self.admission,
             net.max_frame_bytes,
-            space,
-            identity,
-            introduced,
+            bookie,
         )
 
     def ledger_deleted(self, ledger_id: LedgerId) -> None:

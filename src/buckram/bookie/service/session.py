@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from buckram.bookie.service.births import Births
@@ -49,6 +49,18 @@ class SessionEvents(Protocol):
     def session_closed(self, session: Session) -> None: ...
 
 
+class AddHandler(Protocol):
+    """Takes each run of adds that a connection sends (`bookie/service/adds.py:AddPath.add`)."""
+
+    def __call__(self, session: Session, run: AddRun, /) -> None: ...
+
+
+class WritableHandler(Protocol):
+    """Starts queued reads of a connection that has room again (`bookie/service/reads.py:ReadPath.pump_soon`)."""
+
+    def __call__(self, session: Session, /) -> None: ...
+
+
 class Session(asyncio.Protocol):
     """One connection: made, then open, then closed. Whatever is sent after that is dropped."""
 
@@ -68,8 +80,8 @@ class Session(asyncio.Protocol):
         self.reads_paused = False
         self.waiting_since = 0.0
         self.waiting_mark = 0
-        self.add_run: Callable[[Session, AddRun], None]
-        self.on_writable: Callable[[Session], None] | None = None
+        self.add_run: AddHandler
+        self.on_writable: WritableHandler | None = None
         self.births = Births()
         self.named = self.births.named
         """Births by ledger, for the hot path."""

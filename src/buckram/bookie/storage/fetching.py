@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.errors import StoreError
 from buckram.bookie.storage.index import Place
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.read_ahead import CHUNK_BYTES, Chunks
+from buckram.bookie.storage.read_results import FetchCallback, Outcome
 from buckram.bookie.storage.segments import Segment
 from buckram.core.storage.segment_format import CorruptBytes, padded, run_extent, walk_run
 from buckram.seams import Disk, Read
 from buckram.types import Buffer, EntryId, LedgerId
 
-Outcome = bytes | StoreError | None
 READ_BYTES, GAP_BYTES = 1 << 20, 16 << 10
 """Neighbouring runs are fetched by one read of at most READ_BYTES, with at most GAP_BYTES of others between them."""
 ALIGNMENT, ALIGNED_FROM = 4096, 64 << 10
@@ -120,7 +120,7 @@ class Fetcher:
         self,
         fetches: Sequence[Fetch],
         results: list[Outcome],
-        finished: Callable[[], None],
+        finished: FetchCallback,
         *,
         from_files: bool = False,
     ) -> None:
@@ -164,7 +164,7 @@ class Fetcher:
             finished()
 
     def _fetch_chunks(
-        self, chunked: list[Fetch], exact: list[Fetch], results: list[Outcome], finished: Callable[[], None]
+        self, chunked: list[Fetch], exact: list[Fetch], results: list[Outcome], finished: FetchCallback
     ) -> None:
         waiting = 1
 
@@ -230,9 +230,7 @@ class Fetcher:
 class _DiskFetch:
     """The reads of one batch."""
 
-    def __init__(
-        self, fetcher: Fetcher, missing: list[Fetch], results: list[Outcome], finished: Callable[[], None]
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, missing: list[Fetch], results: list[Outcome], finished: FetchCallback) -> None:
         self._fetcher, self._results, self._finished = fetcher, results, finished
         self._missing = sorted(missing, key=lambda fetch: (fetch.segment.seq, fetch.place[3]))
         self._spans: list[tuple[Segment, int, int]] = []

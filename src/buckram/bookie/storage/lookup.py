@@ -6,17 +6,18 @@ An entry is absent only if every index that could know it says so; bytes that do
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.errors import StoreError, unless_harmless
-from buckram.bookie.storage.fetching import Fetch, Fetcher, FrameFetch, Outcome
+from buckram.bookie.storage.fetching import Fetch, Fetcher, FrameFetch
 from buckram.bookie.storage.index import Place
 from buckram.bookie.storage.ledger_table import LedgerRecord, LedgerTable, Losses
 from buckram.bookie.storage.open_files import OpenFiles
 from buckram.bookie.storage.read_ahead import CHUNK_BYTES
+from buckram.bookie.storage.read_results import FramesCallback, Outcome, OutcomesCallback, RangeCallback
 from buckram.bookie.storage.segments import MAX_RUNS, DirEntry, FooterRepair, Segment, SegmentList
 from buckram.core.entries.packed import FrameParts
 from buckram.core.storage.segment_format import CorruptBytes
@@ -157,7 +158,7 @@ class Lookup:
 
     # -- reading
 
-    def read(self, wanted: Sequence[tuple[LedgerId, EntryId]], done: Callable[[list[Outcome]], None]) -> None:
+    def read(self, wanted: Sequence[tuple[LedgerId, EntryId]], done: OutcomesCallback) -> None:
         results: list[Outcome] = [None] * len(wanted)
         fetches: list[Fetch] = []
         at, total = 0, len(wanted)
@@ -204,7 +205,7 @@ class Lookup:
         first: EntryId,
         max_count: int,
         max_bytes: int,
-        done: Callable[[list[bytes] | StoreError], None],
+        done: RangeCallback,
         *,
         from_files: bool = False,
     ) -> None:
@@ -219,7 +220,7 @@ class Lookup:
         first: EntryId,
         max_count: int,
         room: int,
-        done: Callable[[list[bytes] | StoreError], None],
+        done: RangeCallback,
         from_files: bool,
     ) -> None:
         """Behind what is `taken` already; `room` is what is left."""
@@ -250,7 +251,7 @@ class Lookup:
         first: EntryId,
         max_count: int,
         max_bytes: int,
-        done: Callable[[FrameParts | None], None],
+        done: FramesCallback,
         *,
         from_files: bool = False,
     ) -> None:

@@ -6,15 +6,14 @@ Not here: how entries are found (`bookie/storage/lookup.py`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from buckram.bookie.storage.commit import GroupCommit
 from buckram.bookie.storage.errors import StoreError
-from buckram.bookie.storage.fetching import Outcome
 from buckram.bookie.storage.ledger_listing import ledgers_after, live_ledger_ids
 from buckram.bookie.storage.ledger_table import LedgerTable
 from buckram.bookie.storage.lookup import Lookup
-from buckram.core.entries.packed import FrameParts
+from buckram.bookie.storage.read_results import FramesCallback, OutcomesCallback, RangeCallback
 from buckram.core.wire.located import Located
 from buckram.seams import Disk
 from buckram.types import EntryId, LedgerId
@@ -33,7 +32,7 @@ class ReadableStore:
         record = self._table.find(ledger_id)
         return None if record is None or record.last < 0 else record.last
 
-    def read(self, wanted: Sequence[tuple[LedgerId, EntryId]], done: Callable[[list[Outcome]], None]) -> None:
+    def read(self, wanted: Sequence[tuple[LedgerId, EntryId]], done: OutcomesCallback) -> None:
         """Pass one outcome per entry to `done`: the entry, None (certainly absent) or a StoreError.
 
         The call may come before this method returns.
@@ -49,7 +48,7 @@ class ReadableStore:
         first: EntryId,
         max_count: int,
         max_bytes: int,
-        done: Callable[[list[bytes] | StoreError], None],
+        done: RangeCallback,
         *,
         from_files: bool = False,
     ) -> None:
@@ -69,7 +68,7 @@ class ReadableStore:
         first: EntryId,
         max_count: int,
         max_bytes: int,
-        done: Callable[[FrameParts | None], None],
+        done: FramesCallback,
         *,
         from_files: bool = False,
     ) -> None:

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from buckram.bookie import cookie, gc
-from buckram.bookie.service import adds, dispatch, reads
+from buckram.bookie.service import adds, dispatch, fencing, read_replies, reads
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission, Finding, Verdict
+from buckram.bookie.service.read_replies import ReadReplies
 from buckram.bookie.service.reads import ReadPath
 from buckram.bookie.storage.ledger_table import Losses
 from buckram.bookie.storage.store import Store
@@ -25,7 +26,7 @@ from buckram.sim.ledgers.mutants.base import Mutant
 from buckram.types import NO_ENTRY, LedgerState
 
 _finish, _insert, _fence = ReadPath._finish, AddPath._insert, Store.fence
-_absent, _add, _decide = ReadPath._absent, AddPath.add, AddPath._decide
+_add = AddPath.add
 _create_remote, _look = cookie._create_remote, Admission._decide
 
 
@@ -49,7 +50,7 @@ def _answered_at_once(self: Store, done: Any) -> None:
     asyncio.get_running_loop().call_soon(done, None)
 
 
-def _errors_are_absence(self: ReadPath, ledger_id: int, outcome: Any) -> Code:
+def _errors_are_absence(self: ReadReplies, ledger_id: int, outcome: Any) -> Code:
     return Code.NO_ENTRY
 
 
@@ -168,7 +169,7 @@ MUTANTS = [
         "errors-are-absence",
         "10, F6",
         "an entry that cannot be read is denied",
-        plant((ReadPath, "_code", _errors_are_absence)),
+        plant((ReadReplies, "_code", _errors_are_absence)),
         ("limbo",),
         _damaged,
         300,
@@ -179,8 +180,10 @@ MUTANTS = [
         "a store that lost data denies the entries that it lost",
         plant(
             (Losses, "marks", _never_limbo),
+            (fencing, "absence", _absence_is_certain),
+            (read_replies, "absence", _absence_is_certain),
             (reads, "absence", _absence_is_certain),
-            (ReadPath, "_code", _errors_are_absence),
+            (ReadReplies, "_code", _errors_are_absence),
         ),
         ("limbo",),
         _damaged,
@@ -219,7 +222,7 @@ MUTANTS = [
         "first-key-is-right",
         "F14",
         "the first key in a request counts as the ledger's, without a look at metadata",
-        plant((adds, "needs_proof", _no_proof), (reads, "needs_proof", _no_proof)),
+        plant((adds, "needs_proof", _no_proof), (fencing, "needs_proof", _no_proof)),
         ("wrong-key",),
     ),
     Mutant(

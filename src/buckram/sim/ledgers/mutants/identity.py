@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buckram.bookie.service import admission, dispatch, reads
+from buckram.bookie.service import admission, dispatch, fencing, read_replies, reads
 from buckram.bookie.service.adds import AddPath
 from buckram.bookie.service.admission import Admission
 from buckram.client.read import open as opening
@@ -52,7 +52,7 @@ MUTANTS = [
         "birth-not-looked-at-by-reads",
         "I8",
         "reads return entries of an older ledger with the same id",
-        plant((reads, "is_other", _never), (dispatch, "is_other", _never)),
+        plant(*((module, "is_other", _never) for module in (dispatch, fencing, read_replies, reads))),
         ("id-again-empty",),
     ),
     Mutant(
