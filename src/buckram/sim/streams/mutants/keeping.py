@@ -76,8 +76,8 @@ async def _never(self: Any) -> None:
     return None
 
 
-async def _older_than_asked(client: Any, streams: Any, name: Any, head: Any, policy: Any, now: int) -> int:
-    return await _wanted(client, streams, name, head, policy, now + 5_000_000)
+async def _older_than_asked(client: Any, streams: Any, name: Any, head: Any, policy: Any, now: int | None) -> int:
+    return await _wanted(client, streams, name, head, policy, None if now is None else now + 5_000_000)
 
 
 async def _cursors_forgotten(streams: Any, head: Any) -> None:

@@ -11,7 +11,7 @@ from buckram.streams.read import locate, reader, source
 from buckram.streams.read.cursors import Cursor, _decode, _get
 from buckram.streams.read.reader import StreamReader
 from buckram.streams.read.source import Source
-from buckram.streams.write import roll
+from buckram.streams.write import engine, roll
 from buckram.streams.write.segment import SegmentWriter
 
 _segment_close = SegmentWriter.close
@@ -148,7 +148,12 @@ MUTANTS = (
         plant((Cursor, "move", _move_anywhere)),
         scenarios=("shared-cursor",),
     ),
-    Mutant("no-marks", "13", "a segment ends without marks", plant((roll, "finish", _finish_without_marks))),
+    Mutant(
+        "no-marks",
+        "13",
+        "a segment ends without marks",
+        plant((roll, "finish", _finish_without_marks), (engine, "finish", _finish_without_marks)),
+    ),
     Mutant(
         "no-idle-mark",
         "13, 14",
