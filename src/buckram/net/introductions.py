@@ -1,6 +1,7 @@
 """Making sure who answers: what a client's connections say before anything else, and what has to be answered.
 
-Whom to expect is client/shared/identities' matter; connections are net/pool, which asks here.
+Not here: which bookie to expect (`client/shared/identities.py`), connections (`net/pool.py`, which calls this
+module), and the bookie's answer (`bookie/service/dispatch.py`).
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class Introductions:
             return
         await connection.introduce(expected.introduction)
         # Compared with what is known now: that may have changed meanwhile.
-        wrong = self.objection(connection)
+        wrong = self.mismatch(connection)
         if wrong is not None:
             self._on_stranger(bookie_id)
             raise wrong
         if connection.identity is not None:
             self._on_identity(bookie_id, connection.identity)
 
-    def objection(self, connection: Connection) -> BuckramError | None:
-        """Why this connection must not be used, by what is known now; None where nothing speaks against it."""
+    def mismatch(self, connection: Connection) -> BuckramError | None:
+        """Return the error that says why this connection must not be used, by what is known now; None if it may be."""
         said, bookie_id = connection.introduction, connection.bookie_id
         expected = self._expect(bookie_id)
         if expected is None or said is None:

@@ -75,7 +75,7 @@ class _Endpoint:
     def _examined(self, connection: Connection, address: BookieAddress | None) -> Connection | None:
         """The connection if it may stay. One to where the bookie was is left to finish what it has, unless others may
         be there by now."""
-        why = None if self._pool.introductions is None else self._pool.introductions.objection(connection)
+        why = None if self._pool.introductions is None else self._pool.introductions.mismatch(connection)
         if address is None:
             why = BookieUnavailable(self.bookie_id, f"is not registered, or another one is, at {connection.address}")
         elif address != connection.address and connection.introduction is not None and connection.identity is None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from buckram.client.shared.closing import leave_blocking
+from buckram.client.shared.closing import close_on_exit_blocking
 from buckram.client.shared.opening import NotAsync
 from buckram.config import ClientConfig
 from buckram.core.streams.batch import Batch, Record
@@ -244,7 +244,7 @@ class StreamWriter(NotAsync):
     ) -> None:
         if self._thread.forked:
             return  # the parent's stream: it is open there
-        leave_blocking(lambda wait: self.close(wait=wait), error, f"the writer of stream {self.stream}")
+        close_on_exit_blocking(lambda wait: self.close(wait=wait), error, f"the writer of stream {self.stream}")
 
 
 async def _when_set(source: asyncio.Event, target: threading.Event) -> None:

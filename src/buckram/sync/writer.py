@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
-from buckram.client.shared.closing import leave_blocking
+from buckram.client.shared.closing import close_on_exit_blocking
 from buckram.client.shared.opening import NotAsync
 from buckram.client.write.writer import Writer as _Writer
 from buckram.config import ClientConfig
@@ -104,4 +104,4 @@ class Writer(NotAsync):
     ) -> None:
         if self._thread.forked:
             return  # the parent's ledger: it is open there
-        leave_blocking(lambda wait: self.close(wait=wait), error, f"ledger {self.ledger_id}")
+        close_on_exit_blocking(lambda wait: self.close(wait=wait), error, f"ledger {self.ledger_id}")

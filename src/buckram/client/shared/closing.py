@@ -35,8 +35,8 @@ async def close_on_exit(
         await dispose()
 
 
-def leave_blocking(close: Callable[[bool], None], error: BaseException | None, what: str) -> None:
-    """The same for `with`: Ctrl-C waits for nothing."""
+def close_on_exit_blocking(close: Callable[[bool], None], error: BaseException | None, what: str) -> None:
+    """As `close_on_exit`, for `with`: close, and wait unless Ctrl-C (KeyboardInterrupt) ended the body."""
     try:
         close(not isinstance(error, KeyboardInterrupt))
     except BuckramError as failure:

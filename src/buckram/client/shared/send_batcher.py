@@ -155,6 +155,6 @@ class SendBatcher:
             self._waiting[sender] = None
 
     def _recheck(self) -> None:
-        stalled, self._waiting = self._waiting, {}
-        for sender in stalled:
+        waiting, self._waiting = self._waiting, {}
+        for sender in waiting:
             self._watch(sender)

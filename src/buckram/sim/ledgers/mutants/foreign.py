@@ -23,7 +23,7 @@ async def _does_not_wait(self: Introductions, connection: Connection) -> None:
     await asyncio.sleep(0)
 
 
-def _no_objection(self: Introductions, connection: Connection) -> None:
+def _no_mismatch(self: Introductions, connection: Connection) -> None:
     """Accept any identity."""
 
 
@@ -42,7 +42,7 @@ MUTANTS = [
         "mismatch-ignored",
         "I2",
         "a client goes on with a peer that has another identity",
-        plant((Introductions, "objection", _no_objection), (Connection, "check_incarnation", nothing)),
+        plant((Introductions, "mismatch", _no_mismatch), (Connection, "check_incarnation", nothing)),
         ("D12",),
     ),
     Mutant(
